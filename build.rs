@@ -1,0 +1,24 @@
+//! Compiles `proto/` with a pure-Rust compiler, so that a machine with cargo alone builds the crate.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost::Message;
+
+const PROTOS: [&str; 4] = [
+    "waterwheel/v1/job.proto",
+    "waterwheel/v1/stats.proto",
+    "waterwheel/v1/worker_pool_service.proto",
+    "waterwheel/v1/admin_service.proto",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let out_dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    let descriptors = protox::compile(PROTOS, ["proto"])?;
+    // `compile_fds` ignores `file_descriptor_set_path`, and reflection needs the encoded set.
+    fs::write(out_dir.join("waterwheel.v1.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .bytes(".waterwheel.v1")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! stub
+#[allow(missing_docs)]
+pub mod proto { tonic::include_proto!("waterwheel.v1"); }
