@@ -1,3 +1,18 @@
 //! stub
-#[allow(missing_docs)]
-pub mod proto { tonic::include_proto!("waterwheel.v1"); }
+#![forbid(unsafe_code)]
+
+pub mod handler;
+pub mod model;
+pub mod phase;
+pub mod task;
+
+/// The contract in `proto/waterwheel/v1`, as generated.
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications, reason = "generated code")]
+pub mod proto {
+    tonic::include_proto!("waterwheel.v1");
+
+    /// The encoded descriptors, for reflection.
+    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waterwheel.v1.bin"));
+}
+
+pub use model::{Completed, Criticality, Job, JobError, Output, Rejection, WhenFull};

@@ -1,0 +1,14 @@
+//! What runs jobs: the traits that handlers implement, what they see of their job, and the kinds that are built in.
+//!
+//! A kind is one [`Kind`]: a name, options, and a factory that makes one handler for each worker. The worker keeps it
+//! from job to job and makes a new one after a panic or a forced stop.
+
+mod cancel;
+mod context;
+mod kind;
+mod output;
+
+pub use cancel::{CancelToken, StopReason};
+pub use context::{Context, ContextParts, RunStart};
+pub use kind::{AsyncInstance, BlockingHandler, BlockingInstance, Handler, Instance, Kind, KindOptions};
+pub use output::{Event, OutputClosed, OutputSink};

@@ -1,0 +1,222 @@
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{sync::oneshot, time::Instant};
+use tracing::{Instrument, Span};
+
+use super::{CancelToken, OutputSink};
+use crate::{
+    model::{Deadline, HandlerError, JobId, RequestId, TraceContext},
+    task::Tasks,
+};
+
+/// What a handler sees of its job besides the job itself. Clones are cheap and share the state.
+#[derive(Debug, Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    parts: ContextParts,
+    start: OnceLock<RunStart>,
+    /// Microseconds from the arrival to the last sign of progress.
+    progress: AtomicU64,
+}
+
+/// What a [`Context`] is made of.
+#[derive(Debug)]
+pub struct ContextParts {
+    /// Id of the job.
+    pub job: JobId,
+    /// Kind of the job.
+    pub kind: Arc<str>,
+    /// Pool that runs the job.
+    pub pool: Arc<str>,
+    /// Correlation id of the call.
+    pub request_id: RequestId,
+    /// When the job must be answered.
+    pub deadline: Deadline,
+    /// The trace that the job belongs to.
+    pub trace: Option<TraceContext>,
+    /// Span of the call; log lines of the job hang under it.
+    pub span: Span,
+    /// Asks the job to stop.
+    pub cancel: CancelToken,
+    /// Takes the chunks.
+    pub output: OutputSink,
+    /// Where shielded work runs.
+    pub tasks: Tasks,
+}
+
+/// The begin of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunStart {
+    /// Worker that runs the job.
+    pub worker: u32,
+    /// When the run began.
+    pub at: Instant,
+    /// When the run is stopped: the earliest of the deadline's answer and the limits on the run.
+    pub until: Instant,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("job", &self.parts.job).field("start", &self.start).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// A context of a job that has not begun.
+    #[must_use]
+    pub fn new(parts: ContextParts) -> Self {
+        Self(Arc::new(Inner { parts, start: OnceLock::new(), progress: AtomicU64::new(0) }))
+    }
+
+    /// Id of the job.
+    #[must_use]
+    pub fn job(&self) -> JobId {
+        self.0.parts.job
+    }
+
+    /// Kind of the job.
+    #[must_use]
+    pub fn kind(&self) -> &Arc<str> {
+        &self.0.parts.kind
+    }
+
+    /// Pool that runs the job.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<str> {
+        &self.0.parts.pool
+    }
+
+    /// Correlation id of the call.
+    #[must_use]
+    pub fn request_id(&self) -> &RequestId {
+        &self.0.parts.request_id
+    }
+
+    /// When the job must be answered.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        self.0.parts.deadline
+    }
+
+    /// What is left until the job is stopped. Zero when it is over.
+    #[must_use]
+    pub fn budget(&self) -> Duration {
+        self.until().saturating_duration_since(Instant::now())
+    }
+
+    /// When the run is stopped.
+    #[must_use]
+    pub fn until(&self) -> Instant {
+        self.start().map_or(self.deadline().reply_by(), |start| start.until)
+    }
+
+    /// The trace that the job belongs to, as received.
+    #[must_use]
+    pub fn trace(&self) -> Option<&TraceContext> {
+        self.0.parts.trace.as_ref()
+    }
+
+    /// Span of the call.
+    #[must_use]
+    pub fn span(&self) -> &Span {
+        &self.0.parts.span
+    }
+
+    /// Tells the handler to stop.
+    #[must_use]
+    pub fn cancel_token(&self) -> &CancelToken {
+        &self.0.parts.cancel
+    }
+
+    /// Whether the job was asked to stop.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel_token().is_cancelled()
+    }
+
+    /// Writes a piece of the output. Waits for a slow reader. Cancel safe: a chunk is sent whole or not at all.
+    ///
+    /// # Errors
+    /// [`HandlerError::OutputTooLarge`] over the kind's limit, [`HandlerError::Stopped`] where the caller left: hand
+    /// either on with `?`.
+    pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<(), HandlerError> {
+        let sent = self.output().write(chunk.into()).await;
+        self.touch();
+        sent
+    }
+
+    /// [`write`](Self::write) for blocking handlers.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    ///
+    /// # Panics
+    /// In asynchronous code; use [`write`](Self::write) there.
+    pub fn write_blocking(&self, chunk: impl Into<Bytes>) -> Result<(), HandlerError> {
+        let sent = self.output().write_blocking(chunk.into());
+        self.touch();
+        sent
+    }
+
+    /// Tells how far the job is: `fraction` from 0 to 1. It is advice, and dropped where nobody reads it.
+    pub fn progress(&self, fraction: f64, message: impl Into<String>) {
+        self.output().progress(fraction, message.into());
+        self.touch();
+    }
+
+    /// Runs a clean-up that cancellation does not cut: it goes on in a task of its own when the handler is dropped.
+    /// The end of the drain still bounds it.
+    ///
+    /// # Errors
+    /// [`HandlerError::Crashed`] where the clean-up panicked or the runtime went away.
+    pub async fn shield<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, HandlerError> {
+        let (done, result) = oneshot::channel();
+        let shielded = async move {
+            // A handler that was dropped does not look at the result.
+            let _ = done.send(work.await);
+        };
+        self.0.parts.tasks.spawn(shielded.instrument(Span::current()));
+        result.await.map_err(|_| HandlerError::Crashed { message: "the shielded work did not end".into() })
+    }
+
+    /// The begin of the run; `None` while the job is queued.
+    #[must_use]
+    pub fn start(&self) -> Option<RunStart> {
+        self.0.start.get().copied()
+    }
+
+    /// Marks the begin of the run. The first mark stays.
+    pub fn begin(&self, start: RunStart) {
+        let _ = self.0.start.set(start);
+        self.touch();
+    }
+
+    /// Where chunks go.
+    #[must_use]
+    pub fn output(&self) -> &OutputSink {
+        &self.0.parts.output
+    }
+
+    /// When the job last showed progress.
+    #[must_use]
+    pub fn last_progress(&self) -> Instant {
+        self.deadline().arrival() + Duration::from_micros(self.0.progress.load(Ordering::Relaxed))
+    }
+
+    fn touch(&self) {
+        let since = self.deadline().arrival().elapsed().as_micros();
+        self.0.progress.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}

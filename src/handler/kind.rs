@@ -1,0 +1,146 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+
+use super::Context;
+use crate::model::{HandlerError, Job, Output};
+
+/// Runs jobs that mostly wait: I/O-bound work on the serving threads.
+///
+/// A single poll must stay short. One that takes longer than 100 ms is named in a warning, for it holds up every call
+/// of its thread; use a [`BlockingHandler`] for work that computes or blocks.
+pub trait Handler: Send + 'static {
+    /// Runs one job.
+    ///
+    /// When the job is to stop, its [`CancelToken`](super::CancelToken) fires; after the grace the future is dropped.
+    fn handle(&mut self, job: Job, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send;
+}
+
+/// Runs jobs that compute or block, on a thread of the worker's own.
+pub trait BlockingHandler: Send + 'static {
+    /// Runs one job.
+    ///
+    /// # Errors
+    /// What the caller is told. A handler that sees [`Context::is_cancelled`] should return
+    /// [`HandlerError::Stopped`]; one that goes on past the grace is counted as stuck.
+    fn handle(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError>;
+}
+
+/// A name, its options, and the factory of its handlers.
+#[derive(Clone)]
+pub struct Kind {
+    name: Arc<str>,
+    options: KindOptions,
+    factory: Factory,
+}
+
+/// What an operator sets for a kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KindOptions {
+    /// Longest run of one job. `None` means that only the deadline bounds it.
+    pub run_timeout: Option<Duration>,
+    /// Most bytes of output. `None` means the pool's default.
+    pub max_output: Option<usize>,
+    /// Running a job twice does no harm: a drain that kills one then answers UNAVAILABLE, which invites a retry.
+    pub idempotent: bool,
+    /// Time between the request to stop and the forced stop. `None` means the pool's default.
+    pub cancel_grace: Option<Duration>,
+}
+
+#[derive(Clone)]
+enum Factory {
+    Async(Arc<dyn Fn() -> Box<dyn AsyncInstance> + Send + Sync>),
+    Blocking(Arc<dyn Fn() -> Box<dyn BlockingInstance> + Send + Sync>),
+}
+
+/// One worker's handler of one kind.
+pub enum Instance {
+    /// Runs on the serving threads.
+    Async(Box<dyn AsyncInstance>),
+    /// Runs on the worker's own thread.
+    Blocking(Box<dyn BlockingInstance>),
+}
+
+/// A [`Handler`] whose type is erased.
+pub trait AsyncInstance: Send {
+    /// Runs one job.
+    fn run(&mut self, job: Job, cx: Context) -> BoxFuture<'_, Result<Output, HandlerError>>;
+}
+
+/// A [`BlockingHandler`] whose type is erased.
+pub trait BlockingInstance: Send {
+    /// Runs one job.
+    ///
+    /// # Errors
+    /// As the handler.
+    fn run(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError>;
+}
+
+impl<H: Handler> AsyncInstance for H {
+    fn run(&mut self, job: Job, cx: Context) -> BoxFuture<'_, Result<Output, HandlerError>> {
+        Box::pin(self.handle(job, cx))
+    }
+}
+
+impl<H: BlockingHandler> BlockingInstance for H {
+    fn run(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError> {
+        self.handle(job, cx)
+    }
+}
+
+impl Kind {
+    /// A kind whose jobs mostly wait. `factory` makes one handler for each worker.
+    pub fn new<H: Handler>(name: impl Into<Arc<str>>, factory: impl Fn() -> H + Send + Sync + 'static) -> Self {
+        let factory = Factory::Async(Arc::new(move || Box::new(factory())));
+        Self { name: name.into(), options: KindOptions::default(), factory }
+    }
+
+    /// A kind whose jobs compute or block. `factory` makes one handler for each worker.
+    pub fn blocking<H: BlockingHandler>(
+        name: impl Into<Arc<str>>,
+        factory: impl Fn() -> H + Send + Sync + 'static,
+    ) -> Self {
+        let factory = Factory::Blocking(Arc::new(move || Box::new(factory())));
+        Self { name: name.into(), options: KindOptions::default(), factory }
+    }
+
+    /// Sets the options.
+    #[must_use]
+    pub fn options(mut self, options: KindOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Name of the kind.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// What the operator set.
+    #[must_use]
+    pub fn get_options(&self) -> &KindOptions {
+        &self.options
+    }
+
+    /// Whether jobs run on the worker's own thread.
+    #[must_use]
+    pub fn is_blocking(&self) -> bool {
+        matches!(self.factory, Factory::Blocking(_))
+    }
+
+    /// Makes a handler for one worker. It panics where the factory does.
+    #[must_use]
+    pub fn make(&self) -> Instance {
+        match &self.factory {
+            Factory::Async(make) => Instance::Async(make()),
+            Factory::Blocking(make) => Instance::Blocking(make()),
+        }
+    }
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kind").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
+    }
+}

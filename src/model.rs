@@ -1,0 +1,19 @@
+//! Plain data that every layer speaks: jobs, deadlines, outcomes and rejections.
+//!
+//! Nothing here knows of queues, workers or gRPC.
+
+mod deadline;
+mod job;
+mod outcome;
+mod rejection;
+mod request_id;
+mod trace_context;
+
+pub use deadline::{Deadline, DeadlinePolicy};
+pub use job::{Criticality, FieldViolation, Job, JobId, Labels, WhenFull};
+pub use outcome::{
+    Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,
+};
+pub use rejection::{Rejection, RejectionReason};
+pub use request_id::{InvalidRequestId, RequestId};
+pub use trace_context::TraceContext;

@@ -1,0 +1,105 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The instant by which a job must be answered, fixed when the job arrives.
+///
+/// The answer goes out [`reply_by`](Self::reply_by), a margin before the end: a status that is sent exactly at the
+/// deadline loses the race against the caller's own timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    arrival: Instant,
+    end: Instant,
+    reply_by: Instant,
+}
+
+/// How deadlines are made from what callers ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeadlinePolicy {
+    /// Budget of a job whose caller set none. Default 30 s.
+    pub default: Duration,
+    /// Largest budget of any job. Default 10 min.
+    pub max: Duration,
+    /// How long before the deadline the answer goes out; never more than a tenth of the budget. Default 10 ms.
+    pub reply_margin: Duration,
+}
+
+impl Default for DeadlinePolicy {
+    fn default() -> Self {
+        Self {
+            default: Duration::from_secs(30),
+            max: Duration::from_secs(600),
+            reply_margin: Duration::from_millis(10),
+        }
+    }
+}
+
+impl DeadlinePolicy {
+    /// The deadline of a job that arrived at `arrival` and whose caller waits for `asked`.
+    #[must_use]
+    pub fn fix(&self, arrival: Instant, asked: Option<Duration>) -> Deadline {
+        let budget = asked.unwrap_or(self.default).min(self.max);
+        Deadline::new(arrival, budget, self.reply_margin)
+    }
+}
+
+impl Deadline {
+    /// A deadline `budget` after `arrival`, answered `margin` (at most a tenth of the budget) early.
+    #[must_use]
+    pub fn new(arrival: Instant, budget: Duration, margin: Duration) -> Self {
+        let end = arrival + budget;
+        Self { arrival, end, reply_by: end - margin.min(budget / 10) }
+    }
+
+    /// When the job arrived.
+    #[must_use]
+    pub fn arrival(&self) -> Instant {
+        self.arrival
+    }
+
+    /// When the caller stops waiting.
+    #[must_use]
+    pub fn end(&self) -> Instant {
+        self.end
+    }
+
+    /// When the answer goes out at the latest.
+    #[must_use]
+    pub fn reply_by(&self) -> Instant {
+        self.reply_by
+    }
+
+    /// Time from the arrival to the end.
+    #[must_use]
+    pub fn budget(&self) -> Duration {
+        self.end - self.arrival
+    }
+
+    /// What is left at `now` until the answer must go out. Zero when it is over.
+    #[must_use]
+    pub fn left(&self, now: Instant) -> Duration {
+        self.reply_by.saturating_duration_since(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn margin_never_takes_more_than_a_tenth_of_the_budget() {
+        let arrival = Instant::now();
+        let policy = DeadlinePolicy::default();
+        for (asked, early) in [(Some(50), 5), (Some(1_000), 10), (None, 10)] {
+            let deadline = policy.fix(arrival, asked.map(Duration::from_millis));
+            assert_eq!(deadline.end() - deadline.reply_by(), Duration::from_millis(early));
+        }
+    }
+
+    #[test]
+    fn the_server_caps_what_callers_ask_for() {
+        let arrival = Instant::now();
+        let deadline = DeadlinePolicy::default().fix(arrival, Some(Duration::from_secs(86_400)));
+        assert_eq!(deadline.budget(), Duration::from_secs(600));
+    }
+}

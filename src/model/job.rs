@@ -1,0 +1,337 @@
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tracing::Span;
+
+use super::{Deadline, RequestId, TraceContext};
+
+const MAX_KIND: usize = 64;
+const MAX_CONTENT_TYPE: usize = 128;
+const MAX_TENANT: usize = 128;
+const MAX_ORDERING_KEY: usize = 256;
+const MAX_LABELS: usize = 16;
+const MAX_LABEL_KEY: usize = 64;
+const MAX_LABEL_VALUE: usize = 256;
+
+/// Free-form facts that a caller attaches to a job for its handler.
+pub type Labels = BTreeMap<String, String>;
+
+/// One unit of work, as its caller describes it.
+///
+/// ```
+/// use std::time::Duration;
+/// use waterwheel::{Criticality, Job};
+///
+/// let job = Job::new("thumbnail", "…png…")
+///     .content_type("image/png")
+///     .timeout(Duration::from_secs(2))
+///     .criticality(Criticality::Sheddable);
+/// assert_eq!(job.kind, "thumbnail");
+/// ```
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Name of the handler that runs the job. At most 64 bytes.
+    pub kind: String,
+    /// Input of the handler.
+    pub payload: Bytes,
+    /// Media type of the payload; empty when unspecified. At most 128 bytes.
+    pub content_type: String,
+    /// Budget that the caller gives. `None` means the default of the pool.
+    pub timeout: Option<Duration>,
+    /// Longest run that the caller allows.
+    pub run_timeout: Option<Duration>,
+    /// Longest wait in the queue that the caller allows.
+    pub queue_timeout: Option<Duration>,
+    /// How important the job is.
+    pub criticality: Criticality,
+    /// Who the work is for; empty is the shared default tenant. At most 128 bytes.
+    pub tenant: String,
+    /// Jobs of one pool with the same key run one at a time in order of acceptance; empty means unordered. At most
+    /// 256 bytes.
+    pub ordering_key: String,
+    /// What to do when the pool is full. `None` means the policy of the pool.
+    pub when_full: Option<WhenFull>,
+    /// At most 16; keys of `[a-z0-9_.-]` up to 64 bytes, values up to 256 bytes.
+    pub labels: Labels,
+    /// The deadline, where it was fixed before the job reached the pool. It wins over `timeout`.
+    pub deadline: Option<Deadline>,
+    /// Correlation id; made when absent.
+    pub request_id: Option<RequestId>,
+    /// The trace that the job belongs to.
+    pub trace: Option<TraceContext>,
+    /// Span that the job's spans and log lines hang under.
+    pub span: Span,
+}
+
+impl Job {
+    /// A job of `kind` with `payload` as its input and defaults for the rest.
+    #[must_use]
+    pub fn new(kind: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+        Self {
+            kind: kind.into(),
+            payload: payload.into(),
+            content_type: String::new(),
+            timeout: None,
+            run_timeout: None,
+            queue_timeout: None,
+            criticality: Criticality::default(),
+            tenant: String::new(),
+            ordering_key: String::new(),
+            when_full: None,
+            labels: Labels::new(),
+            deadline: None,
+            request_id: None,
+            trace: None,
+            span: Span::current(),
+        }
+    }
+
+    /// Sets the media type of the payload.
+    #[must_use]
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = content_type.into();
+        self
+    }
+
+    /// Sets the budget.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the longest run.
+    #[must_use]
+    pub fn run_timeout(mut self, timeout: Duration) -> Self {
+        self.run_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the longest wait in the queue.
+    #[must_use]
+    pub fn queue_timeout(mut self, timeout: Duration) -> Self {
+        self.queue_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets the importance.
+    #[must_use]
+    pub fn criticality(mut self, criticality: Criticality) -> Self {
+        self.criticality = criticality;
+        self
+    }
+
+    /// Sets who the work is for.
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = tenant.into();
+        self
+    }
+
+    /// Sets the ordering key.
+    #[must_use]
+    pub fn ordering_key(mut self, key: impl Into<String>) -> Self {
+        self.ordering_key = key.into();
+        self
+    }
+
+    /// Sets what to do when the pool is full.
+    #[must_use]
+    pub fn when_full(mut self, policy: WhenFull) -> Self {
+        self.when_full = Some(policy);
+        self
+    }
+
+    /// Adds a label.
+    #[must_use]
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// Sets the correlation id.
+    #[must_use]
+    pub fn request_id(mut self, id: RequestId) -> Self {
+        self.request_id = Some(id);
+        self
+    }
+
+    /// Every field that is out of its bounds; empty for a sound job.
+    #[must_use]
+    pub fn violations(&self) -> Vec<FieldViolation> {
+        let mut found = Vec::new();
+        let mut bound = |field: &'static str, length: usize, most: usize| {
+            if length > most {
+                found.push(FieldViolation::new(field, format!("{length} bytes; at most {most} are allowed")));
+            }
+        };
+        bound("job.kind", self.kind.len(), MAX_KIND);
+        bound("job.content_type", self.content_type.len(), MAX_CONTENT_TYPE);
+        bound("job.tenant", self.tenant.len(), MAX_TENANT);
+        bound("job.ordering_key", self.ordering_key.len(), MAX_ORDERING_KEY);
+        if self.kind.is_empty() {
+            found.push(FieldViolation::new("job.kind", "required: name a kind that the server has configured"));
+        }
+        let texts = [
+            ("job.content_type", &self.content_type),
+            ("job.tenant", &self.tenant),
+            ("job.ordering_key", &self.ordering_key),
+        ];
+        for (field, text) in texts {
+            if text.chars().any(char::is_control) {
+                found.push(FieldViolation::new(field, "has a control character; send printable text"));
+            }
+        }
+        for (field, timeout) in [("job.run_timeout", self.run_timeout), ("job.queue_timeout", self.queue_timeout)] {
+            if timeout == Some(Duration::ZERO) {
+                found.push(FieldViolation::new(field, "zero; send a positive duration or leave it out"));
+            }
+        }
+        self.label_violations(&mut found);
+        found
+    }
+
+    fn label_violations(&self, found: &mut Vec<FieldViolation>) {
+        if self.labels.len() > MAX_LABELS {
+            let count = self.labels.len();
+            found.push(FieldViolation::new("job.labels", format!("{count} labels; at most {MAX_LABELS} are allowed")));
+            return;
+        }
+        for (key, value) in &self.labels {
+            let sound = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c);
+            if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(sound) {
+                let rule = format!("a key must be 1 to {MAX_LABEL_KEY} characters of [a-z0-9_.-]");
+                found.push(FieldViolation::new("job.labels", rule));
+            }
+            if value.len() > MAX_LABEL_VALUE || value.chars().any(char::is_control) {
+                let rule = format!("a value must be printable and at most {MAX_LABEL_VALUE} bytes");
+                found.push(FieldViolation::new("job.labels", rule));
+            }
+        }
+    }
+}
+
+/// A field that is out of its bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldViolation {
+    /// Path of the field in the request, such as `job.kind`.
+    pub field: &'static str,
+    /// What is wrong and what is allowed.
+    pub description: String,
+}
+
+impl FieldViolation {
+    /// A violation of `field`.
+    #[must_use]
+    pub fn new(field: &'static str, description: impl Into<String>) -> Self {
+        Self { field, description: description.into() }
+    }
+}
+
+/// How important a job is. Classes are served in strict order; the names are those of Google's SRE book, chapter
+/// "Handling Overload".
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Criticality {
+    /// Batch work that may be dropped at any time.
+    Sheddable,
+    /// Work whose loss is tolerable now and then.
+    SheddablePlus,
+    /// Work that a user waits for.
+    #[default]
+    Critical,
+    /// Work whose loss is an outage.
+    CriticalPlus,
+}
+
+impl Criticality {
+    /// All classes, the most important first: the order of service.
+    pub const BY_IMPORTANCE: [Self; 4] = [Self::CriticalPlus, Self::Critical, Self::SheddablePlus, Self::Sheddable];
+
+    /// Position in [`BY_IMPORTANCE`](Self::BY_IMPORTANCE).
+    #[must_use]
+    pub fn rank(self) -> usize {
+        3 - self as usize
+    }
+}
+
+/// What happens to a job that arrives at a full pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Refuse at once.
+    #[default]
+    Reject,
+    /// Wait for room until the deadline, in order of arrival.
+    Wait,
+    /// Evict the newest queued job of the lowest class below the arriving one, else refuse.
+    Shed,
+}
+
+/// Identifies a job in answers, logs, traces and receipts; unique over restarts.
+///
+/// Written as two hexadecimal numbers: one drawn at the start of the process, and the position of the job in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId {
+    process: u64,
+    sequence: u64,
+}
+
+impl JobId {
+    /// The next id of this process.
+    #[must_use]
+    pub fn next() -> Self {
+        static PROCESS: OnceLock<u64> = OnceLock::new();
+        static SEQUENCE: AtomicU64 = AtomicU64::new(1);
+        Self {
+            // The upper half of a UUIDv7: milliseconds and twelve random bits, so ids of later processes sort later.
+            process: *PROCESS.get_or_init(|| uuid::Uuid::now_v7().as_u64_pair().0),
+            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{:x}", self.process, self.sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bound_is_named() {
+        let cases: [(&str, Job); 8] = [
+            ("job.kind", Job::new("", "")),
+            ("job.kind", Job::new("k".repeat(65), "")),
+            ("job.content_type", Job::new("k", "").content_type("c".repeat(129))),
+            ("job.tenant", Job::new("k", "").tenant("a\nb")),
+            ("job.ordering_key", Job::new("k", "").ordering_key("o".repeat(257))),
+            ("job.labels", Job::new("k", "").label("Upper", "")),
+            ("job.labels", Job::new("k", "").label("a", "v".repeat(257))),
+            ("job.run_timeout", Job::new("k", "").run_timeout(Duration::ZERO)),
+        ];
+        for (field, job) in cases {
+            let found = job.violations();
+            assert_eq!(found.len(), 1, "{field}: {found:?}");
+            assert_eq!(found[0].field, field);
+        }
+        assert!(Job::new("k", "").tenant("t").label("a.b-c_1", "v").violations().is_empty());
+    }
+
+    #[test]
+    fn ids_differ_and_share_the_process() {
+        let (a, b) = (JobId::next(), JobId::next());
+        assert_ne!(a, b);
+        assert_eq!(a.to_string().split_once('-').map(|p| p.0.len()), Some(16));
+        assert_eq!(a.process, b.process);
+    }
+}

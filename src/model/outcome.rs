@@ -1,0 +1,234 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{JobId, Rejection};
+
+/// What a handler gives back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Output {
+    /// The bytes. They follow whatever the handler wrote in chunks before.
+    pub bytes: Bytes,
+    /// Media type of all of the output; empty when unspecified.
+    pub content_type: String,
+}
+
+impl Output {
+    /// Output of unspecified type.
+    #[must_use]
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        Self { bytes: bytes.into(), content_type: String::new() }
+    }
+
+    /// Output of the given media type.
+    #[must_use]
+    pub fn typed(bytes: impl Into<Bytes>, content_type: impl Into<String>) -> Self {
+        Self { bytes: bytes.into(), content_type: content_type.into() }
+    }
+}
+
+/// A job that completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completed {
+    /// Id of the job.
+    pub job: JobId,
+    /// What the handler gave.
+    pub output: Output,
+    /// Where the budget went.
+    pub waterfall: Waterfall,
+}
+
+/// Where the budget of a job went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waterfall {
+    /// From arrival to the deadline.
+    pub budget: Duration,
+    /// From arrival to the start of the run.
+    pub queue: Duration,
+    /// The run.
+    pub run: Duration,
+    /// Left at the end.
+    pub left: Duration,
+    /// Id of the worker, unique in its pool.
+    pub worker: u32,
+}
+
+/// How a call to a pool ends when it does not complete.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    /// The job was not accepted.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// The job was accepted and ended otherwise than by completion.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// An accepted job that did not complete.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct Failure {
+    /// Id of the job.
+    pub job: JobId,
+    /// Kind of the job.
+    pub kind: Arc<str>,
+    /// Pool that held the job.
+    pub pool: Arc<str>,
+    /// Why it did not complete.
+    pub cause: FailureCause,
+    /// Whether the handler had begun.
+    pub execution: Execution,
+    /// Time in the queue.
+    pub queue: Duration,
+    /// Time that it ran.
+    pub run: Duration,
+    /// Rung of the stop ladder that ended the run; `None` where none was needed.
+    pub rung: Option<Rung>,
+}
+
+/// Why an accepted job did not complete.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FailureCause {
+    /// The handler returned an error.
+    #[error("{0}")]
+    Handler(HandlerError),
+    /// The handler panicked.
+    #[error("the handler panicked: {message}")]
+    Panicked {
+        /// Message of the panic, shortened.
+        message: String,
+    },
+    /// The deadline, or a limit on the run, came while the handler ran.
+    #[error("stopped after {limit:?} of running")]
+    RunTimeout {
+        /// How long it was let run.
+        limit: Duration,
+    },
+    /// The deadline, or a limit on the wait, came while the job was queued.
+    #[error("not started within {waited:?}")]
+    ExpiredInQueue {
+        /// How long it was queued.
+        waited: Duration,
+    },
+    /// The caller left, or asked for the end.
+    #[error("cancelled by the caller")]
+    Cancelled,
+    /// A more important job took its place in the queue.
+    #[error("evicted for a more important job")]
+    Shed {
+        /// When to come back.
+        retry_after: Duration,
+    },
+    /// The drain ended before the job began.
+    #[error("the server drained before the job began")]
+    Drained,
+    /// The drain stopped the running handler.
+    #[error("stopped by the drain while running")]
+    DrainKilled {
+        /// Whether the kind is marked safe to run twice.
+        idempotent: bool,
+    },
+}
+
+/// Whether the handler of a job had begun when the job ended: tells a caller whether a retry is safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// It had not; a retry is safe.
+    NotStarted,
+    /// It had.
+    Started,
+}
+
+/// A rung of the stop ladder: ask, wait the grace, force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rung {
+    /// The handler was asked; its end was not awaited by the answer.
+    Asked,
+    /// The handler ended by itself within the grace.
+    Yielded,
+    /// The handler was cut off at the end of the grace.
+    Forced,
+    /// The handler cannot be cut off, and goes on.
+    Stuck,
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "asked",
+            Self::Yielded => "yielded",
+            Self::Forced => "forced",
+            Self::Stuck => "stuck",
+        })
+    }
+}
+
+/// A handler's refusal, or the crash of its process.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlerError {
+    /// The handler says no.
+    #[error("{message}")]
+    Refused {
+        /// What the caller is told.
+        code: FailureCode,
+        /// What went wrong, for people. Shortened to 2 KiB on the wire.
+        message: String,
+    },
+    /// The process that ran the job ended by a signal or could not be started.
+    #[error("{message}")]
+    Crashed {
+        /// What happened.
+        message: String,
+    },
+    /// The handler wrote more than its kind may.
+    #[error("output over {limit} bytes")]
+    OutputTooLarge {
+        /// Most bytes allowed.
+        limit: usize,
+    },
+    /// The job was asked to stop, and the handler followed.
+    #[error("stopped on request")]
+    Stopped,
+}
+
+impl HandlerError {
+    /// A refusal with `code`.
+    #[must_use]
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        Self::Refused { code, message: message.into() }
+    }
+
+    /// A refusal because the payload makes no sense.
+    #[must_use]
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(FailureCode::InvalidArgument, message)
+    }
+}
+
+/// The codes that a handler may answer with: those that describe its own work, never those that describe the pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum FailureCode {
+    /// No better code fits.
+    #[default]
+    Unknown,
+    /// The payload makes no sense, whatever the state of the system.
+    InvalidArgument,
+    /// What the job names does not exist.
+    NotFound,
+    /// What the job would make exists.
+    AlreadyExists,
+    /// The caller may not do that.
+    PermissionDenied,
+    /// The system is not in the state that the job needs.
+    FailedPrecondition,
+    /// The job points past a valid range.
+    OutOfRange,
+    /// The handler does not do that.
+    Unimplemented,
+    /// Something that the handler needs is away; a retry may help.
+    Unavailable,
+    /// Data is lost or damaged.
+    DataLoss,
+}

@@ -1,0 +1,101 @@
+use std::{sync::Arc, time::Duration};
+
+use super::FieldViolation;
+
+/// Why a job was not accepted. Nothing of it ran.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Rejection {
+    /// What stood in the way.
+    pub reason: RejectionReason,
+    /// The pool that refused; `None` where no pool was found.
+    pub pool: Option<Arc<str>>,
+    /// The kind that the caller named.
+    pub kind: Arc<str>,
+    /// When to come back. `None` means: not here, or not with this job.
+    pub retry_after: Option<Duration>,
+}
+
+/// What stood in the way of a job.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RejectionReason {
+    /// The pool holds as many jobs, or as many payload bytes, as it may.
+    #[error("the pool is full")]
+    QueueFull,
+    /// The job waited for room until its time was up.
+    #[error("the pool was full for all of the time that the caller gave")]
+    NoRoomInTime,
+    /// The job would not start in time.
+    #[error("expected {expected:?}, {budget:?} left")]
+    DeadlineUnreachable {
+        /// Predicted wait.
+        expected: Duration,
+        /// What is left of the budget.
+        budget: Duration,
+    },
+    /// The tenant holds its share of the queue, and others are present.
+    #[error("the tenant holds its share of the queue")]
+    QuotaExceeded,
+    /// The pool takes no more jobs.
+    #[error("the server is draining")]
+    Draining,
+    /// No handler has that name.
+    #[error("unknown kind{}", suggestion.as_ref().map(|kind| format!("; did you mean {kind:?}?")).unwrap_or_default())]
+    UnknownKind {
+        /// The closest name that exists.
+        suggestion: Option<Arc<str>>,
+    },
+    /// Fields are out of their bounds.
+    #[error("invalid job: {}", describe(violations))]
+    Invalid {
+        /// Each of them.
+        violations: Vec<FieldViolation>,
+    },
+    /// The payload is larger than allowed.
+    #[error("payload of {size} bytes; at most {limit} are allowed")]
+    PayloadTooLarge {
+        /// Bytes of the payload.
+        size: usize,
+        /// Most bytes allowed.
+        limit: usize,
+    },
+}
+
+fn describe(violations: &[FieldViolation]) -> String {
+    let texts: Vec<_> = violations.iter().map(|v| format!("{}: {}", v.field, v.description)).collect();
+    texts.join("; ")
+}
+
+impl RejectionReason {
+    /// All reasons as `google.rpc.ErrorInfo` names them, in the order of [`index`](Self::index).
+    pub const NAMES: [&str; 7] = [
+        "QUEUE_FULL",
+        "DEADLINE_UNREACHABLE",
+        "QUOTA_EXCEEDED",
+        "DRAINING",
+        "UNKNOWN_KIND",
+        "INVALID_FIELD",
+        "PAYLOAD_TOO_LARGE",
+    ];
+
+    /// Position in [`NAMES`](Self::NAMES).
+    #[must_use]
+    pub fn index(&self) -> usize {
+        match self {
+            Self::QueueFull | Self::NoRoomInTime => 0,
+            Self::DeadlineUnreachable { .. } => 1,
+            Self::QuotaExceeded => 2,
+            Self::Draining => 3,
+            Self::UnknownKind { .. } => 4,
+            Self::Invalid { .. } => 5,
+            Self::PayloadTooLarge { .. } => 6,
+        }
+    }
+
+    /// Name in `google.rpc.ErrorInfo` and in the counters.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+}

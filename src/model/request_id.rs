@@ -1,0 +1,57 @@
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// Correlation id of a call (`x-request-id`): 1 to 128 visible ASCII characters.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RequestId(Arc<str>);
+
+/// Text that cannot be a [`RequestId`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a request id must be 1 to 128 visible ASCII characters")]
+pub struct InvalidRequestId;
+
+impl RequestId {
+    /// A new id: a UUID of version 7.
+    #[must_use]
+    pub fn generate() -> Self {
+        let mut buffer = uuid::Uuid::encode_buffer();
+        Self(Arc::from(&*uuid::Uuid::now_v7().hyphenated().encode_lower(&mut buffer)))
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for RequestId {
+    type Err = InvalidRequestId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if text.is_empty() || text.len() > 128 || !visible {
+            return Err(InvalidRequestId);
+        }
+        Ok(Self(Arc::from(text)))
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds() {
+        for bad in ["", " ", "a b", "é", "a\n", &"x".repeat(129)] {
+            assert_eq!(bad.parse::<RequestId>(), Err(InvalidRequestId), "{bad:?}");
+        }
+        assert_eq!("x".repeat(128).parse::<RequestId>().map(|id| id.as_str().len()), Ok(128));
+        assert_eq!(RequestId::generate().as_str().len(), 36);
+    }
+}

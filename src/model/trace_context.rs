@@ -1,0 +1,11 @@
+/// W3C trace context, as received or as handed on: the values of the headers `traceparent`, `tracestate` and
+/// `baggage`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceContext {
+    /// `00-<trace id>-<span id>-<flags>`.
+    pub traceparent: String,
+    /// Vendor-specific part; empty when absent.
+    pub tracestate: String,
+    /// Key-value pairs of the application; empty when absent.
+    pub baggage: String,
+}
