@@ -4,6 +4,7 @@
 pub mod handler;
 pub mod model;
 pub mod phase;
+pub mod pool;
 pub mod task;
 
 /// The contract in `proto/waterwheel/v1`, as generated.

@@ -1,0 +1,2 @@
+//! The heart: pools.
+mod core;

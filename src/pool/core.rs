@@ -1,0 +1,213 @@
+//! The heart: one synchronous state machine, `event, now → effects`.
+//!
+//! It knows neither clock nor channel nor future. Whoever holds its lock passes the time in, and acts on the effects
+//! once the lock is free. Every accepted job has one entry with one life, `queued → running → ended`; cancel, expiry,
+//! completion, panic and drain are events that race for the lock, and the first one wins.
+//!
+//! Invariants (`invariants`): permits out = queued + running; running ≤ workers; jobs and bytes within their
+//! caps; one job at most runs per ordering key; an idle worker means that no ready job is queued.
+
+mod admission;
+mod entry;
+mod estimate;
+mod events;
+#[cfg(test)]
+mod invariants;
+mod ledger;
+mod lines;
+mod list;
+mod queues;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+use std::time::Duration;
+
+use slab::Slab;
+use tokio::time::Instant;
+
+use admission::Tenants;
+pub(crate) use admission::{Refusal, RefusalReason};
+use entry::Entry;
+pub(crate) use entry::JobKey;
+use estimate::Estimates;
+pub(crate) use events::{Withdrawal, Withdrawn};
+use ledger::Ledger;
+pub(crate) use ledger::{Counts, Ending};
+use lines::Lines;
+use list::List;
+use queues::Queues;
+pub(crate) use snapshot::{CoreSnapshot, WorkerCondition, WorkerSnapshot};
+use workers::Workers;
+
+use crate::model::{Criticality, WhenFull};
+
+/// What the machine carries for its host without looking into it.
+pub(crate) trait Host {
+    /// Names a job for as long as it has an entry.
+    type Job: Clone;
+    /// Reaches whoever waits for a queued job to begin.
+    type Waiter;
+    /// What a worker keeps from job to job.
+    type State;
+}
+
+/// The bounds of a pool.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Caps {
+    /// Most jobs in the queue.
+    pub(crate) jobs: usize,
+    /// Most payload bytes of queued and running jobs; and, again, of waiting callers.
+    pub(crate) bytes: usize,
+    /// Most callers that wait for room.
+    pub(crate) waiting: usize,
+    /// Most of the queue, as a share of its jobs, for one tenant while another is present.
+    pub(crate) tenant_share: f64,
+    /// Most stuck workers that are replaced.
+    pub(crate) stuck: usize,
+}
+
+/// A job that asks for room.
+pub(crate) struct Arrival<'a, J> {
+    pub(crate) job: J,
+    pub(crate) kind: usize,
+    pub(crate) class: Criticality,
+    pub(crate) bytes: usize,
+    /// The job must not start at or after this instant.
+    pub(crate) start_by: Instant,
+    pub(crate) tenant: &'a str,
+    pub(crate) ordering_key: &'a str,
+    pub(crate) when_full: WhenFull,
+    /// Runtime that the caller is on; its workers come first.
+    pub(crate) home: usize,
+}
+
+/// What becomes of an arrival.
+pub(crate) enum Verdict<H: Host> {
+    /// Accepted, and a worker is free.
+    Start(Grant<H>),
+    /// Accepted; an effect follows.
+    Queued(JobKey),
+    /// Waits for room; not accepted yet.
+    Waiting(JobKey),
+    /// Not accepted.
+    Refused(Refusal),
+}
+
+/// A worker for a job. Its holder must hand `state` back by [`Core::release`].
+pub(crate) struct Grant<H: Host> {
+    pub(crate) key: JobKey,
+    pub(crate) worker: u32,
+    pub(crate) state: H::State,
+}
+
+/// What the host must do once the lock is free.
+pub(crate) enum Effect<H: Host> {
+    /// Hand the worker to the one who waits.
+    Start { waiter: H::Waiter, grant: Grant<H> },
+    /// Tell the one who waits that the job ended before it began. Its entry is gone.
+    Ended { waiter: H::Waiter, job: H::Job, why: QueueEnd },
+}
+
+/// Why a job ended before it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueEnd {
+    /// Its time to start is over.
+    Expired,
+    /// It never got room, and its time is over.
+    NoRoom,
+    /// A more important job took its place.
+    Shed { retry_after: Duration },
+    /// The drain ended first.
+    Drained,
+    /// It never got room, and the pool takes no more jobs.
+    Refused,
+}
+
+/// The state machine.
+pub(crate) struct Core<H: Host> {
+    caps: Caps,
+    closed: bool,
+    entries: Slab<Entry<H>>,
+    sequence: u64,
+    /// Callers without room, in order of arrival.
+    waiting: List,
+    waiting_bytes: usize,
+    /// Accepted jobs that no worker runs, in order of acceptance.
+    queued: List,
+    queues: Queues,
+    lines: Lines,
+    tenants: Tenants,
+    held_bytes: usize,
+    running: usize,
+    workers: Workers<H::State>,
+    estimates: Estimates,
+    ledger: Ledger,
+}
+
+impl<H: Host> Core<H> {
+    /// A machine for `kinds` kinds, without workers.
+    pub(crate) fn new(caps: Caps, kinds: usize, homes: usize) -> Self {
+        Self {
+            caps,
+            closed: false,
+            entries: Slab::new(),
+            sequence: 0,
+            waiting: List::default(),
+            waiting_bytes: 0,
+            queued: List::default(),
+            queues: Queues::default(),
+            lines: Lines::default(),
+            tenants: Tenants::default(),
+            held_bytes: 0,
+            running: 0,
+            workers: Workers::new(homes),
+            estimates: Estimates::new(kinds),
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// Jobs that are accepted and not yet started.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.len()
+    }
+
+    /// Jobs that hold a worker.
+    pub(crate) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Whether the pool takes no more jobs.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whether nothing is queued and nothing runs.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Workers that could run a job: all but the stuck ones.
+    pub(crate) fn live_workers(&self) -> usize {
+        self.workers.live()
+    }
+
+    /// Stuck workers that nobody replaced: the pool is smaller than configured.
+    pub(crate) fn unreplaced(&self) -> usize {
+        self.workers.unreplaced()
+    }
+
+    /// Wait that a job of `class` that arrives now should expect.
+    pub(crate) fn expected_wait(&self, class: Criticality) -> Duration {
+        if self.workers.has_idle() && self.waiting.is_empty() {
+            return Duration::ZERO;
+        }
+        self.estimates.wait(class, self.workers.live())
+    }
+
+    /// The jobs that hold a worker and have no outcome yet.
+    pub(crate) fn running_jobs(&self) -> impl Iterator<Item = &H::Job> {
+        self.entries.iter().filter(|(_, entry)| entry.is_undecided_run()).map(|(_, entry)| &entry.job)
+    }
+}

@@ -1,0 +1,88 @@
+use tokio::time::Instant;
+
+use super::{
+    Arrival, Host,
+    list::{Link, Links},
+};
+use crate::model::Criticality;
+
+/// Names an entry. An entry that is gone is never mistaken for the one that took its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct JobKey {
+    pub(super) index: usize,
+    pub(super) sequence: u64,
+}
+
+/// One job, from its arrival until its worker is free again.
+pub(super) struct Entry<H: Host> {
+    pub(super) sequence: u64,
+    pub(super) job: H::Job,
+    /// Taken when the job starts or ends in the queue.
+    pub(super) waiter: Option<H::Waiter>,
+    pub(super) place: Place,
+    pub(super) kind: usize,
+    pub(super) class: Criticality,
+    pub(super) bytes: usize,
+    /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
+    pub(super) work: f64,
+    pub(super) start_by: Instant,
+    pub(super) home: usize,
+    pub(super) tenant: Option<usize>,
+    pub(super) line: Option<usize>,
+    /// Kept until the job is accepted.
+    pub(super) names: Option<Box<Names>>,
+    pub(super) links: Links,
+}
+
+/// Where a job is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Without room: not accepted.
+    Waiting,
+    /// Queued and free to start.
+    Ready,
+    /// Queued behind a job of the same ordering key.
+    Blocked,
+    /// Holds a worker.
+    Running {
+        /// Slot of the worker.
+        slot: usize,
+        /// Whether the outcome is decided; the handler may still be stopping.
+        ended: bool,
+    },
+}
+
+impl<H: Host> Entry<H> {
+    pub(super) fn is_undecided_run(&self) -> bool {
+        matches!(self.place, Place::Running { ended: false, .. })
+    }
+}
+
+impl<H: Host> AsMut<Links> for Entry<H> {
+    fn as_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl<H: Host> AsRef<Links> for Entry<H> {
+    fn as_ref(&self) -> &Links {
+        &self.links
+    }
+}
+
+/// Which of an entry's links a list uses.
+pub(super) const LINE: Link = Link::Line;
+/// The list of all queued jobs by acceptance.
+pub(super) const AGE: Link = Link::Age;
+
+/// The names by which an arrival shares: resolved when it gets room.
+pub(super) struct Names {
+    pub(super) tenant: Box<str>,
+    pub(super) ordering_key: Box<str>,
+}
+
+impl Names {
+    pub(super) fn of<J>(arrival: &Arrival<'_, J>) -> Self {
+        Self { tenant: arrival.tenant.into(), ordering_key: arrival.ordering_key.into() }
+    }
+}

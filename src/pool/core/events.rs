@@ -1,0 +1,400 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
+    admission::pushback,
+    entry::{AGE, Entry, LINE, Names, Place},
+    list::Links,
+};
+use crate::model::{Criticality, RejectionReason, WhenFull};
+
+/// Why a caller takes its job out of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withdrawal {
+    /// The caller left.
+    Cancelled,
+    /// Its time to start is over.
+    Expired,
+}
+
+/// What a withdrawal found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withdrawn {
+    /// An accepted job, which ended by it.
+    Queued,
+    /// A caller without room.
+    Waiting,
+    /// Too late: the job has started or ended.
+    Gone,
+}
+
+impl<H: Host> Core<H> {
+    /// A job asks for room. `waiter` is made only where the job does not start at once.
+    pub(crate) fn offer(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_, H::Job>,
+        waiter: impl FnOnce(JobKey) -> H::Waiter,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Verdict<H> {
+        if self.closed {
+            return self.refuse(Refusal { reason: RefusalReason::Draining, retry_after: None });
+        }
+        if arrival.start_by <= now {
+            let reason = RefusalReason::DeadlineUnreachable { expected: Duration::ZERO, budget: Duration::ZERO };
+            return self.refuse(Refusal { reason, retry_after: None });
+        }
+        let ahead = !self.waiting.is_empty();
+        let startable = !ahead && self.workers.has_idle() && self.lines.is_free(arrival.ordering_key);
+        if startable && self.fits(arrival.bytes) {
+            return Verdict::Start(self.start_at_once(now, arrival));
+        }
+        if let Some(refusal) = self.objection(now, &arrival) {
+            return self.refuse(refusal);
+        }
+        match arrival.when_full {
+            _ if !ahead && self.has_room(arrival.bytes) => {
+                let names = Names::of(&arrival);
+                let key = self.insert(arrival, Place::Ready, waiter);
+                self.accept(key.index, &names);
+                Verdict::Queued(key)
+            }
+            WhenFull::Wait if self.may_wait(arrival.bytes) => {
+                let names = Names::of(&arrival);
+                self.waiting_bytes += arrival.bytes;
+                let key = self.insert(arrival, Place::Waiting, waiter);
+                self.entries[key.index].names = Some(Box::new(names));
+                self.waiting.push_back(&mut self.entries, LINE, key.index);
+                Verdict::Waiting(key)
+            }
+            WhenFull::Shed if self.can_shed_for(&arrival) => {
+                while !self.has_room(arrival.bytes) {
+                    self.shed_one(arrival.class, effects);
+                }
+                let names = Names::of(&arrival);
+                let key = self.insert(arrival, Place::Ready, waiter);
+                self.accept(key.index, &names);
+                // An idle worker may have waited for bytes that a caller ahead needs and this job does not.
+                self.settle(now, effects);
+                Verdict::Queued(key)
+            }
+            WhenFull::Reject | WhenFull::Wait | WhenFull::Shed => {
+                let refusal = self.full(&arrival);
+                self.refuse(refusal)
+            }
+        }
+    }
+
+    /// The outcome of a running job is decided. Returns whether it was open until then.
+    pub(crate) fn end(&mut self, key: JobKey, ending: Ending, run: Duration) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        let Place::Running { slot, ended: false } = entry.place else { return false };
+        let kind = entry.kind;
+        self.entries[key.index].place = Place::Running { slot, ended: true };
+        self.ledger.end(ending);
+        self.workers.count(slot, ending == Ending::Completed, run);
+        if ending != Ending::Cancelled {
+            self.estimates.observe(kind, run);
+        }
+        true
+    }
+
+    /// A job gives its worker and its room back. Without an outcome it counts as cancelled. A state that no worker
+    /// needs any more is returned, to be dropped outside of the lock.
+    pub(crate) fn release(
+        &mut self,
+        now: Instant,
+        key: JobKey,
+        state: H::State,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Option<H::State> {
+        self.end(key, Ending::Cancelled, Duration::ZERO);
+        let Some(Place::Running { slot, .. }) = self.entry(key).map(|entry| entry.place) else {
+            debug_assert!(false, "a lease is given back once, by the job that got it");
+            return Some(state);
+        };
+        let entry = self.entries.remove(key.index);
+        self.held_bytes -= entry.bytes;
+        self.running -= 1;
+        self.leave_line(entry.line);
+        let leftover = self.workers.give_back(slot, state, now);
+        self.settle(now, effects);
+        leftover
+    }
+
+    /// A caller takes its job out of the queue.
+    pub(crate) fn withdraw(
+        &mut self,
+        now: Instant,
+        key: JobKey,
+        why: Withdrawal,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Withdrawn {
+        let Some(place) = self.entry(key).map(|entry| entry.place) else { return Withdrawn::Gone };
+        let found = match place {
+            Place::Running { .. } => return Withdrawn::Gone,
+            Place::Waiting => {
+                self.leave_waiting(key.index);
+                if why == Withdrawal::Expired {
+                    self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
+                }
+                Withdrawn::Waiting
+            }
+            Place::Ready | Place::Blocked => {
+                self.ledger.end(match why {
+                    Withdrawal::Cancelled => Ending::Cancelled,
+                    Withdrawal::Expired => Ending::Expired,
+                });
+                self.remove_queued(key.index);
+                Withdrawn::Queued
+            }
+        };
+        self.settle(now, effects);
+        found
+    }
+
+    /// A worker's job does not stop. Returns whether a new worker took its place.
+    pub(crate) fn stick(
+        &mut self,
+        now: Instant,
+        key: JobKey,
+        fresh: impl FnOnce() -> H::State,
+        effects: &mut Vec<Effect<H>>,
+    ) -> bool {
+        let Some(Place::Running { slot, .. }) = self.entry(key).map(|entry| entry.place) else { return false };
+        let replaced = self.workers.stick(slot, key, self.caps.stuck);
+        if replaced {
+            self.workers.add(fresh(), now);
+            self.settle(now, effects);
+        }
+        replaced
+    }
+
+    /// Adds a worker.
+    pub(crate) fn add_worker(&mut self, now: Instant, state: H::State, effects: &mut Vec<Effect<H>>) {
+        self.workers.add(state, now);
+        self.settle(now, effects);
+    }
+
+    /// Takes no more jobs. Callers without room are told; what is queued goes on.
+    pub(crate) fn close(&mut self, effects: &mut Vec<Effect<H>>) {
+        self.closed = true;
+        while let Some(index) = self.waiting.head() {
+            self.ledger.counts.rejected[RejectionReason::Draining.index()] += 1;
+            let entry = self.leave_waiting(index);
+            tell(entry, QueueEnd::Refused, effects);
+        }
+    }
+
+    /// Ends all jobs that are queued, in the order of their acceptance.
+    pub(crate) fn abandon_queued(&mut self, effects: &mut Vec<Effect<H>>) {
+        while let Some(index) = self.queued.head() {
+            self.end_queued(index, Ending::Cancelled, QueueEnd::Drained, effects);
+        }
+    }
+
+    /// Takes the states of idle workers out of a closed pool, to be dropped outside of the lock.
+    pub(crate) fn retire_idle(&mut self) -> Vec<H::State> {
+        debug_assert!(self.closed, "only a closed pool lets its workers go");
+        self.workers.retire_idle()
+    }
+
+    pub(super) fn entry(&self, key: JobKey) -> Option<&Entry<H>> {
+        self.entries.get(key.index).filter(|entry| entry.sequence == key.sequence)
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> Verdict<H> {
+        self.ledger.counts.rejected[refusal.reason.index()] += 1;
+        Verdict::Refused(refusal)
+    }
+
+    fn may_wait(&self, bytes: usize) -> bool {
+        self.waiting.len() < self.caps.waiting && self.waiting_bytes + bytes <= self.caps.bytes
+    }
+
+    fn insert(
+        &mut self,
+        arrival: Arrival<'_, H::Job>,
+        place: Place,
+        waiter: impl FnOnce(JobKey) -> H::Waiter,
+    ) -> JobKey {
+        self.sequence += 1;
+        let slot = self.entries.vacant_entry();
+        let key = JobKey { index: slot.key(), sequence: self.sequence };
+        slot.insert(Entry {
+            sequence: key.sequence,
+            job: arrival.job,
+            waiter: Some(waiter(key)),
+            place,
+            kind: arrival.kind,
+            class: arrival.class,
+            bytes: arrival.bytes,
+            work: 0.0,
+            start_by: arrival.start_by,
+            home: arrival.home,
+            tenant: None,
+            line: None,
+            names: None,
+            links: Links::default(),
+        });
+        key
+    }
+
+    fn start_at_once(&mut self, now: Instant, arrival: Arrival<'_, H::Job>) -> Grant<H> {
+        self.sequence += 1;
+        let slot = self.entries.vacant_entry();
+        let key = JobKey { index: slot.key(), sequence: self.sequence };
+        let (worker, id, state) =
+            self.workers.take(arrival.home, key, now).expect("the caller saw an idle worker under this lock");
+        slot.insert(Entry {
+            sequence: key.sequence,
+            job: arrival.job,
+            waiter: None,
+            place: Place::Running { slot: worker, ended: false },
+            kind: arrival.kind,
+            class: arrival.class,
+            bytes: arrival.bytes,
+            work: 0.0,
+            start_by: arrival.start_by,
+            home: arrival.home,
+            tenant: None,
+            line: self.lines.join(arrival.ordering_key),
+            names: None,
+            links: Links::default(),
+        });
+        self.ledger.counts.accepted += 1;
+        self.held_bytes += arrival.bytes;
+        self.running += 1;
+        Grant { key, worker: id, state }
+    }
+
+    /// Room is there: the job becomes queued, behind its ordering key where that is in use.
+    fn accept(&mut self, index: usize, names: &Names) {
+        self.ledger.counts.accepted += 1;
+        let free = self.lines.is_free(&names.ordering_key);
+        let line = self.lines.join(&names.ordering_key);
+        let tenant = self.tenants.join(&names.tenant);
+        let entry = &mut self.entries[index];
+        entry.line = line;
+        entry.tenant = Some(tenant);
+        entry.work = self.estimates.service(entry.kind);
+        entry.place = if free { Place::Ready } else { Place::Blocked };
+        self.held_bytes += entry.bytes;
+        self.estimates.queue(entry.class, entry.work);
+        self.queued.push_back(&mut self.entries, AGE, index);
+        match line {
+            Some(line) if !free => self.lines.block(&mut self.entries, line, index),
+            _ => self.queues.push(&mut self.entries, index),
+        }
+    }
+
+    /// Brings the machine to rest: callers get the room that is there, workers the jobs that are ready.
+    fn settle(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        loop {
+            self.admit_waiting(now, effects);
+            if !self.workers.has_idle() {
+                break;
+            }
+            let Some(index) = self.queues.head() else { break };
+            if self.entries[index].start_by <= now {
+                self.end_queued(index, Ending::Expired, QueueEnd::Expired, effects);
+            } else {
+                self.start(now, index, effects);
+            }
+        }
+        debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
+        debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
+        debug_assert!(!self.workers.has_idle() || self.queues.is_empty());
+    }
+
+    fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        while let Some(index) = self.waiting.head() {
+            if self.entries[index].start_by <= now {
+                self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
+                let entry = self.leave_waiting(index);
+                tell(entry, QueueEnd::NoRoom, effects);
+                continue;
+            }
+            if !self.has_room(self.entries[index].bytes) {
+                break;
+            }
+            self.waiting.remove(&mut self.entries, LINE, index);
+            self.waiting_bytes -= self.entries[index].bytes;
+            let names = self.entries[index].names.take().expect("a waiting entry keeps its names");
+            self.accept(index, &names);
+        }
+    }
+
+    fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {
+        self.unqueue(index);
+        let entry = &mut self.entries[index];
+        let key = JobKey { index, sequence: entry.sequence };
+        let (slot, worker, state) =
+            self.workers.take(entry.home, key, now).expect("the caller saw an idle worker under this lock");
+        entry.place = Place::Running { slot, ended: false };
+        self.running += 1;
+        let waiter = entry.waiter.take().expect("a queued entry keeps its waiter");
+        effects.push(Effect::Start { waiter, grant: Grant { key, worker, state } });
+    }
+
+    fn shed_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
+        let victim = self.queues.victim(class).expect("enough jobs below the class were counted");
+        let lower = self.entries[victim].class;
+        let retry_after = pushback(self.estimates.wait(lower, self.workers.live()));
+        self.end_queued(victim, Ending::Shed, QueueEnd::Shed { retry_after }, effects);
+    }
+
+    fn end_queued(&mut self, index: usize, ending: Ending, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
+        self.ledger.end(ending);
+        let entry = self.remove_queued(index);
+        tell(entry, why, effects);
+    }
+
+    fn leave_waiting(&mut self, index: usize) -> Entry<H> {
+        self.waiting.remove(&mut self.entries, LINE, index);
+        self.waiting_bytes -= self.entries[index].bytes;
+        self.entries.remove(index)
+    }
+
+    /// Takes a queued job out for good.
+    fn remove_queued(&mut self, index: usize) -> Entry<H> {
+        let led = self.entries[index].place == Place::Ready;
+        self.unqueue(index);
+        let entry = self.entries.remove(index);
+        self.held_bytes -= entry.bytes;
+        if led {
+            self.leave_line(entry.line);
+        }
+        entry
+    }
+
+    /// Takes a queued job out of the queue, to start or to end.
+    fn unqueue(&mut self, index: usize) {
+        self.queued.remove(&mut self.entries, AGE, index);
+        match (self.entries[index].place, self.entries[index].line) {
+            (Place::Blocked, Some(line)) => self.lines.unblock(&mut self.entries, line, index),
+            _ => self.queues.remove(&mut self.entries, index),
+        }
+        let entry = &mut self.entries[index];
+        self.estimates.unqueue(entry.class, entry.work, self.queued.is_empty());
+        if let Some(tenant) = entry.tenant.take() {
+            self.tenants.leave(tenant);
+        }
+    }
+
+    /// The job at the head of an ordering key is gone: the next one may start, at the end of its class's queue.
+    fn leave_line(&mut self, line: Option<usize>) {
+        let next = line.and_then(|line| self.lines.advance(&mut self.entries, line));
+        if let Some(next) = next {
+            self.entries[next].place = Place::Ready;
+            self.queues.push(&mut self.entries, next);
+        }
+    }
+}
+
+fn tell<H: Host>(entry: Entry<H>, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
+    let waiter = entry.waiter.expect("an entry that has not started keeps its waiter");
+    effects.push(Effect::Ended { waiter, job: entry.job, why });
+}

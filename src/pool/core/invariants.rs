@@ -1,0 +1,47 @@
+use super::{
+    Core, Host,
+    entry::{LINE, Place},
+};
+
+impl<H: Host> Core<H> {
+    /// Checks every invariant of the machine by counting anew.
+    pub(super) fn assert_invariants(&self) {
+        let places: Vec<Place> = self.entries.iter().map(|(_, entry)| entry.place).collect();
+        let count = |wanted: fn(&Place) -> bool| places.iter().filter(|place| wanted(place)).count();
+        let waiting = count(|place| *place == Place::Waiting);
+        let ready = count(|place| *place == Place::Ready);
+        let blocked = count(|place| *place == Place::Blocked);
+        let running = count(|place| matches!(place, Place::Running { .. }));
+
+        assert_eq!(self.queued.len(), ready + blocked, "queued = ready + blocked");
+        assert_eq!(self.running, running, "each worker's job is counted once");
+        assert_eq!(self.waiting.len(), waiting, "each waiting caller is in line");
+        assert_eq!(self.queues.ready(&self.entries).len(), ready, "each ready job is in its class");
+        assert_eq!(self.lines.blocked(), blocked, "each blocked job is behind its key");
+        assert!(self.queued.len() <= self.caps.jobs, "jobs within their cap");
+        assert!(waiting <= self.caps.waiting, "callers within their cap");
+
+        let bytes = |held: bool| -> usize {
+            let entries = self.entries.iter().map(|(_, entry)| entry);
+            entries.filter(|entry| (entry.place != Place::Waiting) == held).map(|entry| entry.bytes).sum()
+        };
+        assert_eq!(self.held_bytes, bytes(true), "bytes of permits");
+        assert_eq!(self.waiting_bytes, bytes(false), "bytes of waiting callers");
+        assert!(self.held_bytes <= self.caps.bytes, "bytes within their cap");
+
+        let accepted = self.ledger.counts.accepted;
+        let undecided = self.entries.iter().filter(|(_, entry)| entry.is_undecided_run()).count() + ready + blocked;
+        assert_eq!(accepted, self.ledger.counts.ended() + undecided as u64, "every accepted job ends once");
+
+        assert!(!self.workers.has_idle() || ready == 0, "no worker idles while a job is ready");
+        let leaders = self.entries.iter().filter(|(_, entry)| entry.line.is_some() && entry.place != Place::Blocked);
+        let mut lines: Vec<usize> = leaders.filter_map(|(_, entry)| entry.line).collect();
+        lines.sort_unstable();
+        let leading = lines.len();
+        lines.dedup();
+        assert_eq!(lines.len(), leading, "one job of a key is ready or runs");
+        assert_eq!(self.lines.len(), leading, "no line without a leader");
+        let in_line: Vec<usize> = self.waiting.iter(&self.entries, LINE).collect();
+        assert_eq!(in_line.len(), waiting, "the line of callers is whole");
+    }
+}

@@ -1,0 +1,62 @@
+use crate::model::RejectionReason;
+
+/// How an accepted job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Completed,
+    Failed,
+    Cancelled,
+    Expired,
+    Panicked,
+    Shed,
+}
+
+/// How jobs ended, from the start of the pool.
+///
+/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Jobs that got room.
+    pub accepted: u64,
+    /// Jobs whose handler returned a result in time.
+    pub completed: u64,
+    /// Jobs whose handler returned an error, or whose process crashed.
+    pub failed: u64,
+    /// Jobs whose caller left or cancelled, or that a drain stopped.
+    pub cancelled: u64,
+    /// Jobs that reached their deadline, queued or running.
+    pub expired: u64,
+    /// Jobs whose handler panicked.
+    pub panicked: u64,
+    /// Jobs that were evicted for more important ones.
+    pub shed: u64,
+    /// Jobs that did not get room, in the order of [`RejectionReason::NAMES`].
+    pub rejected: [u64; RejectionReason::NAMES.len()],
+}
+
+impl Counts {
+    /// Accepted jobs that ended.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.completed + self.failed + self.cancelled + self.expired + self.panicked + self.shed
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) counts: Counts,
+}
+
+impl Ledger {
+    pub(super) fn end(&mut self, ending: Ending) {
+        let counts = &mut self.counts;
+        *match ending {
+            Ending::Completed => &mut counts.completed,
+            Ending::Failed => &mut counts.failed,
+            Ending::Cancelled => &mut counts.cancelled,
+            Ending::Expired => &mut counts.expired,
+            Ending::Panicked => &mut counts.panicked,
+            Ending::Shed => &mut counts.shed,
+        } += 1;
+    }
+}

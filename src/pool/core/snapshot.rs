@@ -1,0 +1,75 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Core, Counts, Host, JobKey, workers::Duty};
+use crate::model::Criticality;
+
+/// A copy of the machine's figures, taken under the lock and read without it.
+pub(crate) struct CoreSnapshot<J> {
+    pub(crate) closed: bool,
+    pub(crate) queued: usize,
+    pub(crate) held_bytes: usize,
+    pub(crate) waiting: usize,
+    pub(crate) running: usize,
+    pub(crate) live_workers: usize,
+    /// The job that was accepted first of those that are queued.
+    pub(crate) oldest: Option<J>,
+    pub(crate) expected_wait: Duration,
+    pub(crate) counts: Counts,
+    pub(crate) workers: Vec<WorkerSnapshot<J>>,
+}
+
+/// One worker.
+pub(crate) struct WorkerSnapshot<J> {
+    pub(crate) id: u32,
+    pub(crate) condition: WorkerCondition<J>,
+    pub(crate) completed: u64,
+    pub(crate) failed: u64,
+    pub(crate) total_run: Duration,
+    pub(crate) changed: Instant,
+}
+
+/// What a worker is at.
+pub(crate) enum WorkerCondition<J> {
+    Idle,
+    Busy(J),
+    Stuck(J),
+}
+
+impl<H: Host> Core<H> {
+    /// Copies the figures.
+    pub(crate) fn snapshot(&self) -> CoreSnapshot<H::Job> {
+        CoreSnapshot {
+            closed: self.closed,
+            queued: self.queued.len(),
+            held_bytes: self.held_bytes,
+            waiting: self.waiting.len(),
+            running: self.running,
+            live_workers: self.workers.live(),
+            oldest: self.queued.head().map(|index| self.entries[index].job.clone()),
+            expected_wait: self.expected_wait(Criticality::default()),
+            counts: self.ledger.counts,
+            workers: self.worker_snapshots(),
+        }
+    }
+
+    fn worker_snapshots(&self) -> Vec<WorkerSnapshot<H::Job>> {
+        let job = |key: JobKey| self.entries[key.index].job.clone();
+        let workers = self.workers.iter().map(|slot| WorkerSnapshot {
+            id: slot.id,
+            condition: match slot.duty {
+                Duty::Idle(_) => WorkerCondition::Idle,
+                Duty::Busy(key) => WorkerCondition::Busy(job(key)),
+                Duty::Stuck { key, .. } => WorkerCondition::Stuck(job(key)),
+            },
+            completed: slot.completed,
+            failed: slot.failed,
+            total_run: slot.total_run,
+            changed: slot.changed,
+        });
+        let mut workers: Vec<_> = workers.collect();
+        workers.sort_unstable_by_key(|worker| worker.id);
+        workers
+    }
+}

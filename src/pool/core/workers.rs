@@ -1,0 +1,159 @@
+use std::time::Duration;
+
+use slab::Slab;
+use tokio::time::Instant;
+
+use super::JobKey;
+
+/// The workers of a pool. Idle ones park on a stack for each home, so that the warmest is taken first.
+pub(super) struct Workers<S> {
+    slots: Slab<Slot<S>>,
+    idle: Vec<Vec<usize>>,
+    idle_count: usize,
+    next_id: u32,
+    /// Stuck workers that another one stands in for.
+    replaced: usize,
+    unreplaced: usize,
+}
+
+/// One worker.
+pub(super) struct Slot<S> {
+    pub(super) id: u32,
+    pub(super) home: usize,
+    pub(super) duty: Duty<S>,
+    pub(super) completed: u64,
+    pub(super) failed: u64,
+    pub(super) total_run: Duration,
+    /// When it last took or gave back a job.
+    pub(super) changed: Instant,
+}
+
+/// What a worker is at.
+pub(super) enum Duty<S> {
+    Idle(S),
+    Busy(JobKey),
+    /// Its job does not stop; `replaced` says whether another worker took its place.
+    Stuck {
+        key: JobKey,
+        replaced: bool,
+    },
+}
+
+impl<S> Workers<S> {
+    pub(super) fn new(homes: usize) -> Self {
+        let idle = std::iter::repeat_with(Vec::new).take(homes.max(1)).collect();
+        Self { slots: Slab::new(), idle, idle_count: 0, next_id: 0, replaced: 0, unreplaced: 0 }
+    }
+
+    pub(super) fn add(&mut self, state: S, now: Instant) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let home = id as usize % self.idle.len();
+        let slot = self.slots.insert(Slot {
+            id,
+            home,
+            duty: Duty::Idle(state),
+            completed: 0,
+            failed: 0,
+            total_run: Duration::ZERO,
+            changed: now,
+        });
+        self.park(slot);
+    }
+
+    pub(super) fn has_idle(&self) -> bool {
+        self.idle_count > 0
+    }
+
+    pub(super) fn live(&self) -> usize {
+        self.slots.len() - self.replaced - self.unreplaced
+    }
+
+    pub(super) fn unreplaced(&self) -> usize {
+        self.unreplaced
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<S>> {
+        self.slots.iter().map(|(_, slot)| slot)
+    }
+
+    /// Gives an idle worker, of `home` where it has one, to the job `key`.
+    pub(super) fn take(&mut self, home: usize, key: JobKey, now: Instant) -> Option<(usize, u32, S)> {
+        let homes = self.idle.len();
+        let slot = (0..homes).find_map(|step| self.idle[(home + step) % homes].pop())?;
+        self.idle_count -= 1;
+        let taken = &mut self.slots[slot];
+        taken.changed = now;
+        match std::mem::replace(&mut taken.duty, Duty::Busy(key)) {
+            Duty::Idle(state) => Some((slot, taken.id, state)),
+            Duty::Busy(_) | Duty::Stuck { .. } => unreachable!("only idle workers are parked"),
+        }
+    }
+
+    /// Counts an ended job.
+    pub(super) fn count(&mut self, slot: usize, completed: bool, run: Duration) {
+        let slot = &mut self.slots[slot];
+        if completed {
+            slot.completed += 1;
+        } else {
+            slot.failed += 1;
+        }
+        slot.total_run += run;
+    }
+
+    /// Takes a worker back. One that was replaced while it was stuck goes away; its state is returned, so that it is
+    /// dropped outside of the lock.
+    pub(super) fn give_back(&mut self, slot: usize, state: S, now: Instant) -> Option<S> {
+        let returned = &mut self.slots[slot];
+        returned.changed = now;
+        let before = std::mem::replace(&mut returned.duty, Duty::Idle(state));
+        match before {
+            Duty::Stuck { replaced: true, .. } => {
+                self.replaced -= 1;
+                match self.slots.remove(slot).duty {
+                    Duty::Idle(state) => Some(state),
+                    Duty::Busy(_) | Duty::Stuck { .. } => None,
+                }
+            }
+            Duty::Stuck { replaced: false, .. } => {
+                self.unreplaced -= 1;
+                self.park(slot);
+                None
+            }
+            Duty::Busy(_) | Duty::Idle(_) => {
+                self.park(slot);
+                None
+            }
+        }
+    }
+
+    /// Marks a worker as stuck. Returns whether it should be replaced: while fewer than `most` are.
+    pub(super) fn stick(&mut self, slot: usize, key: JobKey, most: usize) -> bool {
+        let replaced = self.replaced < most;
+        if replaced {
+            self.replaced += 1;
+        } else {
+            self.unreplaced += 1;
+        }
+        self.slots[slot].duty = Duty::Stuck { key, replaced };
+        replaced
+    }
+
+    /// Takes all idle states out, so that they are dropped outside of the lock. Only for a pool that is closed.
+    pub(super) fn retire_idle(&mut self) -> Vec<S> {
+        let parked: Vec<usize> = self.idle.iter_mut().flat_map(std::mem::take).collect();
+        self.idle_count = 0;
+        parked
+            .into_iter()
+            .filter_map(|slot| match self.slots.remove(slot).duty {
+                Duty::Idle(state) => Some(state),
+                Duty::Busy(_) | Duty::Stuck { .. } => None,
+            })
+            .collect()
+    }
+
+    fn park(&mut self, slot: usize) {
+        self.idle[self.slots[slot].home].push(slot);
+        self.idle_count += 1;
+    }
+}
