@@ -17,3 +17,4 @@ pub mod proto {
 }
 
 pub use model::{Completed, Criticality, Job, JobError, Output, Rejection, WhenFull};
+pub use pool::{Pool, Pools};

@@ -1,2 +1,40 @@
-//! The heart: pools.
+//! The heart: bounded queues in front of bounded sets of workers.
+//!
+//! `core` is one synchronous state machine; everything else here is a thin shell that feeds it events and acts on
+//! its effects. The way of a job, file by file:
+//!
+//! ```text
+//! handle ─▶ shell ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ conclude
+//! submit    lock,    verdict  a worker  one run    deadline,   one outcome,
+//!           effects           on loan   of a job   cancel      counted once
+//! ```
+//!
+//! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
+//! what still runs moves to a task of its own ([`attached`]) and down the stop ladder ([`stop`]).
+
+mod attached;
+mod attempt;
+mod blocking;
+mod builder;
+mod conclude;
 mod core;
+mod drain;
+mod handle;
+mod home;
+mod lease;
+mod meters;
+mod pools;
+mod shell;
+mod stats;
+mod stop;
+mod stream;
+mod turn;
+
+pub use builder::{PoolBuilder, Settings};
+pub use core::Counts;
+pub use drain::{DrainReport, LostJob, LostWhile};
+pub use handle::{Pool, Ticket};
+pub use home::set_home;
+pub use pools::Pools;
+pub use stats::{Distribution, KindStats, PoolStats, WorkerState, WorkerStats};
+pub use stream::{JobStream, StreamItem};

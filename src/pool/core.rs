@@ -33,8 +33,9 @@ use entry::Entry;
 pub(crate) use entry::JobKey;
 use estimate::Estimates;
 pub(crate) use events::{Withdrawal, Withdrawn};
+pub use ledger::Counts;
+pub(crate) use ledger::Ending;
 use ledger::Ledger;
-pub(crate) use ledger::{Counts, Ending};
 use lines::Lines;
 use list::List;
 use queues::Queues;
@@ -183,9 +184,9 @@ impl<H: Host> Core<H> {
         self.closed
     }
 
-    /// Whether nothing is queued and nothing runs.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// Whether the pool takes no more jobs, and has none.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.closed && self.entries.is_empty()
     }
 
     /// Workers that could run a job: all but the stuck ones.

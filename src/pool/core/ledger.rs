@@ -1,3 +1,4 @@
+use super::{Core, Host};
 use crate::model::RejectionReason;
 
 /// How an accepted job ended.
@@ -58,5 +59,12 @@ impl Ledger {
             Ending::Panicked => &mut counts.panicked,
             Ending::Shed => &mut counts.shed,
         } += 1;
+    }
+}
+
+impl<H: Host> Core<H> {
+    /// Counts a refusal that the host decided by itself; `reason` indexes [`RejectionReason::NAMES`].
+    pub(crate) fn count_rejection(&mut self, reason: usize) {
+        self.ledger.counts.rejected[reason] += 1;
     }
 }

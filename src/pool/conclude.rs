@@ -1,0 +1,167 @@
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tracing::{debug, error};
+
+use super::{
+    attempt::{Attempt, Ended, Raised},
+    core::{Ending, QueueEnd},
+    drain::{LostJob, LostWhile},
+    shell::Shell,
+};
+use crate::{
+    handler::{Context, StopReason},
+    model::{
+        Completed, Execution, Failure, FailureCause, HandlerError, JobError, Output, Rejection, RejectionReason, Rung,
+        Waterfall,
+    },
+};
+
+/// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
+pub(super) fn conclude(ended: Ended, cx: &Context, rung: Option<Rung>) -> Result<Completed, JobError> {
+    let Ended { lease, result } = ended;
+    let shell = Arc::clone(lease.shell());
+    let now = Instant::now();
+    let (run, worker) = cx.start().map_or((Duration::ZERO, 0), |start| (now - start.at, start.worker));
+    let outcome = match outcome(result, cx, &shell, run) {
+        Ok(_) if now >= cx.deadline().end() => Err(FailureCause::RunTimeout { limit: run }),
+        other => other,
+    };
+    let ending = match &outcome {
+        Ok(_) => Ending::Completed,
+        Err(cause) => ending(cause),
+    };
+    let kind = shell.kind_index(cx.kind());
+    lease.finish(ending, run);
+    if let Some(kind) = kind {
+        shell.meters.record_run(kind, run);
+    }
+    match outcome {
+        Ok(output) => {
+            let deadline = cx.deadline();
+            let waterfall = Waterfall {
+                budget: deadline.budget(),
+                queue: queue_time(cx),
+                run,
+                left: deadline.end().saturating_duration_since(now),
+                worker,
+            };
+            Ok(Completed { job: cx.job(), output, waterfall })
+        }
+        Err(cause) => Err(fail(&shell, cx, cause, run, rung)),
+    }
+}
+
+/// The outcome of a job whose handler did not stop when it was asked.
+pub(super) fn cut_off(attempt: Attempt, rung: Rung) -> JobError {
+    let cause = stopped(&attempt.cx, &attempt.shell, attempt.run_time());
+    let error = failure(&attempt, cause, Some(rung));
+    attempt.shell.end(attempt.key, Ending::Cancelled, attempt.run_time());
+    attempt.shell.meters.record_run(attempt.kind, attempt.run_time());
+    error
+}
+
+/// A failure of a job that runs.
+pub(super) fn failure(attempt: &Attempt, cause: FailureCause, rung: Option<Rung>) -> JobError {
+    fail(&attempt.shell, &attempt.cx, cause, attempt.run_time(), rung)
+}
+
+/// What a job that ended before it began is answered with.
+pub(super) fn conclude_queued(shell: &Shell, cx: &Context, end: QueueEnd) -> JobError {
+    let waited = cx.deadline().arrival().elapsed();
+    let refused = |reason, retry_after| {
+        JobError::Rejected(Rejection {
+            reason,
+            pool: Some(Arc::clone(&shell.name)),
+            kind: Arc::clone(cx.kind()),
+            retry_after,
+        })
+    };
+    let cause = match end {
+        QueueEnd::NoRoom => {
+            let expected = shell.read(|core| core.expected_wait(crate::model::Criticality::default()));
+            return refused(RejectionReason::NoRoomInTime, Some(expected));
+        }
+        QueueEnd::Refused => return refused(RejectionReason::Draining, None),
+        QueueEnd::Expired => FailureCause::ExpiredInQueue { waited },
+        QueueEnd::Shed { retry_after } => FailureCause::Shed { retry_after },
+        QueueEnd::Drained => FailureCause::Drained,
+    };
+    JobError::Failed(Failure {
+        job: cx.job(),
+        kind: Arc::clone(cx.kind()),
+        pool: Arc::clone(&shell.name),
+        cause,
+        execution: Execution::NotStarted,
+        queue: waited,
+        run: Duration::ZERO,
+        rung: None,
+    })
+}
+
+fn outcome(result: Result<Output, Raised>, cx: &Context, shell: &Shell, run: Duration) -> Result<Output, FailureCause> {
+    match result {
+        Ok(Output { bytes, content_type }) => match cx.output().finish(bytes) {
+            Ok(bytes) => Ok(Output { bytes, content_type }),
+            Err(error) => Err(FailureCause::Handler(error)),
+        },
+        Err(Raised::Panic(message)) => {
+            cx.span().in_scope(|| {
+                error!(
+                    pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+                    panic = message, "a handler panicked; its worker makes a new one",
+                );
+            });
+            Err(FailureCause::Panicked { message })
+        }
+        // Whatever a handler says after it was asked to stop, it stopped because it was asked.
+        Err(Raised::Error(_)) if cx.is_cancelled() => Err(stopped(cx, shell, run)),
+        Err(Raised::Error(HandlerError::Stopped)) => Err(FailureCause::Cancelled),
+        Err(Raised::Error(error)) => Err(FailureCause::Handler(error)),
+    }
+}
+
+fn stopped(cx: &Context, shell: &Shell, run: Duration) -> FailureCause {
+    match cx.cancel_token().reason() {
+        Some(StopReason::Deadline) => FailureCause::RunTimeout { limit: run },
+        Some(StopReason::Drain) => {
+            let kind = shell.kind_index(cx.kind()).map(|kind| &shell.kinds[kind]);
+            FailureCause::DrainKilled { idempotent: kind.is_some_and(|kind| kind.get_options().idempotent) }
+        }
+        Some(StopReason::Caller) | None => FailureCause::Cancelled,
+    }
+}
+
+fn ending(cause: &FailureCause) -> Ending {
+    match cause {
+        FailureCause::Handler(_) => Ending::Failed,
+        FailureCause::Panicked { .. } => Ending::Panicked,
+        FailureCause::RunTimeout { .. } | FailureCause::ExpiredInQueue { .. } => Ending::Expired,
+        FailureCause::Cancelled | FailureCause::Drained | FailureCause::DrainKilled { .. } => Ending::Cancelled,
+        FailureCause::Shed { .. } => Ending::Shed,
+    }
+}
+
+fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Duration, rung: Option<Rung>) -> JobError {
+    if matches!(cause, FailureCause::DrainKilled { .. }) {
+        shell.lost.lock().push(LostJob::new(cx, LostWhile::Running));
+    }
+    debug!(
+        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+        run_ms = run.as_millis(), cause = %cause, "job did not complete",
+    );
+    JobError::Failed(Failure {
+        job: cx.job(),
+        kind: Arc::clone(cx.kind()),
+        pool: Arc::clone(&shell.name),
+        cause,
+        execution: Execution::Started,
+        queue: queue_time(cx),
+        run,
+        rung,
+    })
+}
+
+fn queue_time(cx: &Context) -> Duration {
+    cx.start().map_or(Duration::ZERO, |start| start.at.saturating_duration_since(cx.deadline().arrival()))
+}

@@ -1,0 +1,115 @@
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{Pool, shell::Shell};
+use crate::{
+    handler::{Context, StopReason},
+    model::{JobId, RequestId},
+    phase::Phase,
+};
+
+/// A job that a drain could not finish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostJob {
+    /// Id of the job.
+    pub job: JobId,
+    /// Correlation id of its call.
+    pub request_id: RequestId,
+    /// Kind of the job.
+    pub kind: Arc<str>,
+    /// Pool that held it.
+    pub pool: Arc<str>,
+    /// How far it was.
+    pub lost_while: LostWhile,
+}
+
+/// How far a lost job was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostWhile {
+    /// It had not begun: running it elsewhere is safe.
+    Queued,
+    /// It had begun.
+    Running,
+}
+
+/// What a drain left undone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DrainReport {
+    /// Every accepted job that was not finished.
+    pub lost: Vec<LostJob>,
+}
+
+impl LostJob {
+    pub(super) fn new(cx: &Context, lost_while: LostWhile) -> Self {
+        Self {
+            job: cx.job(),
+            request_id: cx.request_id().clone(),
+            kind: Arc::clone(cx.kind()),
+            pool: Arc::clone(cx.pool()),
+            lost_while,
+        }
+    }
+}
+
+impl Pool {
+    /// Closes the door: new jobs are refused, callers that wait for room are told, and queued and running jobs go on.
+    /// Doing it again does nothing.
+    pub fn drain(&self) {
+        self.shell().phase.advance(Phase::Draining);
+        self.shell().drive(super::core::Core::close);
+    }
+
+    /// Whether the door is closed and no job is left.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.shell().phase.get() == Phase::Stopped
+    }
+
+    /// Waits until a pool that drains has no job left. Cancel safe.
+    pub async fn wait(&self) {
+        self.shell().phase.reached(Phase::Stopped).await;
+        let idle = self.shell().drive(|core, _| core.retire_idle());
+        drop(idle);
+    }
+
+    /// Ends what is left: queued jobs are answered, running ones are asked to stop and then forced. Returns at once;
+    /// [`wait`](Self::wait) waits for the end.
+    pub fn stop(&self) {
+        let shell: &Arc<Shell> = self.shell();
+        self.drain();
+        shell.phase.advance(Phase::Stopping);
+        let running: Vec<Context> = shell.drive(|core, effects| {
+            core.abandon_queued(effects);
+            core.running_jobs().cloned().collect()
+        });
+        for cx in running {
+            cx.cancel_token().cancel(StopReason::Drain);
+        }
+    }
+
+    /// Drains, waits for at most `finish`, stops what is left, waits for at most `kill`, and reports what was lost.
+    pub async fn close(&self, finish: Duration, kill: Duration) -> DrainReport {
+        self.drain();
+        if tokio::time::timeout(finish, self.wait()).await.is_err() {
+            self.stop();
+            let end = Instant::now() + kill;
+            // What does not stop in time is in the report.
+            let _ = tokio::time::timeout_at(end, self.wait()).await;
+        }
+        self.report()
+    }
+
+    /// The accepted jobs that were not finished, as far as the drain has come: those that it ended, and those that
+    /// still run after they were asked to stop.
+    #[must_use]
+    pub fn report(&self) -> DrainReport {
+        let shell = self.shell();
+        let mut lost = shell.lost.lock().clone();
+        if shell.phase.get() >= Phase::Stopping {
+            let running = shell.read(|core| core.running_jobs().cloned().collect::<Vec<_>>());
+            lost.extend(running.iter().map(|cx| LostJob::new(cx, LostWhile::Running)));
+        }
+        DrainReport { lost }
+    }
+}

@@ -1,0 +1,85 @@
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    blocking::Thread,
+    core::{Ending, JobKey},
+    shell::Shell,
+};
+use crate::handler::Instance;
+
+/// What a worker keeps from job to job: its handlers, one for each kind, and the thread that blocking ones run on.
+pub(super) struct WorkerState {
+    instances: Vec<Option<Instance>>,
+    thread: Option<Thread>,
+}
+
+/// A worker on loan to one job. Dropping it gives the worker back, wherever it is: in a message that nobody reads, too.
+#[must_use = "dropping a lease gives the worker back and counts the job as cancelled"]
+pub(super) struct Lease {
+    shell: Arc<Shell>,
+    key: JobKey,
+    worker: u32,
+    state: Option<Box<WorkerState>>,
+    ended: Option<(Ending, Duration)>,
+}
+
+impl WorkerState {
+    pub(super) fn fresh(kinds: usize) -> Box<Self> {
+        Box::new(Self { instances: std::iter::repeat_with(|| None).take(kinds).collect(), thread: None })
+    }
+}
+
+impl Lease {
+    pub(super) fn new(shell: Arc<Shell>, key: JobKey, worker: u32, state: Box<WorkerState>) -> Self {
+        Self { shell, key, worker, state: Some(state), ended: None }
+    }
+
+    pub(super) fn shell(&self) -> &Arc<Shell> {
+        &self.shell
+    }
+
+    pub(super) fn key(&self) -> JobKey {
+        self.key
+    }
+
+    pub(super) fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    /// The worker's handler of `kind`, made where there is none. It is out of the lease until it is
+    /// [put back](Self::put_back): a handler that panics or is cut off is lost with its future and made anew.
+    pub(super) fn take_handler(&mut self, kind: usize) -> Instance {
+        self.state().instances[kind].take().unwrap_or_else(|| self.shell.kinds[kind].make())
+    }
+
+    pub(super) fn put_back(&mut self, kind: usize, handler: Instance) {
+        self.state().instances[kind] = Some(handler);
+    }
+
+    /// The worker's thread, started where there is none.
+    pub(super) fn thread(&mut self) -> std::io::Result<Thread> {
+        if let Some(thread) = &self.state().thread {
+            return Ok(thread.clone());
+        }
+        let thread = Thread::start(&self.shell.name, self.worker)?;
+        self.state().thread = Some(thread.clone());
+        Ok(thread)
+    }
+
+    /// Gives the worker back with the outcome of its job.
+    pub(super) fn finish(mut self, ending: Ending, run: Duration) {
+        self.ended = Some((ending, run));
+    }
+
+    fn state(&mut self) -> &mut WorkerState {
+        self.state.as_mut().expect("the state stays until the lease is dropped")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(state) = self.state.take() {
+            self.shell.release(self.key, state, self.ended.take());
+        }
+    }
+}

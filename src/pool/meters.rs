@@ -1,0 +1,84 @@
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+
+use super::{home::home, stats::Distribution};
+
+/// Longest duration that is told apart, in nanoseconds: one hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+/// Durations by kind. Each home writes to its own part, so that threads do not meet; readers merge the parts.
+pub(super) struct Meters {
+    homes: Vec<Mutex<Vec<KindMeters>>>,
+}
+
+#[derive(Default)]
+struct KindMeters {
+    /// Made by the first job: most pools of most processes serve few of their kinds from each thread.
+    histograms: Option<Box<[Histogram<u64>; 2]>>,
+}
+
+impl KindMeters {
+    fn histograms(&mut self) -> &mut [Histogram<u64>; 2] {
+        self.histograms.get_or_insert_with(|| {
+            let histogram = || Histogram::new_with_max(LONGEST, 2).expect("the bounds are sound constants");
+            Box::new([histogram(), histogram()])
+        })
+    }
+}
+
+impl Meters {
+    pub(super) fn new(homes: usize, kinds: usize) -> Self {
+        let part = || Mutex::new(std::iter::repeat_with(KindMeters::default).take(kinds).collect());
+        Self { homes: std::iter::repeat_with(part).take(homes).collect() }
+    }
+
+    pub(super) fn record_queue(&self, kind: usize, wait: Duration) {
+        self.record(kind, 0, wait);
+    }
+
+    pub(super) fn record_run(&self, kind: usize, run: Duration) {
+        self.record(kind, 1, run);
+    }
+
+    /// Queue wait and run time of `kind` over all homes.
+    pub(super) fn read(&self, kind: usize) -> [Distribution; 2] {
+        let mut merged = KindMeters::default();
+        for home in &self.homes {
+            if let Some(part) = &home.lock()[kind].histograms {
+                for (whole, part) in merged.histograms().iter_mut().zip(part.iter()) {
+                    whole.add(part).expect("all histograms have the same bounds");
+                }
+            }
+        }
+        match merged.histograms {
+            Some(histograms) => histograms.each_ref().map(Distribution::of),
+            None => [Distribution::default(); 2],
+        }
+    }
+
+    fn record(&self, kind: usize, which: usize, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
+        let mut home = self.homes[home() % self.homes.len()].lock();
+        home[kind].histograms()[which].saturating_record(nanos);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_merged() {
+        let meters = Meters::new(2, 1);
+        for millis in 1..=100 {
+            super::super::home::set_home(millis as usize % 2);
+            meters.record_run(0, Duration::from_millis(millis));
+        }
+        let [queue, run] = meters.read(0);
+        assert_eq!((queue.count, run.count), (0, 100));
+        let off = |measured: Duration, truth: f64| (measured.as_secs_f64() / truth - 1.0).abs();
+        assert!(off(run.p50, 0.050) < 0.01 && off(run.p99, 0.099) < 0.01, "{run:?}");
+    }
+}

@@ -1,0 +1,98 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use rustc_hash::FxHashMap;
+
+use super::{JobStream, Pool};
+use crate::model::{Completed, Job, JobError, Rejection, RejectionReason};
+
+/// Several pools as bulkheads, and the kinds that lead to them.
+#[derive(Debug, Clone)]
+pub struct Pools(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    pools: Vec<Pool>,
+    by_kind: FxHashMap<Arc<str>, (usize, usize)>,
+    unknown: AtomicU64,
+}
+
+impl Pools {
+    /// Puts `pools` side by side. Where two serve the same kind, the later one gets its jobs.
+    #[must_use]
+    pub fn new(pools: Vec<Pool>) -> Self {
+        let kinds = pools.iter().enumerate().flat_map(|(pool, entry)| {
+            entry.kind_names().enumerate().map(move |(kind, name)| (Arc::clone(name), (pool, kind)))
+        });
+        let by_kind = kinds.collect();
+        Self(Arc::new(Inner { pools, by_kind, unknown: AtomicU64::new(0) }))
+    }
+
+    /// The pools.
+    #[must_use]
+    pub fn all(&self) -> &[Pool] {
+        &self.0.pools
+    }
+
+    /// The pool of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Pool> {
+        self.0.pools.iter().find(|pool| &**pool.name() == name)
+    }
+
+    /// Jobs that were refused because nobody serves their kind.
+    #[must_use]
+    pub fn unknown_kinds(&self) -> u64 {
+        self.0.unknown.load(Ordering::Relaxed)
+    }
+
+    /// [`Pool::submit`] on the pool of the job's kind.
+    ///
+    /// # Errors
+    /// As there, and where no pool serves the kind.
+    pub async fn submit(&self, job: Job) -> Result<Completed, JobError> {
+        let (pool, kind) = self.locate(&job)?;
+        pool.submit_at(kind, job).await
+    }
+
+    /// [`Pool::stream`] on the pool of the job's kind.
+    ///
+    /// # Errors
+    /// As there, and where no pool serves the kind.
+    pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
+        let (pool, kind) = self.locate(&job)?;
+        pool.stream_at(kind, job).await
+    }
+
+    fn locate(&self, job: &Job) -> Result<(&Pool, usize), Rejection> {
+        match self.0.by_kind.get(job.kind.as_str()) {
+            Some((pool, kind)) => Ok((&self.0.pools[*pool], *kind)),
+            None => Err(self.unknown_kind(job)),
+        }
+    }
+
+    fn unknown_kind(&self, job: &Job) -> Rejection {
+        self.0.unknown.fetch_add(1, Ordering::Relaxed);
+        let violations = job.violations();
+        let reason = if violations.is_empty() {
+            RejectionReason::UnknownKind { suggestion: closest(&job.kind, self.0.by_kind.keys()) }
+        } else {
+            RejectionReason::Invalid { violations }
+        };
+        // A name that is too long is not repeated.
+        let kind: String = job.kind.chars().take(64).collect();
+        Rejection { reason, pool: None, kind: kind.into(), retry_after: None }
+    }
+}
+
+/// The name that was probably meant by `kind`.
+pub(super) fn closest<'a>(kind: &str, names: impl Iterator<Item = &'a Arc<str>>) -> Option<Arc<str>> {
+    if kind.len() > 64 {
+        return None;
+    }
+    let ranked = names.map(|name| (strsim::jaro_winkler(kind, name), name));
+    let best = ranked.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map(|(_, name)| Arc::clone(name))
+}

@@ -1,0 +1,251 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rand::RngExt;
+use rustc_hash::FxHashMap;
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    Settings,
+    core::{
+        Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict, Withdrawal,
+        Withdrawn,
+    },
+    drain::{LostJob, LostWhile},
+    home::home,
+    lease::{Lease, WorkerState},
+    meters::Meters,
+    turn::{Turn, TurnSignal},
+};
+use crate::{
+    handler::{Context, Kind},
+    model::{Job, Rejection, RejectionReason},
+    phase::{Phase, PhaseCell},
+    task::Tasks,
+};
+
+/// A pool: the state machine behind its lock, and what acts on its effects.
+pub(super) struct Shell {
+    pub(super) name: Arc<str>,
+    pub(super) settings: Settings,
+    pub(super) kinds: Vec<Kind>,
+    by_name: FxHashMap<Arc<str>, usize>,
+    core: Mutex<Core<Wiring>>,
+    pub(super) meters: Meters,
+    pub(super) tasks: Tasks,
+    pub(super) phase: PhaseCell,
+    pub(super) lost: Mutex<Vec<LostJob>>,
+    slow_polls: AtomicU64,
+}
+
+/// What the state machine carries for the shell.
+pub(super) enum Wiring {}
+
+impl Host for Wiring {
+    type Job = Context;
+    type Waiter = oneshot::Sender<TurnSignal>;
+    type State = Box<WorkerState>;
+}
+
+impl Shell {
+    pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Arc<Self> {
+        let homes = settings.homes.max(1);
+        let mut core = Core::new(settings.caps(), kinds.len(), homes);
+        let now = Instant::now();
+        for _ in 0..settings.workers.get() {
+            core.add_worker(now, WorkerState::fresh(kinds.len()), &mut Vec::new());
+        }
+        let by_name = kinds.iter().enumerate().map(|(index, kind)| (Arc::clone(kind.name()), index)).collect();
+        let phase = PhaseCell::default();
+        phase.advance(Phase::Serving);
+        Arc::new(Self {
+            meters: Meters::new(homes, kinds.len()),
+            name,
+            settings,
+            kinds,
+            by_name,
+            core: Mutex::new(core),
+            tasks: Tasks::new(),
+            phase,
+            lost: Mutex::default(),
+            slow_polls: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn kind_index(&self, kind: &str) -> Option<usize> {
+        self.by_name.get(kind).copied()
+    }
+
+    /// Asks for room.
+    pub(super) fn admit(self: &Arc<Self>, job: &Job, kind: usize, cx: &Context) -> Result<Turn, Rejection> {
+        let now = Instant::now();
+        let deadline = cx.deadline();
+        let start_by = match job.queue_timeout {
+            Some(timeout) => deadline.reply_by().min(deadline.arrival() + timeout),
+            None => deadline.reply_by(),
+        };
+        let arrival = Arrival {
+            job: cx.clone(),
+            kind,
+            class: job.criticality,
+            bytes: job.payload.len(),
+            start_by,
+            tenant: &job.tenant,
+            ordering_key: &job.ordering_key,
+            when_full: job.when_full.unwrap_or(self.settings.when_full),
+            home: home(),
+        };
+        let mut effects = Vec::new();
+        let mut signal = None;
+        let waiter = |_| {
+            let (sender, receiver) = oneshot::channel();
+            signal = Some(receiver);
+            sender
+        };
+        let verdict = self.core.lock().offer(now, arrival, waiter, &mut effects);
+        self.act(effects);
+        match (verdict, signal) {
+            (Verdict::Start(grant), _) => Ok(Turn::now(self.lease(grant))),
+            (Verdict::Queued(key) | Verdict::Waiting(key), Some(signal)) => {
+                Ok(Turn::later(Arc::clone(self), key, signal, start_by))
+            }
+            (Verdict::Queued(_) | Verdict::Waiting(_), None) => {
+                unreachable!("the machine makes a waiter for every job that does not start at once")
+            }
+            (Verdict::Refused(refusal), _) => Err(self.rejection(kind, refusal)),
+        }
+    }
+
+    pub(super) fn withdraw(self: &Arc<Self>, key: JobKey, why: Withdrawal) -> Withdrawn {
+        let mut effects = Vec::new();
+        let (found, emptied) = {
+            let mut core = self.core.lock();
+            (core.withdraw(Instant::now(), key, why, &mut effects), core.is_finished())
+        };
+        self.act(effects);
+        self.tell_if(emptied);
+        found
+    }
+
+    /// Decides the outcome of a running job. Returns whether it was open until then.
+    pub(super) fn end(&self, key: JobKey, ending: Ending, run: Duration) -> bool {
+        self.core.lock().end(key, ending, run)
+    }
+
+    /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
+    pub(super) fn release(self: &Arc<Self>, key: JobKey, state: Box<WorkerState>, ended: Option<(Ending, Duration)>) {
+        let now = Instant::now();
+        let mut effects = Vec::new();
+        let (leftover, emptied) = {
+            let mut core = self.core.lock();
+            if let Some((ending, run)) = ended {
+                core.end(key, ending, run);
+            }
+            (core.release(now, key, state, &mut effects), core.is_finished())
+        };
+        self.act(effects);
+        self.tell_if(emptied);
+        drop(leftover);
+    }
+
+    /// Marks a worker whose job does not stop.
+    pub(super) fn stick(self: &Arc<Self>, key: JobKey) -> bool {
+        let mut effects = Vec::new();
+        let fresh = || WorkerState::fresh(self.kinds.len());
+        let replaced = self.core.lock().stick(Instant::now(), key, fresh, &mut effects);
+        self.act(effects);
+        replaced
+    }
+
+    /// Runs `event` on the machine and acts on its effects.
+    pub(super) fn drive<T>(
+        self: &Arc<Self>,
+        event: impl FnOnce(&mut Core<Wiring>, &mut Vec<Effect<Wiring>>) -> T,
+    ) -> T {
+        let mut effects = Vec::new();
+        let (result, emptied) = {
+            let mut core = self.core.lock();
+            (event(&mut core, &mut effects), core.is_finished())
+        };
+        self.act(effects);
+        self.tell_if(emptied);
+        result
+    }
+
+    pub(super) fn read<T>(&self, look: impl FnOnce(&Core<Wiring>) -> T) -> T {
+        look(&self.core.lock())
+    }
+
+    pub(super) fn count_slow_poll(&self) {
+        self.slow_polls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn slow_polls(&self) -> u64 {
+        self.slow_polls.load(Ordering::Relaxed)
+    }
+
+    fn lease(self: &Arc<Self>, grant: Grant<Wiring>) -> Lease {
+        Lease::new(Arc::clone(self), grant.key, grant.worker, grant.state)
+    }
+
+    /// Carries out what the machine decided. A waiter that is gone drops the lease, which gives the worker back.
+    fn act(self: &Arc<Self>, effects: Vec<Effect<Wiring>>) {
+        for effect in effects {
+            match effect {
+                Effect::Start { waiter, grant } => {
+                    let _ = waiter.send(TurnSignal::Start(self.lease(grant)));
+                }
+                Effect::Ended { waiter, job, why } => {
+                    if why == QueueEnd::Drained {
+                        self.lost.lock().push(LostJob::new(&job, LostWhile::Queued));
+                    }
+                    let why = match why {
+                        QueueEnd::Shed { retry_after } => QueueEnd::Shed { retry_after: jittered(retry_after) },
+                        other => other,
+                    };
+                    let _ = waiter.send(TurnSignal::Ended(why));
+                }
+            }
+        }
+    }
+
+    fn tell_if(&self, emptied: bool) {
+        if emptied {
+            self.phase.advance(Phase::Stopped);
+        }
+    }
+
+    pub(super) fn rejection(&self, kind: usize, refusal: Refusal) -> Rejection {
+        let reason = match refusal.reason {
+            RefusalReason::QueueFull => RejectionReason::QueueFull,
+            RefusalReason::DeadlineUnreachable { expected, budget } => {
+                RejectionReason::DeadlineUnreachable { expected, budget }
+            }
+            RefusalReason::QuotaExceeded => RejectionReason::QuotaExceeded,
+            RefusalReason::Draining => RejectionReason::Draining,
+        };
+        Rejection {
+            reason,
+            pool: Some(Arc::clone(&self.name)),
+            kind: Arc::clone(self.kinds[kind].name()),
+            retry_after: refusal.retry_after.map(jittered),
+        }
+    }
+
+    /// Counts and makes a refusal that needs no look at the queue.
+    pub(super) fn reject(&self, kind: Arc<str>, reason: RejectionReason) -> Rejection {
+        self.core.lock().count_rejection(reason.index());
+        Rejection { reason, pool: Some(Arc::clone(&self.name)), kind, retry_after: None }
+    }
+}
+
+/// Spreads callers that were refused together: half to one and a half of `wait`.
+fn jittered(wait: Duration) -> Duration {
+    wait.mul_f64(rand::rng().random_range(0.5..1.5))
+}

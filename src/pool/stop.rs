@@ -1,0 +1,44 @@
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::attempt::{Attempt, Ended};
+use crate::model::Rung;
+
+/// Where a job that was asked to stop came to rest.
+pub(super) enum Fall {
+    /// The handler ended by itself within the grace.
+    Yielded(Ended),
+    /// The grace is over. The attempt must be dropped: that cuts an asynchronous handler off, and leaves a blocking
+    /// one to its thread.
+    CutOff(Rung),
+}
+
+/// The stop ladder, from the request to stop, which was made, to the end of the grace. Cancel safe: climbing again
+/// starts the grace anew.
+pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
+    let grace = grace(attempt);
+    if let Ok(ended) = tokio::time::timeout(grace, &mut *attempt).await {
+        return Fall::Yielded(ended);
+    }
+    let (cx, blocking) = (attempt.cx.clone(), attempt.is_blocking());
+    let replaced = blocking && attempt.shell.stick(attempt.key);
+    cx.span().in_scope(|| {
+        warn!(
+            pool = %cx.pool(),
+            kind = %cx.kind(),
+            job = %cx.job(),
+            request_id = %cx.request_id(),
+            grace_ms = grace.as_millis(),
+            blocking,
+            replaced,
+            "a handler ignored the request to stop",
+        );
+    });
+    Fall::CutOff(if blocking { Rung::Stuck } else { Rung::Forced })
+}
+
+fn grace(attempt: &Attempt) -> Duration {
+    let own = attempt.shell.kinds[attempt.kind].get_options().cancel_grace;
+    own.unwrap_or(attempt.shell.settings.cancel_grace)
+}
