@@ -1,0 +1,3 @@
+//! Runs jobs on workers.
+
+mod trace;
