@@ -7,6 +7,7 @@ mod cancel;
 mod context;
 mod kind;
 mod output;
+mod trace;
 
 pub use cancel::{CancelToken, StopReason};
 pub use context::{Context, ContextParts, RunStart};

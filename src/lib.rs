@@ -5,7 +5,9 @@ pub mod handler;
 pub mod model;
 pub mod phase;
 pub mod pool;
+pub mod rpc;
 pub mod task;
+pub mod telemetry;
 
 /// The contract in `proto/waterwheel/v1`, as generated.
 #[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications, reason = "generated code")]

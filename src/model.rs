@@ -7,6 +7,7 @@ mod job;
 mod outcome;
 mod rejection;
 mod request_id;
+mod span_target;
 mod trace_context;
 
 pub use deadline::{Deadline, DeadlinePolicy};
@@ -16,4 +17,5 @@ pub use outcome::{
 };
 pub use rejection::{Rejection, RejectionReason};
 pub use request_id::{InvalidRequestId, RequestId};
+pub use span_target::{CALL_TARGET, TRACE_TARGET};
 pub use trace_context::TraceContext;

@@ -28,6 +28,7 @@ mod shell;
 mod stats;
 mod stop;
 mod stream;
+mod trace;
 mod turn;
 
 pub use builder::{PoolBuilder, Settings};

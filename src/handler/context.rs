@@ -45,6 +45,8 @@ pub struct ContextParts {
     pub trace: Option<TraceContext>,
     /// Span of the call; log lines of the job hang under it.
     pub span: Span,
+    /// Whether the queue and the attempt get spans of their own below `span`.
+    pub child_spans: bool,
     /// Asks the job to stop.
     pub cancel: CancelToken,
     /// Takes the chunks.
@@ -129,6 +131,12 @@ impl Context {
     #[must_use]
     pub fn span(&self) -> &Span {
         &self.0.parts.span
+    }
+
+    /// Whether the queue and the attempt get spans of their own below [`span`](Self::span).
+    #[must_use]
+    pub fn child_spans(&self) -> bool {
+        self.0.parts.child_spans
     }
 
     /// Tells the handler to stop.

@@ -69,6 +69,8 @@ pub struct Job {
     pub trace: Option<TraceContext>,
     /// Span that the job's spans and log lines hang under.
     pub span: Span,
+    /// Whether the pool makes spans of its own below `span`; off for calls that no sampler chose. Default true.
+    pub child_spans: bool,
 }
 
 impl Job {
@@ -91,6 +93,7 @@ impl Job {
             request_id: None,
             trace: None,
             span: Span::current(),
+            child_spans: true,
         }
     }
 

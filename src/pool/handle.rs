@@ -7,6 +7,7 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::{
     JobStream, PoolBuilder, PoolStats,
@@ -17,6 +18,7 @@ use super::{
     lease::Lease,
     shell::Shell,
     stream::stream,
+    trace::{attempt_span, queue_span},
     turn::Turn,
 };
 use crate::{
@@ -228,6 +230,7 @@ impl Admitted {
             deadline,
             trace: job.trace.take(),
             span: std::mem::replace(&mut job.span, tracing::Span::none()),
+            child_spans: job.child_spans,
             cancel: CancelToken::default(),
             output,
             tasks: shell.tasks.clone(),
@@ -249,7 +252,10 @@ impl Admitted {
         let Self { shell, kind, job, cx, turn } = self;
         let lease = match turn {
             Turn::Now(lease) => lease,
-            Turn::Later(permit) => permit.turn().await.map_err(|end| conclude_queued(&shell, &cx, end))?,
+            Turn::Later(permit) => {
+                let turn = permit.turn().instrument(queue_span(&cx)).await;
+                turn.map_err(|end| conclude_queued(&shell, &cx, end))?
+            }
         };
         let now = Instant::now();
         if now >= cx.deadline().reply_by() {
@@ -258,7 +264,7 @@ impl Admitted {
             return Err(conclude_queued(&shell, &cx, QueueEnd::Expired));
         }
         begin_run(&shell, kind, &job, &cx, &lease, now);
-        let span = cx.span().clone();
+        let span = attempt_span(&cx, lease.worker());
         Ok(Attached::new(Attempt::new(lease, job, kind, cx, span)))
     }
 }

@@ -1,0 +1,118 @@
+//! Passes the deadline, the trace and the request id of a job on to the gRPC servers that its handler calls.
+
+use std::{
+    future::{Ready, ready},
+    task,
+};
+
+use futures_util::future::Either;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tonic::Status;
+use tower::{Layer, Service};
+
+use super::{
+    timeout,
+    trace::{BAGGAGE, TRACEPARENT, TRACESTATE},
+};
+use crate::handler::Context;
+
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static(timeout::GRPC_TIMEOUT);
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Makes a client speak for a job: each call carries the smaller of its own timeout and what is left of the job's
+/// budget, the request id, and the trace context.
+///
+/// A call that is made when no budget is left ends with DEADLINE_EXCEEDED before anything is sent. The span that
+/// becomes the callee's parent is the one that is entered when the call is made.
+///
+/// ```
+/// use tonic::transport::Channel;
+/// use tower::ServiceBuilder;
+/// use waterwheel::{
+///     handler::Context,
+///     proto::{Job, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
+///     rpc::propagate::PropagateLayer,
+/// };
+///
+/// async fn next_stage(channel: Channel, cx: &Context, job: Job) -> Result<(), tonic::Status> {
+///     let channel = ServiceBuilder::new().layer(PropagateLayer::new(cx)).service(channel);
+///     let mut client = WorkerPoolServiceClient::new(channel);
+///     client.submit(SubmitRequest { job: Some(job) }).await?;
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct PropagateLayer {
+    cx: Context,
+}
+
+/// The service that [`PropagateLayer`] makes.
+#[derive(Debug, Clone)]
+pub struct Propagate<S> {
+    inner: S,
+    cx: Context,
+}
+
+impl PropagateLayer {
+    /// A layer that speaks for the job of `cx`.
+    #[must_use]
+    pub fn new(cx: &Context) -> Self {
+        Self { cx: cx.clone() }
+    }
+}
+
+impl<S> Layer<S> for PropagateLayer {
+    type Service = Propagate<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Propagate { inner, cx: self.cx.clone() }
+    }
+}
+
+impl<S, B, R> Service<http::Request<B>> for Propagate<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<R>>,
+    R: Default,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Either<Ready<Result<S::Response, S::Error>>, S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> task::Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+        match fill(&self.cx, request.headers_mut()) {
+            Ok(()) => Either::Right(self.inner.call(request)),
+            Err(refusal) => Either::Left(ready(Ok(refusal.into_http()))),
+        }
+    }
+}
+
+fn fill(cx: &Context, headers: &mut HeaderMap) -> Result<(), Status> {
+    let own = headers.get(GRPC_TIMEOUT).and_then(|value| timeout::parse(value.to_str().ok()?).ok());
+    let budget = cx.budget();
+    let left = own.map_or(budget, |own| own.min(budget));
+    if left.is_zero() {
+        return Err(Status::deadline_exceeded("no budget is left for this call; it was not sent"));
+    }
+    set(headers, GRPC_TIMEOUT, &timeout::format(left));
+    set(headers, X_REQUEST_ID, cx.request_id().as_str());
+    if let Some(trace) = cx.outgoing_trace() {
+        set(headers, TRACEPARENT, &trace.traceparent);
+        set(headers, TRACESTATE, &trace.tracestate);
+        if !trace.baggage.is_empty() {
+            set(headers, BAGGAGE, &trace.baggage);
+        }
+    }
+    Ok(())
+}
+
+/// Sets a header; an empty value, or one that no header can hold, takes it out.
+fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    match HeaderValue::from_str(value) {
+        Ok(value) if !value.is_empty() => headers.insert(name, value),
+        _ => headers.remove(name),
+    };
+}

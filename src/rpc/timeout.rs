@@ -1,0 +1,116 @@
+//! The header `grpc-timeout`: how long a caller waits, relative to the send.
+
+use std::time::Duration;
+
+/// Name of the header.
+pub const GRPC_TIMEOUT: &str = "grpc-timeout";
+
+/// Largest value that the eight digits hold.
+const MOST: u128 = 99_999_999;
+
+/// Nanoseconds of each unit that is worth writing, the finest first.
+const UNITS: [(u128, char); 6] =
+    [(1, 'n'), (1_000, 'u'), (1_000_000, 'm'), (1_000_000_000, 'S'), (60_000_000_000, 'M'), (3_600_000_000_000, 'H')];
+
+/// Text that is no `grpc-timeout`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("grpc-timeout must be 1 to 8 digits and one of the units H, M, S, m, u, n, such as 250m")]
+pub struct InvalidTimeout;
+
+/// The duration that a `grpc-timeout` names.
+///
+/// # Errors
+/// [`InvalidTimeout`] for anything but 1 to 8 digits and one unit.
+pub fn parse(text: &str) -> Result<Duration, InvalidTimeout> {
+    let (digits, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or(InvalidTimeout)?;
+    if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(InvalidTimeout);
+    }
+    let value: u64 = digits.parse().map_err(|_| InvalidTimeout)?;
+    match unit {
+        "H" => Ok(Duration::from_secs(value * 3_600)),
+        "M" => Ok(Duration::from_secs(value * 60)),
+        "S" => Ok(Duration::from_secs(value)),
+        "m" => Ok(Duration::from_millis(value)),
+        "u" => Ok(Duration::from_micros(value)),
+        "n" => Ok(Duration::from_nanos(value)),
+        _ => Err(InvalidTimeout),
+    }
+}
+
+/// `timeout` in the finest unit that holds it, rounded down: a callee is never told that it has more time than there
+/// is. Capped at what can be written, 99,999,999 hours.
+#[must_use]
+pub fn format(timeout: Duration) -> String {
+    let nanos = timeout.as_nanos();
+    let fits = UNITS.into_iter().find(|(unit, _)| nanos / unit <= MOST);
+    fits.map_or_else(|| format!("{MOST}H"), |(unit, letter)| format!("{}{letter}", nanos / unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn units_and_bounds() {
+        let cases = [
+            ("1H", Duration::from_secs(3_600)),
+            ("2M", Duration::from_secs(120)),
+            ("3S", Duration::from_secs(3)),
+            ("4m", Duration::from_millis(4)),
+            ("5u", Duration::from_micros(5)),
+            ("6n", Duration::from_nanos(6)),
+            ("0n", Duration::ZERO),
+            ("00000007S", Duration::from_secs(7)),
+            ("99999999H", Duration::from_secs(99_999_999 * 3_600)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_a_timeout() {
+        let faults =
+            ["", "S", "1", "1s", "1h", "123456789S", "-1S", "+1S", " 1S", "1S ", "1.5S", "1 S", "1é", "é", "1ms"];
+        for text in faults {
+            assert_eq!(parse(text), Err(InvalidTimeout), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn finest_unit_that_fits_and_the_cap() {
+        let cases = [
+            (Duration::ZERO, "0n"),
+            (Duration::from_nanos(99_999_999), "99999999n"),
+            (Duration::from_nanos(100_000_999), "100000u"),
+            (Duration::from_secs(2), "2000000u"),
+            (Duration::from_secs(100), "100000m"),
+            (Duration::from_secs(100_000), "100000S"),
+            (Duration::MAX, "99999999H"),
+        ];
+        for (timeout, expected) in cases {
+            assert_eq!(format(timeout), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_and_never_more(secs in 0..400_000_000_000_u64, nanos in 0..1_000_000_000_u32, shift in 0..60_u32) {
+            let timeout = Duration::new(secs >> (shift % 39), nanos >> (shift / 2));
+            let read = parse(&format(timeout)).expect("own output");
+            prop_assert!(read <= timeout);
+            // Eight digits in the finest unit that fits: a millionth part is lost at most, but for minutes and hours.
+            prop_assert!(timeout - read <= timeout / 600_000 || timeout > Duration::from_secs(99_999_999 * 3_600));
+        }
+
+        #[test]
+        fn reading_never_panics(text in "\\PC{0,12}") {
+            if let Ok(timeout) = parse(&text) {
+                prop_assert!(timeout <= Duration::from_secs(99_999_999 * 3_600));
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What a call carries of a trace, the choice whether it is traced, and its span.
+//!
+//! The choice falls before any span exists: a span that a sampler drops later costs a fifth of a call.
+
+use http::{HeaderMap, HeaderName};
+use opentelemetry::{
+    Context as OtelContext,
+    trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState},
+};
+use tonic::Code;
+use tracing::{Span, error_span, field::Empty};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use crate::model::{CALL_TARGET, RequestId, TRACE_TARGET, TraceContext};
+
+pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+pub(super) const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
+
+const SERVICE: &str = "waterwheel.v1.WorkerPoolService";
+const MAX_TRACESTATE: usize = 512;
+const MAX_BAGGAGE: usize = 8_192;
+
+/// Chooses the calls that are traced.
+///
+/// A caller that sent a trace context has chosen already, either way: a trace is whole or absent. Others are chosen by
+/// chance.
+#[derive(Debug, Clone, Copy)]
+pub struct Sampler {
+    ratio: Option<f64>,
+}
+
+/// The span of a call.
+#[derive(Debug, Clone)]
+pub struct ServerSpan {
+    /// The span; the job's spans and log lines hang under it.
+    pub span: Span,
+    /// Whether it is exported. Where not, the pool need not make spans for the job.
+    pub sampled: bool,
+}
+
+/// The trace context of a call. `None` without a sound `traceparent`: version 00, lower-case hexadecimal, ids that
+/// are not zero, sent once. `tracestate` over 512 bytes and `baggage` over 8,192 are left out.
+#[must_use]
+pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut parents = headers.get_all(TRACEPARENT).iter();
+    let parent = parents.next()?.to_str().ok()?;
+    if parents.next().is_some() {
+        return None;
+    }
+    parse_parent(parent)?;
+    Some(TraceContext {
+        traceparent: parent.to_owned(),
+        tracestate: list(headers, &TRACESTATE, MAX_TRACESTATE),
+        baggage: list(headers, &BAGGAGE, MAX_BAGGAGE),
+    })
+}
+
+/// The span of a call of `method`, such as `Submit`.
+///
+/// A call that `sampler` chooses gets a whole span with the caller's as its parent. Any other gets the least span that
+/// gives its log lines the request id.
+#[must_use]
+pub fn server_span(
+    method: &'static str,
+    request_id: &RequestId,
+    trace: Option<&TraceContext>,
+    sampler: &Sampler,
+) -> ServerSpan {
+    let parent = trace.and_then(remote_parent);
+    if !sampler.choose(parent.as_ref()) {
+        let span = error_span!(target: CALL_TARGET, parent: None, "call", request_id = request_id.as_str());
+        return ServerSpan { span, sampled: false };
+    }
+    let span = error_span!(
+        target: TRACE_TARGET,
+        parent: None,
+        "call",
+        otel.name = format!("{SERVICE}/{method}"),
+        otel.kind = "server",
+        otel.status_code = Empty,
+        rpc.system = "grpc",
+        rpc.service = SERVICE,
+        rpc.method = method,
+        rpc.status_code = Empty,
+        request_id = request_id.as_str(),
+    );
+    if let Some(parent) = parent {
+        // It fails only where no subscriber exports spans, and then nobody misses the parent.
+        let _ = span.set_parent(OtelContext::new().with_remote_span_context(parent));
+    }
+    ServerSpan { span, sampled: true }
+}
+
+impl Sampler {
+    /// Chooses the share `ratio` (0 to 1) of the calls that come without a trace context; with `None`, for nothing is
+    /// exported, no call at all.
+    #[must_use]
+    pub fn new(ratio: Option<f64>) -> Self {
+        Self { ratio }
+    }
+
+    fn choose(&self, parent: Option<&SpanContext>) -> bool {
+        match (self.ratio, parent) {
+            (None, _) => false,
+            (Some(_), Some(parent)) => parent.is_sampled(),
+            (Some(ratio), None) => ratio > 0.0 && rand::random::<f64>() < ratio,
+        }
+    }
+}
+
+impl ServerSpan {
+    /// Notes how the call ended, by the number of the status code. Codes that are the server's fault mark the span as
+    /// an error, as OpenTelemetry's conventions for gRPC servers list them.
+    pub fn record_status(&self, code: Code) {
+        if !self.sampled {
+            return;
+        }
+        self.span.record("rpc.status_code", code as i32);
+        let fault = matches!(
+            code,
+            Code::Unknown
+                | Code::DeadlineExceeded
+                | Code::Unimplemented
+                | Code::Internal
+                | Code::Unavailable
+                | Code::DataLoss
+        );
+        if fault {
+            self.span.record("otel.status_code", "ERROR");
+        }
+    }
+}
+
+fn remote_parent(trace: &TraceContext) -> Option<SpanContext> {
+    let (trace_id, span_id, flags) = parse_parent(&trace.traceparent)?;
+    // A state that does not parse is the vendor's loss, not that of the trace.
+    let state = trace.tracestate.parse::<TraceState>().unwrap_or_default();
+    Some(SpanContext::new(trace_id, span_id, flags, true, state))
+}
+
+fn parse_parent(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
+    let bytes = text.as_bytes();
+    let lower_hex = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+    let shape = bytes.len() == 55
+        && bytes.iter().enumerate().all(|(at, byte)| match at {
+            2 | 35 | 52 => *byte == b'-',
+            _ => lower_hex(byte),
+        });
+    if !shape || !text.starts_with("00-") {
+        return None;
+    }
+    let trace_id = TraceId::from_hex(&text[3..35]).ok().filter(|id| *id != TraceId::INVALID)?;
+    let span_id = SpanId::from_hex(&text[36..52]).ok().filter(|id| *id != SpanId::INVALID)?;
+    let flags = u8::from_str_radix(&text[53..], 16).ok()?;
+    Some((trace_id, span_id, TraceFlags::new(flags)))
+}
+
+/// The values of a header that is a list, joined; empty where it is longer than `most` bytes or not printable.
+fn list(headers: &HeaderMap, name: &HeaderName, most: usize) -> String {
+    let mut joined = String::new();
+    for value in headers.get_all(name) {
+        let Ok(value) = value.to_str() else { return String::new() };
+        if joined.len() + value.len() + 1 > most + usize::from(joined.is_empty()) {
+            return String::new();
+        }
+        if !joined.is_empty() {
+            joined.push(',');
+        }
+        joined.push_str(value);
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_str(value).expect("printable"));
+        }
+        headers
+    }
+
+    #[test]
+    fn a_sound_context_is_taken_as_it_is() {
+        let found = extract(&headers(&[
+            ("traceparent", PARENT),
+            ("tracestate", "a=1"),
+            ("tracestate", "b=2"),
+            ("baggage", "k=v"),
+        ]));
+        let expected = TraceContext { traceparent: PARENT.into(), tracestate: "a=1,b=2".into(), baggage: "k=v".into() };
+        assert_eq!(found, Some(expected));
+    }
+
+    #[test]
+    fn an_unsound_parent_is_ignored() {
+        let zero_trace = format!("00-{}-b7ad6b7169203331-01", "0".repeat(32));
+        let zero_span = format!("00-0af7651916cd43dd8448eb211c80319c-{}-01", "0".repeat(16));
+        let faults = [
+            "",
+            "00",
+            &PARENT.to_uppercase(),
+            &PARENT.replacen("00-", "01-", 1),
+            &PARENT.replacen("00-", "ff-", 1),
+            &format!("{PARENT}-x"),
+            &PARENT[..54],
+            &PARENT.replace("-01", "_01"),
+            &PARENT.replace("-01", "-0g"),
+            &zero_trace,
+            &zero_span,
+        ];
+        for fault in faults {
+            assert_eq!(extract(&headers(&[("traceparent", fault), ("baggage", "k=v")])), None, "{fault:?}");
+        }
+        assert_eq!(extract(&headers(&[("traceparent", PARENT), ("traceparent", PARENT)])), None, "sent twice");
+    }
+
+    #[test]
+    fn long_lists_are_left_out() {
+        let (fits, over) = ("s".repeat(512), "s".repeat(513));
+        let state = |values: &[&str]| {
+            let mut pairs = vec![("traceparent", PARENT)];
+            pairs.extend(values.iter().map(|value| ("tracestate", *value)));
+            extract(&headers(&pairs)).expect("sound parent").tracestate
+        };
+        assert_eq!(state(&[&fits]), fits);
+        assert_eq!(state(&[&over]), "");
+        assert_eq!(state(&[&fits[..256], &fits[..255]]).len(), 512);
+        assert_eq!(state(&[&fits[..256], &fits[..256]]), "");
+        let baggage = "b".repeat(8_193);
+        assert_eq!(extract(&headers(&[("traceparent", PARENT), ("baggage", &baggage)])).expect("sound").baggage, "");
+    }
+
+    #[test]
+    fn the_caller_chooses_then_chance_and_nothing_without_an_exporter() {
+        let parent = |flags| {
+            let text = format!("{}{flags}", &PARENT[..53]);
+            remote_parent(&TraceContext { traceparent: text, ..TraceContext::default() }).expect("sound")
+        };
+        let never = Sampler::new(Some(0.0));
+        let always = Sampler::new(Some(1.0));
+        assert!(never.choose(Some(&parent("01"))) && never.choose(Some(&parent("03"))));
+        assert!(!always.choose(Some(&parent("00"))));
+        assert!(always.choose(None) && !never.choose(None));
+        assert!(!Sampler::new(None).choose(Some(&parent("01"))));
+        let chosen = (0..10_000).filter(|_| Sampler::new(Some(0.25)).choose(None)).count();
+        assert!((2_000..3_000).contains(&chosen), "{chosen} of 10000 at a quarter");
+    }
+}

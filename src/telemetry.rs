@@ -1,0 +1,210 @@
+//! Logs and traces of the process.
+//!
+//! Log lines go to stderr: text on a terminal, one JSON object a line elsewhere. Each line within a call carries its
+//! `request_id`, and where the call is traced the `job`, `kind`, `pool` and `worker`.
+//!
+//! Spans go to an OpenTelemetry collector where one is configured. Which calls are traced is chosen before their span
+//! exists, by [`Sampler`](crate::rpc::trace::Sampler); the pipeline here exports all that it gets.
+
+#[cfg(test)]
+mod capture;
+mod export;
+mod filter;
+mod lines;
+mod traces;
+
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
+use tokio::runtime::Runtime;
+use tracing::Dispatch;
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    fmt::{self, MakeWriter},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
+
+use self::{
+    filter::LogFilter,
+    lines::{Lines, SpanFields},
+};
+
+/// What is logged and traced, and where to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Which lines are logged: directives of `tracing_subscriber::EnvFilter`, such as `warn,waterwheel=debug`.
+    /// Default `info`.
+    pub log: String,
+    /// How lines are written. Default [`LogFormat::Auto`].
+    pub format: LogFormat,
+    /// Collector that takes spans by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. `None`, the default,
+    /// exports nothing.
+    pub otlp: Option<String>,
+    /// Share of the calls that are traced, from 0 to 1, of those whose caller sent no trace context; one that was sent
+    /// decides itself. Jobs that are submitted in process under no exported span count as such calls. Default 0.01.
+    pub sample_ratio: f64,
+    /// Name of the service in traces. Default `waterwheel`.
+    pub service_name: String,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// [`Text`](Self::Text) where stderr is a terminal, else [`Json`](Self::Json).
+    #[default]
+    Auto,
+    /// `<timestamp> <level> <target>: <message> <name>=<value>…`; in colour on a terminal that wants it.
+    Text,
+    /// One flat JSON object a line: `timestamp`, `level`, `target`, `message`, and the fields.
+    Json,
+}
+
+/// Why logs or traces cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The directives do not parse.
+    #[error(
+        "`{directives}` does not say what to log: {reason}; use a level such as `info`, or `warn,waterwheel=debug`"
+    )]
+    Log {
+        /// What was configured.
+        directives: String,
+        /// What the parser says.
+        reason: String,
+    },
+    /// The ratio is no share.
+    #[error("the sample ratio {0} is out of range; use a number from 0 to 1")]
+    SampleRatio(f64),
+    /// The collector's address cannot be used.
+    #[error("cannot export to `{endpoint}`: {reason}; use an address such as `http://127.0.0.1:4317`")]
+    Otlp {
+        /// What was configured.
+        endpoint: String,
+        /// What the exporter says.
+        reason: String,
+    },
+    /// No thread or no reactor for the exporter.
+    #[error("cannot start the exporter: {0}")]
+    Runtime(#[from] io::Error),
+    /// The process has a global subscriber.
+    #[error("a tracing subscriber is installed in this process; set up telemetry once, and before others do")]
+    Installed,
+}
+
+/// The telemetry of a process; flushes on [`shutdown`](Self::shutdown).
+#[derive(Debug)]
+pub struct Telemetry {
+    traces: Option<Traces>,
+    sample_ratio: f64,
+}
+
+/// The way that spans take out of the process.
+#[derive(Debug)]
+struct Traces {
+    provider: SdkTracerProvider,
+    /// Carries the exporter's connection, so that no serving thread does. `None` where spans stay in the process.
+    runtime: Option<Runtime>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            log: "info".into(),
+            format: LogFormat::Auto,
+            otlp: None,
+            sample_ratio: 0.01,
+            service_name: "waterwheel".into(),
+        }
+    }
+}
+
+/// Installs logs and traces for the whole process.
+///
+/// It may be called from anywhere, inside or outside of a runtime: the exporter brings two threads of its own, one
+/// that gathers spans and one that carries its connection. Nothing is sent before the first span ends, and a collector
+/// that cannot be reached costs spans, one line of log a minute, and no call.
+///
+/// # Errors
+/// [`TelemetryError`] where a part of `config` cannot be used, or a subscriber is installed.
+pub fn init(config: &Config) -> Result<Telemetry, TelemetryError> {
+    let traces = config.otlp.as_deref().map(|endpoint| traces::otlp(endpoint, config)).transpose()?;
+    let (telemetry, subscriber) = assemble(config, traces, io::stderr)?;
+    subscriber.try_init().map_err(|_| TelemetryError::Installed)?;
+    Ok(telemetry)
+}
+
+/// As [`init`], with an exporter and a writer of the caller's, and without installing: the subscriber is returned.
+/// `config.otlp` is not read. Spans reach the exporter when they end, on the thread that ends them; so tests can look
+/// at them at once.
+///
+/// # Errors
+/// [`TelemetryError`] where a part of `config` cannot be used.
+pub fn with_exporter<E, W>(config: &Config, exporter: E, writer: W) -> Result<(Telemetry, Dispatch), TelemetryError>
+where
+    E: SpanExporter + 'static,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let provider = traces::provider(config).with_simple_exporter(exporter).build();
+    assemble(config, Some(Traces { provider, runtime: None }), writer)
+}
+
+impl Telemetry {
+    /// Share of the calls to trace; `None` where nothing is exported.
+    #[must_use]
+    pub fn sample_ratio(&self) -> Option<f64> {
+        self.traces.as_ref().map(|_| self.sample_ratio)
+    }
+
+    /// Sends the spans that wait and ends the export. Spans that end later are dropped; lines are logged as before.
+    ///
+    /// It blocks for up to `timeout`, so it is the last thing that a process does, not the work of a serving thread.
+    pub fn shutdown(mut self, timeout: Duration) {
+        if let Some(traces) = &mut self.traces
+            && let Err(error) = traces.provider.shutdown_with_timeout(timeout)
+        {
+            tracing::warn!(%error, "the last spans were not exported");
+        }
+    }
+}
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        // A runtime that is dropped in asynchronous code panics; in the background it never waits.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn assemble<W>(config: &Config, traces: Option<Traces>, writer: W) -> Result<(Telemetry, Dispatch), TelemetryError>
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let Config { log, format, otlp: _, sample_ratio, service_name: _ } = config;
+    if !(0.0..=1.0).contains(sample_ratio) {
+        return Err(TelemetryError::SampleRatio(*sample_ratio));
+    }
+    let directives = EnvFilter::builder()
+        .parse(log)
+        .map_err(|error| TelemetryError::Log { directives: log.clone(), reason: error.to_string() })?;
+    let lines = match format {
+        LogFormat::Text => Lines::Text,
+        LogFormat::Json => Lines::Json,
+        LogFormat::Auto if io::stderr().is_terminal() => Lines::Text,
+        LogFormat::Auto => Lines::Json,
+    };
+    let color =
+        matches!(lines, Lines::Text) && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
+    let logs = fmt::layer()
+        .fmt_fields(SpanFields)
+        .event_format(lines)
+        .with_ansi(color)
+        .with_writer(writer)
+        .with_filter(LogFilter::new(directives));
+    let subscriber = Registry::default().with(traces.as_ref().map(|traces| traces::layer(&traces.provider))).with(logs);
+    Ok((Telemetry { traces, sample_ratio: *sample_ratio }, Dispatch::new(subscriber)))
+}
