@@ -39,3 +39,4 @@ pub use home::set_home;
 pub use pools::Pools;
 pub use stats::{Distribution, KindStats, PoolStats, WorkerState, WorkerStats};
 pub use stream::{JobStream, StreamItem};
+pub use turn::Room;

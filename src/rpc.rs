@@ -1,5 +1,26 @@
-//! gRPC: what calls carry, and what handlers pass on to the servers that they call.
+//! gRPC: from calls to jobs and back, one file for each RPC.
+//!
+//! [`Edge`] stands in front of all services: it fixes the instant of arrival, names the request, and hands the call
+//! to its service. [`context`] turns metadata into the model, [`convert`] messages, [`status`] errors.
 
+mod admin;
+mod context;
+mod convert;
+mod edge;
+mod health;
 pub mod propagate;
+mod services;
+mod stats;
+mod status;
+mod stream;
+mod submit;
+mod submit_many;
 pub mod timeout;
 pub mod trace;
+mod worker_pool;
+
+pub use admin::{Admin, DrainControl, DrainProgress};
+pub use edge::Edge;
+pub use health::Health;
+pub use services::{Limits, ops_services, public_services};
+pub use worker_pool::WorkerPool;

@@ -145,6 +145,7 @@ pub(crate) struct Core<H: Host> {
     workers: Workers<H::State>,
     estimates: Estimates,
     ledger: Ledger,
+    saturated: bool,
 }
 
 impl<H: Host> Core<H> {
@@ -166,12 +167,23 @@ impl<H: Host> Core<H> {
             workers: Workers::new(homes),
             estimates: Estimates::new(kinds),
             ledger: Ledger::default(),
+            saturated: false,
         }
     }
 
     /// Jobs that are accepted and not yet started.
     pub(crate) fn queued(&self) -> usize {
         self.queued.len()
+    }
+
+    /// Callers that wait for room.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether the job waits for room.
+    pub(crate) fn is_waiting(&self, key: JobKey) -> bool {
+        self.entry(key).is_some_and(|entry| entry.place == entry::Place::Waiting)
     }
 
     /// Jobs that hold a worker.
@@ -187,6 +199,11 @@ impl<H: Host> Core<H> {
     /// Whether the pool takes no more jobs, and has none.
     pub(crate) fn is_finished(&self) -> bool {
         self.closed && self.entries.is_empty()
+    }
+
+    /// Whether the queue reached its upper mark and has not been under the lower one since.
+    pub(crate) fn is_saturated(&self) -> bool {
+        self.saturated
     }
 
     /// Workers that could run a job: all but the stuck ones.

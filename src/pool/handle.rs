@@ -19,7 +19,7 @@ use super::{
     shell::Shell,
     stream::stream,
     trace::{attempt_span, queue_span},
-    turn::Turn,
+    turn::{Room, Turn},
 };
 use crate::{
     handler::{CancelToken, Context, ContextParts, OutputSink, RunStart},
@@ -58,6 +58,7 @@ pub struct Pool(Arc<Shell>);
 #[must_use = "a ticket that is dropped cancels its job"]
 pub struct Ticket {
     job: JobId,
+    room: Option<Room>,
     outcome: BoxFuture<'static, Result<Completed, JobError>>,
 }
 
@@ -107,8 +108,7 @@ impl Pool {
     /// Why the job was not accepted.
     pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
         let kind = self.locate(&job)?;
-        let admitted = self.admit(kind, job)?;
-        Ok(Ticket { job: admitted.cx.job(), outcome: admitted.run().boxed() })
+        self.try_submit_at(kind, job)
     }
 
     /// Runs `job` without a caller: fire and forget. Its failure is in the log and in the counters.
@@ -168,6 +168,12 @@ impl Pool {
         self.0.read(|core| core.unreplaced() > 0)
     }
 
+    /// Whether the queue was filled to four fifths and has not been under one fifth since.
+    #[must_use]
+    pub fn is_saturated(&self) -> bool {
+        self.0.read(super::core::Core::is_saturated)
+    }
+
     /// A snapshot. Workers go on meanwhile.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
@@ -186,6 +192,12 @@ impl Pool {
 
     pub(super) async fn submit_at(&self, kind: usize, job: Job) -> Result<Completed, JobError> {
         self.admit(kind, job)?.run().await
+    }
+
+    pub(super) fn try_submit_at(&self, kind: usize, job: Job) -> Result<Ticket, Rejection> {
+        let admitted = self.admit(kind, job)?;
+        let (job, room) = (admitted.cx.job(), admitted.turn.room());
+        Ok(Ticket { job, room, outcome: admitted.run().boxed() })
     }
 
     pub(super) async fn stream_at(&self, kind: usize, job: Job) -> Result<JobStream, JobError> {
@@ -271,7 +283,11 @@ impl Admitted {
 
 fn begin_run(shell: &Shell, kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) {
     let limits = [shell.kinds[kind].get_options().run_timeout, job.run_timeout];
-    let until = limits.into_iter().flatten().map(|limit| now + limit).fold(cx.deadline().reply_by(), Instant::min);
+    let until = limits
+        .into_iter()
+        .flatten()
+        .filter_map(|limit| now.checked_add(limit))
+        .fold(cx.deadline().reply_by(), Instant::min);
     cx.begin(RunStart { worker: lease.worker(), at: now, until });
     shell.meters.record_queue(kind, now.saturating_duration_since(cx.deadline().arrival()));
 }
@@ -294,6 +310,12 @@ impl Ticket {
     #[must_use]
     pub fn job(&self) -> JobId {
         self.job
+    }
+
+    /// The room that the job may have to wait for; `None` where a worker was free.
+    #[must_use]
+    pub fn room(&self) -> Option<Room> {
+        self.room.clone()
     }
 }
 

@@ -5,8 +5,11 @@ use std::sync::{
 
 use rustc_hash::FxHashMap;
 
-use super::{JobStream, Pool};
-use crate::model::{Completed, Job, JobError, Rejection, RejectionReason};
+use super::{JobStream, Pool, Ticket};
+use crate::{
+    model::{Completed, Job, JobError, Rejection, RejectionReason},
+    phase::Phase,
+};
 
 /// Several pools as bulkheads, and the kinds that lead to them.
 #[derive(Debug, Clone)]
@@ -42,6 +45,13 @@ impl Pools {
         self.0.pools.iter().find(|pool| &**pool.name() == name)
     }
 
+    /// Whether every pool's queue has room to spare: it was not filled to four fifths since it was last under one
+    /// fifth. The two marks are apart so that one job does not flip the answer.
+    #[must_use]
+    pub fn has_headroom(&self) -> bool {
+        self.0.pools.iter().all(|pool| !pool.is_saturated())
+    }
+
     /// Jobs that were refused because nobody serves their kind.
     #[must_use]
     pub fn unknown_kinds(&self) -> u64 {
@@ -55,6 +65,29 @@ impl Pools {
     pub async fn submit(&self, job: Job) -> Result<Completed, JobError> {
         let (pool, kind) = self.locate(&job)?;
         pool.submit_at(kind, job).await
+    }
+
+    /// [`Pool::try_submit`] on the pool of the job's kind.
+    ///
+    /// # Errors
+    /// As there, and where no pool serves the kind.
+    pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
+        let (pool, kind) = self.locate(&job)?;
+        pool.try_submit_at(kind, job)
+    }
+
+    /// Whether the pools take no more jobs.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.0.pools.iter().any(|pool| pool.phase() >= Phase::Draining)
+    }
+
+    /// Returns when the pools take no more jobs. Cancel safe.
+    pub async fn closing(&self) {
+        match self.0.pools.first() {
+            Some(pool) => pool.shell().phase.reached(Phase::Draining).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// [`Pool::stream`] on the pool of the job's kind.

@@ -9,7 +9,10 @@ use std::{
 use parking_lot::Mutex;
 use rand::RngExt;
 use rustc_hash::FxHashMap;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
 use super::{
     Settings,
@@ -40,6 +43,8 @@ pub(super) struct Shell {
     pub(super) meters: Meters,
     pub(super) tasks: Tasks,
     pub(super) phase: PhaseCell,
+    /// Told whenever callers that waited for room got it, or gave up.
+    pub(super) room: Notify,
     pub(super) lost: Mutex<Vec<LostJob>>,
     slow_polls: AtomicU64,
 }
@@ -73,6 +78,7 @@ impl Shell {
             core: Mutex::new(core),
             tasks: Tasks::new(),
             phase,
+            room: Notify::new(),
             lost: Mutex::default(),
             slow_polls: AtomicU64::new(0),
         })
@@ -86,10 +92,8 @@ impl Shell {
     pub(super) fn admit(self: &Arc<Self>, job: &Job, kind: usize, cx: &Context) -> Result<Turn, Rejection> {
         let now = Instant::now();
         let deadline = cx.deadline();
-        let start_by = match job.queue_timeout {
-            Some(timeout) => deadline.reply_by().min(deadline.arrival() + timeout),
-            None => deadline.reply_by(),
-        };
+        let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
+        let start_by = queue_end.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()));
         let arrival = Arrival {
             job: cx.clone(),
             kind,
@@ -101,15 +105,13 @@ impl Shell {
             when_full: job.when_full.unwrap_or(self.settings.when_full),
             home: home(),
         };
-        let mut effects = Vec::new();
         let mut signal = None;
         let waiter = |_| {
             let (sender, receiver) = oneshot::channel();
             signal = Some(receiver);
             sender
         };
-        let verdict = self.core.lock().offer(now, arrival, waiter, &mut effects);
-        self.act(effects);
+        let verdict = self.drive(|core, effects| core.offer(now, arrival, waiter, effects));
         match (verdict, signal) {
             (Verdict::Start(grant), _) => Ok(Turn::now(self.lease(grant))),
             (Verdict::Queued(key) | Verdict::Waiting(key), Some(signal)) => {
@@ -123,14 +125,8 @@ impl Shell {
     }
 
     pub(super) fn withdraw(self: &Arc<Self>, key: JobKey, why: Withdrawal) -> Withdrawn {
-        let mut effects = Vec::new();
-        let (found, emptied) = {
-            let mut core = self.core.lock();
-            (core.withdraw(Instant::now(), key, why, &mut effects), core.is_finished())
-        };
-        self.act(effects);
-        self.tell_if(emptied);
-        found
+        let now = Instant::now();
+        self.drive(|core, effects| core.withdraw(now, key, why, effects))
     }
 
     /// Decides the outcome of a running job. Returns whether it was open until then.
@@ -141,40 +137,41 @@ impl Shell {
     /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
     pub(super) fn release(self: &Arc<Self>, key: JobKey, state: Box<WorkerState>, ended: Option<(Ending, Duration)>) {
         let now = Instant::now();
-        let mut effects = Vec::new();
-        let (leftover, emptied) = {
-            let mut core = self.core.lock();
+        let leftover = self.drive(|core, effects| {
             if let Some((ending, run)) = ended {
                 core.end(key, ending, run);
             }
-            (core.release(now, key, state, &mut effects), core.is_finished())
-        };
-        self.act(effects);
-        self.tell_if(emptied);
+            core.release(now, key, state, effects)
+        });
         drop(leftover);
     }
 
-    /// Marks a worker whose job does not stop.
+    /// Marks a worker whose job does not stop. Returns whether another worker took its place.
     pub(super) fn stick(self: &Arc<Self>, key: JobKey) -> bool {
-        let mut effects = Vec::new();
+        let now = Instant::now();
         let fresh = || WorkerState::fresh(self.kinds.len());
-        let replaced = self.core.lock().stick(Instant::now(), key, fresh, &mut effects);
-        self.act(effects);
-        replaced
+        self.drive(|core, effects| core.stick(now, key, fresh, effects))
     }
 
-    /// Runs `event` on the machine and acts on its effects.
+    /// Runs `event` on the machine, and acts on its effects once the lock is free.
     pub(super) fn drive<T>(
         self: &Arc<Self>,
         event: impl FnOnce(&mut Core<Wiring>, &mut Vec<Effect<Wiring>>) -> T,
     ) -> T {
         let mut effects = Vec::new();
-        let (result, emptied) = {
+        let (result, finished, admitted) = {
             let mut core = self.core.lock();
-            (event(&mut core, &mut effects), core.is_finished())
+            let waiting = core.waiting();
+            let result = event(&mut core, &mut effects);
+            (result, core.is_finished(), core.waiting() < waiting)
         };
         self.act(effects);
-        self.tell_if(emptied);
+        if admitted {
+            self.room.notify_waiters();
+        }
+        if finished {
+            self.phase.advance(Phase::Stopped);
+        }
         result
     }
 
@@ -212,12 +209,6 @@ impl Shell {
                     let _ = waiter.send(TurnSignal::Ended(why));
                 }
             }
-        }
-    }
-
-    fn tell_if(&self, emptied: bool) {
-        if emptied {
-            self.phase.advance(Phase::Stopped);
         }
     }
 

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -30,7 +30,50 @@ pub(super) struct Permit {
     settled: bool,
 }
 
+/// The room that a job waits for.
+#[derive(Clone)]
+pub struct Room {
+    shell: Arc<Shell>,
+    key: JobKey,
+}
+
+impl Room {
+    /// Whether the job still waits for room.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.shell.read(|core| core.is_waiting(self.key))
+    }
+
+    /// Returns when the job has room, or has ended. Cancel safe.
+    pub async fn wait(&self) {
+        let mut told = std::pin::pin!(self.shell.room.notified());
+        loop {
+            // Registered before the look, so that a change in between is not missed.
+            told.as_mut().enable();
+            if !self.is_awaited() {
+                return;
+            }
+            told.as_mut().await;
+            told.set(self.shell.room.notified());
+        }
+    }
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Room").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
 impl Turn {
+    /// The room that the job may have to wait for; `None` where it runs.
+    pub(super) fn room(&self) -> Option<Room> {
+        match self {
+            Self::Now(_) => None,
+            Self::Later(permit) => Some(Room { shell: Arc::clone(&permit.shell), key: permit.key }),
+        }
+    }
+
     pub(super) fn now(lease: Lease) -> Self {
         Self::Now(lease)
     }

@@ -284,6 +284,7 @@ impl<H: Host> Core<H> {
         self.held_bytes += entry.bytes;
         self.estimates.queue(entry.class, entry.work);
         self.queued.push_back(&mut self.entries, AGE, index);
+        self.saturated |= self.queued.len() * 5 >= self.caps.jobs * 4;
         match line {
             Some(line) if !free => self.lines.block(&mut self.entries, line, index),
             _ => self.queues.push(&mut self.entries, index),
@@ -373,6 +374,7 @@ impl<H: Host> Core<H> {
     /// Takes a queued job out of the queue, to start or to end.
     fn unqueue(&mut self, index: usize) {
         self.queued.remove(&mut self.entries, AGE, index);
+        self.saturated &= self.queued.len() * 5 > self.caps.jobs;
         match (self.entries[index].place, self.entries[index].line) {
             (Place::Blocked, Some(line)) => self.lines.unblock(&mut self.entries, line, index),
             _ => self.queues.remove(&mut self.entries, index),

@@ -1,0 +1,56 @@
+use tonic::{codec::CompressionEncoding, service::Routes};
+use tonic_health::pb::health_server::HealthServer;
+
+use super::{Admin, Edge, Health, WorkerPool};
+use crate::proto::{
+    DESCRIPTORS, admin_service_server::AdminServiceServer, worker_pool_service_server::WorkerPoolServiceServer,
+};
+
+/// Room for the fields of a message besides its payload, so that a payload over its limit is refused by name and not
+/// by the codec.
+const ENVELOPE: usize = 64 << 10;
+
+/// Sizes of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Most payload bytes of one job.
+    pub max_payload: usize,
+    /// Most output bytes of one result.
+    pub max_output: usize,
+}
+
+/// What callers reach: the worker pool, health and reflection.
+///
+/// # Errors
+/// Where the descriptors cannot be served, which a build with sound protos rules out.
+pub fn public_services(
+    worker_pool: WorkerPool,
+    health: Health,
+    limits: Limits,
+) -> Result<Edge, tonic_reflection::server::Error> {
+    let worker_pool = WorkerPoolServiceServer::new(worker_pool)
+        .max_decoding_message_size(limits.max_payload.saturating_add(ENVELOPE))
+        .max_encoding_message_size(limits.max_output.saturating_add(ENVELOPE))
+        .accept_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Zstd);
+    let others = Routes::new(HealthServer::new(health)).add_service(reflection().build_v1()?);
+    Ok(Edge::new(Some(worker_pool), others.add_service(reflection().build_v1alpha()?).prepare()))
+}
+
+/// What operators reach: steering, health and reflection.
+///
+/// # Errors
+/// As for [`public_services`].
+pub fn ops_services(admin: Admin, health: Health) -> Result<Edge, tonic_reflection::server::Error> {
+    let others = Routes::new(HealthServer::new(health))
+        .add_service(AdminServiceServer::new(admin))
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    Ok(Edge::new(None, others.prepare()))
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}

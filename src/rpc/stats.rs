@@ -1,0 +1,162 @@
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::{Stream, StreamExt};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_stream::wrappers::IntervalStream;
+use tonic::{Response, Status};
+
+use super::{
+    convert::{duration, phase},
+    status::{invalid_field, not_found},
+    worker_pool::Parts,
+};
+use crate::{
+    model::RejectionReason,
+    pool::{Counts, Distribution, KindStats, Pool, PoolStats, WorkerState, WorkerStats},
+    proto::{self, StatsRequest, StatsResponse, WatchStatsRequest, WatchStatsResponse},
+};
+
+/// `Stats`: a snapshot.
+pub(super) fn stats(parts: &Parts, request: StatsRequest) -> Result<Response<StatsResponse>, Status> {
+    check_pool(parts, &request.pool)?;
+    Ok(Response::new(StatsResponse { stats: Some(snapshot(parts, &request.pool)) }))
+}
+
+/// `WatchStats`: a snapshot now and at each interval. It ends when the process does.
+pub(super) fn watch_stats(
+    parts: &Arc<Parts>,
+    request: WatchStatsRequest,
+) -> Result<Response<Pin<Box<dyn Stream<Item = Result<WatchStatsResponse, Status>> + Send>>>, Status> {
+    check_pool(parts, &request.pool)?;
+    let millis = match request.interval_ms {
+        0 => 1_000,
+        millis @ 100..=60_000 => millis,
+        millis => {
+            let description = format!("{millis} is out of range; send 0 for the default or 100 to 60000");
+            return Err(invalid_field("interval_ms", &description));
+        }
+    };
+    let mut ticks = interval(Duration::from_millis(millis.into()));
+    // A slow reader gets fewer snapshots, not old ones.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let parts = Arc::clone(parts);
+    let snapshots = IntervalStream::new(ticks)
+        .map(move |_| Ok(WatchStatsResponse { stats: Some(snapshot(&parts, &request.pool)) }));
+    Ok(Response::new(Box::pin(snapshots)))
+}
+
+fn check_pool(parts: &Parts, pool: &str) -> Result<(), Status> {
+    if pool.is_empty() || parts.pools.get(pool).is_some() {
+        return Ok(());
+    }
+    let names: Vec<_> = parts.pools.all().iter().map(|pool| &**pool.name()).collect();
+    let pool: String = pool.chars().take(64).collect();
+    Err(not_found(&format!("no pool {pool:?}; there are {}", names.join(", "))))
+}
+
+fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
+    let shown = parts.pools.all().iter().filter(|entry| pool.is_empty() || &**entry.name() == pool);
+    let mut pools: Vec<_> = shown.map(Pool::stats).map(pool_stats).collect();
+    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    proto::Stats { phase: phase(parts.phase.get()).into(), uptime: Some(duration(parts.started.elapsed())), pools }
+}
+
+fn pool_stats(stats: PoolStats) -> proto::PoolStats {
+    let PoolStats {
+        name,
+        phase,
+        queued,
+        queue_jobs,
+        held_bytes,
+        queue_bytes,
+        waiting,
+        queue_waiting,
+        oldest_age,
+        expected_wait,
+        in_flight,
+        utilization,
+        counts,
+        slow_polls,
+        kinds,
+        workers,
+    } = stats;
+    let mut kinds: Vec<_> = kinds.into_iter().map(kind_stats).collect();
+    kinds.sort_by(|a, b| a.name.cmp(&b.name));
+    proto::PoolStats {
+        name: name.to_string(),
+        phase: self::phase(phase).into(),
+        queue: Some(proto::QueueStats {
+            jobs: queued as u64,
+            jobs_capacity: queue_jobs as u64,
+            bytes: held_bytes as u64,
+            bytes_capacity: queue_bytes as u64,
+            waiting: waiting as u64,
+            waiting_capacity: queue_waiting as u64,
+            oldest_age: Some(duration(oldest_age)),
+            expected_wait: Some(duration(expected_wait)),
+        }),
+        in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
+        utilization,
+        jobs: Some(job_counts(&counts)),
+        slow_polls,
+        kinds,
+        workers: workers.into_iter().map(worker_stats).collect(),
+    }
+}
+
+fn job_counts(counts: &Counts) -> proto::JobCounts {
+    let Counts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = *counts;
+    let named = RejectionReason::NAMES.into_iter().zip(rejected).filter(|(_, count)| *count > 0);
+    proto::JobCounts {
+        accepted,
+        completed,
+        failed,
+        cancelled,
+        expired,
+        panicked,
+        shed,
+        rejected: named.map(|(reason, count)| proto::RejectedCount { reason: reason.into(), count }).collect(),
+    }
+}
+
+fn kind_stats(stats: KindStats) -> proto::KindStats {
+    let KindStats { name, queue_wait, run_time } = stats;
+    proto::KindStats {
+        name: name.to_string(),
+        queue_wait: Some(distribution(queue_wait)),
+        run_time: Some(distribution(run_time)),
+    }
+}
+
+fn distribution(distribution: Distribution) -> proto::Distribution {
+    let Distribution { count, p50, p90, p99, max } = distribution;
+    proto::Distribution {
+        count,
+        p50: Some(duration(p50)),
+        p90: Some(duration(p90)),
+        p99: Some(duration(p99)),
+        max: Some(duration(max)),
+    }
+}
+
+fn worker_stats(stats: WorkerStats) -> proto::WorkerStats {
+    let WorkerStats { id, state, job, job_age, completed, failed, total_run, mean_run, since_progress } = stats;
+    let state = match state {
+        WorkerState::Idle => proto::WorkerState::Idle,
+        WorkerState::Busy => proto::WorkerState::Busy,
+        WorkerState::Draining => proto::WorkerState::Draining,
+        WorkerState::Stopped => proto::WorkerState::Stopped,
+        WorkerState::Stuck => proto::WorkerState::Stuck,
+    };
+    proto::WorkerStats {
+        id,
+        state: state.into(),
+        job_id: job.map(|job| job.to_string()).unwrap_or_default(),
+        job_age: Some(duration(job_age)),
+        completed,
+        failed,
+        total_run_time: Some(duration(total_run)),
+        mean_run_time: Some(duration(mean_run)),
+        since_progress: Some(duration(since_progress)),
+    }
+}

@@ -1,0 +1,225 @@
+use std::{collections::HashMap, time::Duration};
+
+use tonic::{Code, Status, metadata::MetadataValue};
+use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
+
+use super::context::REQUEST_ID;
+use crate::model::{
+    Execution, Failure, FailureCause, FailureCode, FieldViolation, HandlerError, JobError, Rejection, RejectionReason,
+    RequestId,
+};
+
+/// Domain of every `google.rpc.ErrorInfo` of this service.
+pub(super) const DOMAIN: &str = "waterwheel.dev";
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
+/// Longest message of a status: message and details stay under 4 KiB together, for grpc's C core answers longer
+/// headers with RESOURCE_EXHAUSTED, which invites retries.
+const MESSAGE: usize = 2_000;
+/// Most violations that are listed.
+const VIOLATIONS: usize = 8;
+
+/// When a client may come back.
+enum Pushback {
+    /// Nothing is said: the client's own policy decides.
+    Unsaid,
+    /// Not with this job.
+    Never,
+    After(Duration),
+}
+
+/// What a failed call carries.
+struct Answer {
+    code: Code,
+    reason: &'static str,
+    message: String,
+    pushback: Pushback,
+    execution: &'static str,
+}
+
+/// The one place where the ends of jobs become statuses.
+pub(super) fn status(error: &JobError, request_id: &RequestId) -> Status {
+    let (answer, mut facts) = match error {
+        JobError::Rejected(rejection) => (rejected(rejection), rejection_facts(rejection)),
+        JobError::Failed(failure) => (failed(failure), failure_facts(failure)),
+    };
+    facts.insert("execution".into(), answer.execution.into());
+    let mut details = ErrorDetails::new();
+    details.set_error_info(answer.reason, DOMAIN, facts);
+    if let JobError::Rejected(Rejection { reason: RejectionReason::Invalid { violations }, .. }) = error {
+        details.set_bad_request(wire_violations(violations));
+    }
+    if let JobError::Rejected(Rejection { reason: RejectionReason::UnknownKind { .. }, .. }) = error {
+        details.set_bad_request(vec![WireViolation::new("job.kind", shorten(&answer.message))]);
+    }
+    if let Pushback::After(delay) = answer.pushback {
+        details.set_retry_info(Some(delay));
+    }
+    let mut status = Status::with_error_details(answer.code, shorten(&answer.message), details);
+    push_back(&mut status, &answer.pushback);
+    name(&mut status, request_id);
+    status
+}
+
+/// A call whose job cannot be read.
+pub(super) fn unreadable(violations: Vec<FieldViolation>, request_id: &RequestId) -> Status {
+    let reason = RejectionReason::Invalid { violations };
+    let rejection = Rejection { reason, pool: None, kind: "".into(), retry_after: None };
+    status(&JobError::Rejected(rejection), request_id)
+}
+
+/// A call with a field, or a header, that makes no sense.
+pub(super) fn invalid_field(field: &str, description: &str) -> Status {
+    let mut details = ErrorDetails::new();
+    let facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
+    details.set_error_info("INVALID_FIELD", DOMAIN, facts);
+    details.set_bad_request(vec![WireViolation::new(field, description)]);
+    Status::with_error_details(Code::InvalidArgument, format!("{field}: {description}"), details)
+}
+
+/// A call that names something that does not exist.
+pub(super) fn not_found(what: &str) -> Status {
+    let mut details = ErrorDetails::new();
+    let facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
+    details.set_error_info("NOT_FOUND", DOMAIN, facts);
+    Status::with_error_details(Code::NotFound, what, details)
+}
+
+/// Gives a status the id of its request.
+pub(super) fn name(status: &mut Status, request_id: &RequestId) {
+    if let Ok(value) = MetadataValue::try_from(request_id.as_str()) {
+        status.metadata_mut().insert(REQUEST_ID, value);
+    }
+}
+
+fn rejected(rejection: &Rejection) -> Answer {
+    let Rejection { reason, retry_after, .. } = rejection;
+    let pushback = || retry_after.map_or(Pushback::Unsaid, Pushback::After);
+    let (code, pushback) = match reason {
+        RejectionReason::QueueFull
+        | RejectionReason::NoRoomInTime
+        | RejectionReason::DeadlineUnreachable { .. }
+        | RejectionReason::QuotaExceeded => (Code::ResourceExhausted, pushback()),
+        RejectionReason::Draining => (Code::Unavailable, Pushback::Unsaid),
+        RejectionReason::UnknownKind { .. } | RejectionReason::Invalid { .. } => {
+            (Code::InvalidArgument, Pushback::Unsaid)
+        }
+        RejectionReason::PayloadTooLarge { .. } => (Code::ResourceExhausted, Pushback::Never),
+    };
+    Answer { code, reason: reason.name(), message: reason.to_string(), pushback, execution: "NOT_STARTED" }
+}
+
+fn failed(failure: &Failure) -> Answer {
+    let (code, reason, pushback) = match &failure.cause {
+        FailureCause::Handler(HandlerError::Refused { code, .. }) => {
+            (handler_code(*code), "HANDLER_FAILED", Pushback::Never)
+        }
+        FailureCause::Handler(HandlerError::Crashed { .. }) => (Code::Internal, "WORKER_CRASHED", Pushback::Never),
+        FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => {
+            (Code::ResourceExhausted, "OUTPUT_TOO_LARGE", Pushback::Never)
+        }
+        FailureCause::Panicked { .. } => (Code::Internal, "HANDLER_PANICKED", Pushback::Never),
+        FailureCause::RunTimeout { .. } => (Code::DeadlineExceeded, "RUN_TIMEOUT", Pushback::Never),
+        FailureCause::ExpiredInQueue { .. } => (Code::DeadlineExceeded, "EXPIRED_IN_QUEUE", Pushback::Never),
+        FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => {
+            (Code::Cancelled, "CANCELLED", Pushback::Never)
+        }
+        FailureCause::Shed { retry_after } => (Code::ResourceExhausted, "SHED", Pushback::After(*retry_after)),
+        FailureCause::Drained => (Code::Unavailable, "DRAINING", Pushback::Unsaid),
+        FailureCause::DrainKilled { idempotent: true } => (Code::Unavailable, "DRAIN_KILLED", Pushback::Unsaid),
+        FailureCause::DrainKilled { idempotent: false } => (Code::Aborted, "DRAIN_KILLED", Pushback::Never),
+    };
+    let execution = match failure.execution {
+        Execution::NotStarted => "NOT_STARTED",
+        Execution::Started => "STARTED",
+    };
+    Answer { code, reason, message: failure.cause.to_string(), pushback, execution }
+}
+
+/// The codes that a handler may answer with.
+fn handler_code(code: FailureCode) -> Code {
+    match code {
+        FailureCode::Unknown => Code::Unknown,
+        FailureCode::InvalidArgument => Code::InvalidArgument,
+        FailureCode::NotFound => Code::NotFound,
+        FailureCode::AlreadyExists => Code::AlreadyExists,
+        FailureCode::PermissionDenied => Code::PermissionDenied,
+        FailureCode::FailedPrecondition => Code::FailedPrecondition,
+        FailureCode::OutOfRange => Code::OutOfRange,
+        FailureCode::Unimplemented => Code::Unimplemented,
+        FailureCode::Unavailable => Code::Unavailable,
+        FailureCode::DataLoss => Code::DataLoss,
+    }
+}
+
+fn rejection_facts(rejection: &Rejection) -> HashMap<String, String> {
+    let mut facts = HashMap::from([("kind".to_owned(), rejection.kind.to_string())]);
+    if let Some(pool) = &rejection.pool {
+        facts.insert("pool".into(), pool.to_string());
+    }
+    if let RejectionReason::DeadlineUnreachable { expected, budget } = &rejection.reason {
+        facts.insert("expected_wait_ms".into(), millis(*expected));
+        facts.insert("budget_ms".into(), millis(*budget));
+    }
+    facts
+}
+
+fn failure_facts(failure: &Failure) -> HashMap<String, String> {
+    let mut facts = HashMap::from([
+        ("job".to_owned(), failure.job.to_string()),
+        ("kind".to_owned(), failure.kind.to_string()),
+        ("pool".to_owned(), failure.pool.to_string()),
+        ("queue_ms".to_owned(), millis(failure.queue)),
+        ("run_ms".to_owned(), millis(failure.run)),
+    ]);
+    if let Some(rung) = failure.rung {
+        facts.insert("rung".into(), rung.to_string());
+    }
+    facts
+}
+
+fn wire_violations(violations: &[FieldViolation]) -> Vec<WireViolation> {
+    violations.iter().take(VIOLATIONS).map(|v| WireViolation::new(v.field, v.description.as_str())).collect()
+}
+
+fn push_back(status: &mut Status, pushback: &Pushback) {
+    let millis = match pushback {
+        Pushback::Unsaid => return,
+        Pushback::Never => MetadataValue::from_static("-1"),
+        Pushback::After(delay) => MetadataValue::from(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+    };
+    status.metadata_mut().insert(PUSHBACK, millis);
+}
+
+fn millis(duration: Duration) -> String {
+    format!("{:.3}", duration.as_secs_f64() * 1e3)
+}
+
+/// `text` without control characters, cut at a character.
+fn shorten(text: &str) -> String {
+    let mut short = String::new();
+    for character in text.chars() {
+        let character = if character.is_control() { ' ' } else { character };
+        if short.len() + character.len_utf8() > MESSAGE {
+            short.push('…');
+            break;
+        }
+        short.push(character);
+    }
+    short
+}
+
+/// A message that the codec would not read.
+pub(super) fn message_too_large(message: &str) -> Status {
+    let mut details = ErrorDetails::new();
+    let facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
+    details.set_error_info("PAYLOAD_TOO_LARGE", DOMAIN, facts);
+    let mut status = Status::with_error_details(Code::ResourceExhausted, shorten(message), details);
+    push_back(&mut status, &Pushback::Never);
+    status
+}
+
+/// The end of a call that outlived the intake of jobs.
+pub(super) fn draining(request_id: &RequestId) -> Status {
+    let rejection = Rejection { reason: RejectionReason::Draining, pool: None, kind: "".into(), retry_after: None };
+    status(&JobError::Rejected(rejection), request_id)
+}

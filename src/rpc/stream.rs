@@ -1,0 +1,122 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_util::Stream;
+use tonic::{Code, Request, Response, Status};
+
+use super::{context::CallContext, convert, status, trace::ServerSpan, worker_pool::Parts};
+use crate::{
+    handler::Event,
+    model::{Completed, RequestId},
+    pool::{JobStream, StreamItem},
+    proto::{Finished, OutputChunk, Progress, Started, StreamRequest, StreamResponse, stream_response},
+};
+
+/// `Stream`: one job, its events. It answers once the job runs: until then a failure comes without response headers.
+pub(super) async fn stream(
+    parts: &Parts,
+    request: Request<StreamRequest>,
+) -> Result<Response<Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>>, Status> {
+    let call = CallContext::read(&request, "Stream", &parts.sampler)?;
+    let job = convert::job(request.into_inner().job);
+    let mut job = job.map_err(|violations| status::unreadable(violations, &call.request_id))?;
+    let deadline = call.deadline(&parts.deadline);
+    call.own(&mut job, deadline);
+    match parts.pools.stream(job).await {
+        Ok(job) => {
+            let CallContext { request_id, span, .. } = call;
+            let events = Events { job, request_id, span, sequence: 0, bytes: 0, last: None, ended: false };
+            Ok(Response::new(Box::pin(events)))
+        }
+        Err(error) => {
+            let status = status::status(&error, &call.request_id);
+            call.span.record_status(status.code());
+            Err(status)
+        }
+    }
+}
+
+struct Events {
+    job: JobStream,
+    request_id: RequestId,
+    span: ServerSpan,
+    sequence: u64,
+    bytes: u64,
+    /// The end, while what the handler returned goes out before it as a chunk.
+    last: Option<Completed>,
+    ended: bool,
+}
+
+impl Events {
+    fn number(&mut self, event: stream_response::Event) -> StreamResponse {
+        self.sequence += 1;
+        StreamResponse { sequence: self.sequence, event: Some(event) }
+    }
+
+    fn chunk(&mut self, data: bytes::Bytes) -> StreamResponse {
+        self.bytes += data.len() as u64;
+        self.number(stream_response::Event::OutputChunk(OutputChunk { data }))
+    }
+
+    fn finish(&mut self, completed: Completed) -> StreamResponse {
+        self.ended = true;
+        self.span.record_status(Code::Ok);
+        let finished = Finished {
+            job_id: completed.job.to_string(),
+            content_type: completed.output.content_type,
+            output_bytes: self.bytes,
+            waterfall: Some(convert::waterfall(completed.waterfall)),
+        };
+        self.number(stream_response::Event::Finished(finished))
+    }
+
+    fn convert(&mut self, item: StreamItem) -> StreamResponse {
+        match item {
+            StreamItem::Event(Event::Chunk(data)) => self.chunk(data),
+            StreamItem::Event(Event::Progress { fraction, message }) => {
+                self.number(stream_response::Event::Progress(Progress { fraction, message }))
+            }
+            StreamItem::Completed(mut completed) if !completed.output.bytes.is_empty() => {
+                let data = std::mem::take(&mut completed.output.bytes);
+                self.last = Some(completed);
+                self.chunk(data)
+            }
+            StreamItem::Completed(completed) => self.finish(completed),
+        }
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<StreamResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if self.sequence == 0 {
+            let started = Started { job_id: self.job.job().to_string(), worker: self.job.worker() };
+            return Poll::Ready(Some(Ok(self.number(stream_response::Event::Started(started)))));
+        }
+        if let Some(completed) = self.last.take() {
+            return Poll::Ready(Some(Ok(self.finish(completed))));
+        }
+        match ready!(self.job.poll_next(cx)) {
+            Ok(Some(item)) => {
+                let response = self.convert(item);
+                Poll::Ready(Some(Ok(response)))
+            }
+            Ok(None) => {
+                self.ended = true;
+                Poll::Ready(None)
+            }
+            Err(error) => {
+                self.ended = true;
+                let status = status::status(&error, &self.request_id);
+                self.span.record_status(status.code());
+                Poll::Ready(Some(Err(status)))
+            }
+        }
+    }
+}
