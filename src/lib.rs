@@ -3,6 +3,7 @@
 
 pub mod handler;
 pub mod model;
+pub mod net;
 pub mod phase;
 pub mod pool;
 pub mod rpc;

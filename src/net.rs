@@ -1,0 +1,13 @@
+//! The transport: one listener dealing connections to one current-thread runtime per core.
+//!
+//! A connection lives on one core, so that replies which are ready together leave in one write. Nothing here knows of
+//! jobs: a server is given a service, and told when to stop taking connections, when to say GOAWAY and when to cut.
+
+mod accept;
+mod connection;
+mod cores;
+mod server;
+mod stage;
+
+pub use connection::Transport;
+pub use server::{Server, bind};

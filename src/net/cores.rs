@@ -1,0 +1,77 @@
+use std::{io, net::TcpStream as StdStream, sync::Arc, thread::JoinHandle};
+
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::mpsc,
+};
+
+use crate::task::spawn_thread;
+
+/// Sockets that may wait for their core to take them over.
+const BACKLOG: usize = 1024;
+
+/// One thread per core, each with a current-thread runtime that serves the connections dealt to it.
+pub(super) struct Cores {
+    dealt: Vec<mpsc::Sender<StdStream>>,
+    threads: Vec<JoinHandle<()>>,
+    next: usize,
+}
+
+impl Cores {
+    /// Starts `count` threads. Each calls `begin` with its number first, and then `serve` for each socket; the future
+    /// runs in a task on that thread.
+    pub(super) fn start<F, Fut>(
+        count: usize,
+        begin: impl Fn(usize) + Send + Sync + 'static,
+        serve: F,
+    ) -> io::Result<Self>
+    where
+        F: Fn(StdStream) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let begin = Arc::new(begin);
+        let mut cores = Self { dealt: Vec::new(), threads: Vec::new(), next: 0 };
+        for core in 0..count {
+            let (sender, receiver) = mpsc::channel(BACKLOG);
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let (begin, serve) = (Arc::clone(&begin), serve.clone());
+            let thread = spawn_thread(format!("serve-{core}"), move || {
+                begin(core);
+                run(runtime, receiver, &serve);
+            })?;
+            cores.dealt.push(sender);
+            cores.threads.push(thread);
+        }
+        Ok(cores)
+    }
+
+    /// Hands a socket to the next core in turn. A core that is behind by a thousand sockets loses it.
+    pub(super) fn deal(&mut self, socket: StdStream) {
+        let core = self.next % self.dealt.len();
+        self.next = self.next.wrapping_add(1);
+        if self.dealt[core].try_send(socket).is_err() {
+            tracing::warn!(core, "a connection was dropped: its core does not take any more");
+        }
+    }
+
+    /// Ends the intake. The threads end when their connections have; joining them waits for that.
+    pub(super) fn close(self) -> Vec<JoinHandle<()>> {
+        self.threads
+    }
+}
+
+fn run<F, Fut>(runtime: Runtime, mut sockets: mpsc::Receiver<StdStream>, serve: &F)
+where
+    F: Fn(StdStream) -> Fut,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    runtime.block_on(async {
+        let connections = crate::task::Tasks::new();
+        while let Some(socket) = sockets.recv().await {
+            connections.spawn(serve(socket));
+        }
+        connections.wait().await;
+    });
+    // What jobs left behind on this thread has had its time.
+    runtime.shutdown_background();
+}
