@@ -138,3 +138,51 @@ impl ExitWatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use tokio::{io::AsyncWriteExt, process::Command};
+
+    use super::*;
+
+    fn start(tasks: &Tasks) -> (Leader, impl AsyncWriteExt) {
+        let workspace = workspace::create().expect("a directory");
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "read line; exit 7"]).process_group(0).stdin(Stdio::piped());
+        let mut child = command.spawn().expect("a shell");
+        let stdin = child.stdin.take().expect("piped");
+        (Leader::new(child, workspace, tasks.clone(), JobId::next()), stdin)
+    }
+
+    #[tokio::test]
+    async fn either_watch_sees_the_exit_and_leaves_the_reaping() {
+        let tasks = Tasks::new();
+        let signals = unix::signal(unix::SignalKind::child()).expect("a runtime");
+        let mut any_child = Some(ExitWatch::AnyChild(signals));
+        for _ in 0..2 {
+            let (leader, stdin) = start(&tasks);
+            let mut watch = any_child.take().unwrap_or_else(|| ExitWatch::new(&leader).expect("descriptors are left"));
+            assert!(!leader.has_exited());
+            let exit = async { drop(stdin) };
+            tokio::join!(watch.wait(&leader), exit);
+            assert_eq!(leader.peek(), Ok(Some(())), "it must be a zombie still");
+            assert_eq!(leader.reap().expect("it exited").code(), Some(7));
+        }
+        tasks.wait().await;
+    }
+
+    #[tokio::test]
+    async fn reaping_too_early_kills() {
+        let tasks = Tasks::new();
+        let (leader, _stdin) = start(&tasks);
+        let path = leader.workspace.as_ref().expect("kept").path().to_owned();
+        // The kill may or may not have taken effect when the status is asked for.
+        if let Ok(status) = leader.reap() {
+            assert_eq!(status.code(), None);
+        }
+        tasks.wait().await;
+        assert!(!path.exists());
+    }
+}

@@ -277,6 +277,21 @@ async fn a_job_that_was_cancelled_before_starts_nothing() {
 }
 
 #[tokio::test]
+async fn dropped_while_it_runs_it_takes_its_family_along() {
+    let lifeline = Lifeline::new();
+    let command = lifeline.hold("trap '' HUP PIPE TERM; sleep 1000 & echo ready; wait");
+    let (events, mut reader) = mpsc::channel(1);
+    let bench = bench::stream(usize::MAX, events);
+    let mut exec = exec(command);
+    tokio::select! {
+        output = exec.handle(Job::new("test", ""), bench.context.clone()) => panic!("it ended: {output:?}"),
+        event = reader.recv() => assert!(matches!(event, Some(Event::Chunk(_)))),
+    }
+    bench.tasks.wait().await;
+    lifeline.all_dead().await;
+}
+
+#[tokio::test]
 async fn dropped_at_any_await_it_leaves_no_process_and_no_zombie() {
     let directory = TempDir::new().expect("a directory");
     let mut finished = false;
