@@ -43,6 +43,7 @@ fn with(output: OutputSink, trace: Option<TraceContext>) -> Bench {
         deadline: Deadline::new(Instant::now(), Duration::from_secs(60), Duration::ZERO),
         trace,
         span: Span::none(),
+        child_spans: false,
         cancel: CancelToken::default(),
         output,
         tasks: tasks.clone(),

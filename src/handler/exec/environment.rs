@@ -23,10 +23,10 @@ pub(super) fn environment(command: &ExecCommand, job: &Job, cx: &Context) -> BTr
     set("WATERWHEEL_DEADLINE_MS", cx.budget().as_millis().to_string());
     set("WATERWHEEL_CONTENT_TYPE", job.content_type.clone());
     set("WATERWHEEL_TENANT", job.tenant.clone());
-    if let Some(TraceContext { traceparent, tracestate, baggage }) = cx.trace() {
+    if let Some(TraceContext { traceparent, tracestate, baggage }) = cx.outgoing_trace() {
         for (name, value) in [("TRACEPARENT", traceparent), ("TRACESTATE", tracestate), ("BAGGAGE", baggage)] {
             if !value.is_empty() {
-                set(name, value.clone());
+                set(name, value);
             }
         }
     }
