@@ -3,13 +3,17 @@
 //! A kind is one [`Kind`]: a name, options, and a factory that makes one handler for each worker. The worker keeps it
 //! from job to job and makes a new one after a panic or a forced stop.
 
+mod builtin;
 mod cancel;
 mod context;
+mod exec;
 mod kind;
 mod output;
 mod trace;
 
+pub use builtin::{Builtin, UnknownBuiltin};
 pub use cancel::{CancelToken, StopReason};
 pub use context::{Context, ContextParts, RunStart};
+pub use exec::{ExecCommand, InvalidExecCommand};
 pub use kind::{AsyncInstance, BlockingHandler, BlockingInstance, Handler, Instance, Kind, KindOptions};
 pub use output::{Event, OutputClosed, OutputSink};

@@ -2,7 +2,10 @@
 
 use std::{io, thread};
 
-use tokio::runtime::Handle;
+use tokio::{
+    runtime::Handle,
+    task::{JoinError, spawn_blocking},
+};
 use tokio_util::task::TaskTracker;
 
 /// Tracks the tasks of one owner, so that it can wait for all of them.
@@ -57,6 +60,16 @@ impl Tasks {
     pub fn is_empty(&self) -> bool {
         self.tracker.is_empty()
     }
+}
+
+/// Runs a short piece of `work` that blocks, such as a walk over a directory, on a thread of the runtime's own.
+///
+/// It runs to its end even when the future is dropped; its result is dropped then.
+///
+/// # Errors
+/// Where the work panicked, or the runtime went away before it began.
+pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+    spawn_blocking(work).await
 }
 
 /// Starts a named thread.

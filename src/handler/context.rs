@@ -199,6 +199,12 @@ impl Context {
         result.await.map_err(|_| HandlerError::Crashed { message: "the shielded work did not end".into() })
     }
 
+    /// Where work goes that outlives the handler, such as the reaping of a process.
+    #[must_use]
+    pub fn tasks(&self) -> &Tasks {
+        &self.0.parts.tasks
+    }
+
     /// The begin of the run; `None` while the job is queued.
     #[must_use]
     pub fn start(&self) -> Option<RunStart> {
@@ -228,3 +234,6 @@ impl Context {
         self.0.progress.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+pub(super) mod bench;

@@ -1,0 +1,52 @@
+//! Contexts for the tests of handlers.
+
+use std::time::Duration;
+
+use tokio::{sync::mpsc, time::Instant};
+use tracing::Span;
+
+use super::{CancelToken, Context, ContextParts, OutputSink};
+use crate::{
+    handler::Event,
+    model::{Deadline, JobId, RequestId, TraceContext},
+    task::Tasks,
+};
+
+/// A context, and the tasks that it spawns.
+pub(in crate::handler) struct Bench {
+    pub(in crate::handler) context: Context,
+    pub(in crate::handler) tasks: Tasks,
+}
+
+/// A context with a budget of a minute that collects up to `limit` bytes.
+pub(in crate::handler) fn collect(limit: usize) -> Bench {
+    with(OutputSink::collect(limit), None)
+}
+
+/// A context with a budget of a minute that hands on up to `limit` bytes.
+pub(in crate::handler) fn stream(limit: usize, events: mpsc::Sender<Event>) -> Bench {
+    with(OutputSink::stream(limit, events), None)
+}
+
+/// A context of a traced job that collects up to `limit` bytes.
+pub(in crate::handler) fn traced(limit: usize, trace: TraceContext) -> Bench {
+    with(OutputSink::collect(limit), Some(trace))
+}
+
+fn with(output: OutputSink, trace: Option<TraceContext>) -> Bench {
+    let tasks = Tasks::new();
+    let context = Context::new(ContextParts {
+        job: JobId::next(),
+        kind: "test".into(),
+        pool: "bench".into(),
+        request_id: RequestId::generate(),
+        deadline: Deadline::new(Instant::now(), Duration::from_secs(60), Duration::ZERO),
+        trace,
+        span: Span::none(),
+        child_spans: false,
+        cancel: CancelToken::default(),
+        output,
+        tasks: tasks.clone(),
+    });
+    Bench { context, tasks }
+}
