@@ -63,6 +63,7 @@ impl Tasks {
 ///
 /// # Errors
 /// Where the system has no thread left.
+#[expect(clippy::disallowed_methods, reason = "this is the named thread that the ban points to")]
 pub fn spawn_thread(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(body)
 }
