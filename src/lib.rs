@@ -11,7 +11,15 @@ pub mod task;
 pub mod telemetry;
 
 /// The contract in `proto/waterwheel/v1`, as generated.
-#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications, reason = "generated code")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "generated code"
+)]
 pub mod proto {
     tonic::include_proto!("waterwheel.v1");
 

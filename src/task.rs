@@ -76,6 +76,7 @@ pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
 ///
 /// # Errors
 /// Where the system has no thread left.
+#[expect(clippy::disallowed_methods, reason = "this is the named thread that the ban points to")]
 pub fn spawn_thread(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(body)
 }

@@ -1,1 +1,106 @@
+//! The habits of the house as a test. Each rule reports every violation at once, with its place and what to do, and has
+//! a unit test on a small violating sample, so that it is known to be able to fail.
+//!
+//! The layers and the exceptions to them are the two tables below; a new top-level module is one more line there.
 
+#![forbid(unsafe_code)]
+
+#[path = "tidy/attributes.rs"]
+mod attributes;
+#[path = "tidy/imports.rs"]
+mod imports;
+#[path = "tidy/layering.rs"]
+mod layering;
+#[path = "tidy/lockfile.rs"]
+mod lockfile;
+#[path = "tidy/names.rs"]
+mod names;
+#[path = "tidy/paths.rs"]
+mod paths;
+#[path = "tidy/report.rs"]
+mod report;
+#[path = "tidy/size.rs"]
+mod size;
+#[path = "tidy/sleeps.rs"]
+mod sleeps;
+#[path = "tidy/tree.rs"]
+mod tree;
+#[path = "tidy/words.rs"]
+mod words;
+
+use layering::{Exception, Imports, Layer};
+use report::assert_none;
+use tree::{Tree, repository};
+
+/// What each top-level module of `src/` may import. `wire` also allows tonic, prost, hyper, http and the generated
+/// `proto`.
+const LAYERS: &[Layer] = &[
+    Layer { name: "model", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "phase", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "task", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "handler", imports: Imports::Only(&["model", "task"]), wire: false },
+    Layer { name: "pool", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
+    Layer { name: "telemetry", imports: Imports::Only(&["model", "phase", "task"]), wire: false },
+    Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task"]), wire: true },
+    Layer { name: "net", imports: Imports::Only(&["phase", "task"]), wire: true },
+    Layer { name: "ops", imports: Imports::Only(&["model", "pool", "phase", "task", "rpc", "net"]), wire: true },
+    // Its options are the components' own config types.
+    Layer {
+        name: "config",
+        imports: Imports::Only(&["model", "phase", "handler", "pool", "telemetry", "rpc", "net", "ops"]),
+        wire: false,
+    },
+    Layer { name: "app", imports: Imports::All, wire: true },
+    Layer { name: "cli", imports: Imports::All, wire: true },
+];
+
+/// Imports that go against the table, each with its reason. One that is not needed is a violation too.
+const EXCEPTIONS: &[Exception] = &[Exception {
+    file: "src/rpc/propagate.rs",
+    names: "handler",
+    reason: "the client layer speaks for the job whose handler makes the call",
+}];
+
+fn check(rule: impl Fn(&Tree) -> Vec<report::Violation>) {
+    assert_none(&rule(&repository()));
+}
+
+#[test]
+fn layers_import_only_what_is_below_them() {
+    check(|tree| layering::violations(tree, LAYERS, EXCEPTIONS));
+}
+
+#[test]
+fn files_and_functions_fit_their_limits() {
+    check(size::violations);
+}
+
+#[test]
+fn file_names_say_a_role() {
+    check(names::violations);
+}
+
+#[test]
+fn named_paths_exist() {
+    check(paths::violations);
+}
+
+#[test]
+fn text_speaks_of_the_present() {
+    check(words::violations);
+}
+
+#[test]
+fn attributes_hide_nothing() {
+    check(attributes::violations);
+}
+
+#[test]
+fn tests_do_not_sleep_to_wait() {
+    check(sleeps::violations);
+}
+
+#[test]
+fn dependencies_are_past_their_known_faults() {
+    check(lockfile::violations);
+}

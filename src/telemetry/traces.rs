@@ -96,6 +96,7 @@ impl ShouldSample for Chosen {
     }
 }
 
+#[expect(clippy::mem_forget, reason = "the guard must outlive the closure; it is one small value for each thread")]
 fn exporter_runtime() -> std::io::Result<Runtime> {
     runtime::Builder::new_multi_thread()
         .worker_threads(1)

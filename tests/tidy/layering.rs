@@ -1,0 +1,246 @@
+//! Who may import whom.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    imports::{Import, imports},
+    report::Violation,
+    tree::{File, Tree},
+};
+
+/// What the wire is made of.
+const WIRE: [&str; 14] = [
+    "tonic",
+    "tonic_health",
+    "tonic_prost",
+    "tonic_reflection",
+    "tonic_types",
+    "prost",
+    "prost_types",
+    "hyper",
+    "hyper_util",
+    "h2",
+    "http",
+    "http_body",
+    "http_body_util",
+    "axum",
+];
+/// The generated module; it is part of the wire.
+const GENERATED: &str = "proto";
+/// Name of the crate, as its binary sees it.
+const CRATE: &str = "waterwheel";
+
+/// A top-level module.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) name: &'static str,
+    pub(crate) imports: Imports,
+    /// Whether it may name tonic, prost, hyper, http and `proto`.
+    pub(crate) wire: bool,
+}
+
+/// Which layers a layer may import.
+#[derive(Debug)]
+pub(crate) enum Imports {
+    /// Every one: it composes them.
+    All,
+    /// These.
+    Only(&'static [&'static str]),
+}
+
+/// An import that the table forbids and that is right all the same.
+#[derive(Debug)]
+pub(crate) struct Exception {
+    /// Path of the file.
+    pub(crate) file: &'static str,
+    /// The layer or crate that it may name.
+    pub(crate) names: &'static str,
+    /// Why. Read by people.
+    pub(crate) reason: &'static str,
+}
+
+pub(crate) fn violations(tree: &Tree, layers: &[Layer], exceptions: &[Exception]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut used = BTreeSet::new();
+    for file in tree.rust() {
+        let Some(module) = module_of(&file.path) else { continue };
+        let Some(layer) = layers.iter().find(|layer| layer.name == module[0]) else {
+            found.push(unknown_layer(file, &module[0]));
+            continue;
+        };
+        for import in imports(&file.parse()) {
+            let Some(fault) = fault(&import, &module, layer, layers) else { continue };
+            match exceptions.iter().position(|one| one.file == file.path && one.names == fault.name) {
+                Some(at) => drop(used.insert(at)),
+                None => found.push(fault.at(file, import.line)),
+            }
+        }
+    }
+    let unused = exceptions.iter().enumerate().filter(|(at, _)| !used.contains(at));
+    found.extend(unused.map(|(_, exception)| stale(exception)));
+    found
+}
+
+struct Fault {
+    name: String,
+    found: String,
+    help: &'static str,
+}
+
+impl Fault {
+    fn at(self, file: &File, line: usize) -> Violation {
+        Violation { path: file.path.clone(), line, rule: "layering", found: self.found, help: self.help }
+    }
+}
+
+/// The module path of a file of `src/`; `None` for the crate roots, which see everything.
+fn module_of(path: &str) -> Option<Vec<String>> {
+    let path = path.strip_prefix("src/")?.strip_suffix(".rs")?;
+    (path != "lib" && path != "main" && !path.starts_with("bin/")).then(|| path.split('/').map(str::to_owned).collect())
+}
+
+fn fault(import: &Import, module: &[String], layer: &Layer, layers: &[Layer]) -> Option<Fault> {
+    let from = layer.name;
+    let Some(name) = own(import, module) else {
+        let name = import.segments[0].clone();
+        return (!layer.wire && WIRE.contains(&name.as_str())).then(|| Fault {
+            found: format!("`{from}` names `{name}`, which belongs to the wire"),
+            help: "move it to rpc, net, ops, cli or app and hand over plain data of `model`",
+            name,
+        });
+    };
+    if name == GENERATED {
+        return (!layer.wire).then(|| Fault {
+            found: format!("`{from}` names the generated `{name}`, which belongs to the wire"),
+            help: "convert in rpc and hand over plain data of `model`",
+            name,
+        });
+    }
+    if !layers.iter().any(|layer| layer.name == name) {
+        return Some(Fault {
+            found: format!("`{from}` imports `{name}` from the root of the crate, which hides its layer"),
+            help: "import it from the module that defines it; a new top-level module gets a line in LAYERS",
+            name,
+        });
+    }
+    let allowed = match layer.imports {
+        Imports::All => true,
+        Imports::Only(names) => name == from || names.contains(&name.as_str()),
+    };
+    (!allowed).then(|| Fault {
+        found: format!("`{from}` imports `{name}`, which is not below it"),
+        help: "pass what it needs as a value, or move the shared type down; the table is LAYERS in tests/tidy.rs",
+        name,
+    })
+}
+
+/// The top-level module that a path of this crate leads to; `None` for a path to another crate or a local name.
+fn own(import: &Import, module: &[String]) -> Option<String> {
+    let mut segments = import.segments.iter().map(String::as_str).peekable();
+    let mut at: Vec<&str> = module.iter().chain(&import.within).map(String::as_str).collect();
+    match segments.peek().copied()? {
+        "crate" | CRATE => at.clear(),
+        "self" => {}
+        "super" => {
+            while segments.next_if(|segment| *segment == "super").is_some() {
+                at.pop();
+            }
+            return Some(at.first().copied().or(segments.next())?.to_owned());
+        }
+        _ => return None,
+    }
+    segments.next();
+    Some(at.first().copied().or(segments.next())?.to_owned())
+}
+
+fn unknown_layer(file: &File, name: &str) -> Violation {
+    Violation {
+        path: file.path.clone(),
+        line: 1,
+        rule: "layering",
+        found: format!("`{name}` is not in the table of layers"),
+        help: "give it a line in LAYERS of tests/tidy.rs that says what it may import",
+    }
+}
+
+fn stale(exception: &Exception) -> Violation {
+    Violation {
+        path: "tests/tidy.rs".to_owned(),
+        line: 1,
+        rule: "layering",
+        found: format!("{} does not name `{}` (\"{}\")", exception.file, exception.names, exception.reason),
+        help: "delete the line from EXCEPTIONS",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYERS: &[Layer] = &[
+        Layer { name: "model", imports: Imports::Only(&[]), wire: false },
+        Layer { name: "pool", imports: Imports::Only(&["model"]), wire: false },
+        Layer { name: "rpc", imports: Imports::Only(&["model", "pool"]), wire: true },
+        Layer { name: "app", imports: Imports::All, wire: true },
+    ];
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let tree = Tree::of(&[(path, text)]);
+        violations(&tree, LAYERS, &[]).into_iter().map(|one| format!("{}: {}", one.line, one.found)).collect()
+    }
+
+    #[test]
+    fn an_import_from_above_is_found_however_it_is_written() {
+        for text in [
+            "use crate::pool::Pool;",
+            "use crate::{model::x, pool};",
+            "fn a() { crate::pool::b() }",
+            "use super::super::pool::Pool;",
+            "fn a() { assert!(crate::pool::B) }",
+            "mod tests { use super::super::super::pool::Pool; }",
+            "use super::super::{pool};",
+        ] {
+            let found = found("src/model/job.rs", text);
+            assert_eq!(found, ["1: `model` imports `pool`, which is not below it"], "{text}");
+        }
+    }
+
+    #[test]
+    fn the_wire_is_found_below_it() {
+        let wire = |name: &str| [format!("1: `pool` names `{name}`, which belongs to the wire")];
+        assert_eq!(found("src/pool.rs", "use tonic::Status;"), wire("tonic"));
+        assert_eq!(found("src/pool/queue.rs", "fn a(_: &http::Uri) {}"), wire("http"));
+        assert_eq!(found("src/pool.rs", "#[derive(prost::Message)] struct A;"), wire("prost"));
+        assert_eq!(found("src/pool.rs", "use crate::proto::Job;").len(), 1);
+    }
+
+    #[test]
+    fn what_is_below_and_what_is_local_passes() {
+        let text = "use crate::model::Job; use super::queue; fn a(http: u8) -> u8 { self::b::c(); http }";
+        assert_eq!(found("src/pool/queue.rs", text), [""; 0]);
+        assert_eq!(found("src/rpc.rs", "use crate::{proto::Job, pool::Pool}; use tonic::Status;"), [""; 0]);
+        assert_eq!(found("src/app.rs", "use crate::{rpc, pool, model}; use hyper::body;"), [""; 0]);
+        assert_eq!(found("src/main.rs", "use waterwheel::anything;"), [""; 0]);
+    }
+
+    #[test]
+    fn names_of_the_root_hide_their_layer() {
+        assert_eq!(found("src/pool.rs", "use crate::Job;").len(), 1);
+        assert_eq!(found("src/pool.rs", "use crate::*;").len(), 1);
+    }
+
+    #[test]
+    fn a_module_without_a_layer_is_found() {
+        assert_eq!(found("src/extra/a.rs", ""), ["1: `extra` is not in the table of layers"]);
+    }
+
+    #[test]
+    fn an_exception_allows_its_import_and_must_be_needed() {
+        let exceptions = [Exception { file: "src/model.rs", names: "http", reason: "a reason" }];
+        let needed = Tree::of(&[("src/model.rs", "use http::Uri;")]);
+        assert!(violations(&needed, LAYERS, &exceptions).is_empty());
+        let stale = Tree::of(&[("src/model.rs", "")]);
+        let found = violations(&stale, LAYERS, &exceptions);
+        assert_eq!(found[0].help, "delete the line from EXCEPTIONS");
+    }
+}

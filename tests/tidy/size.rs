@@ -1,0 +1,107 @@
+//! Files and functions that a reader can hold in mind.
+
+use syn::{Block, Signature, visit::Visit};
+
+use crate::{report::Violation, tree::Tree};
+
+const FILE_LINES: usize = 400;
+const FUNCTION_LINES: usize = 70;
+const ROOTS: [&str; 4] = ["src/", "tests/", "benches/", "examples/"];
+const CODE: [&str; 9] = ["rs", "py", "js", "mjs", "ts", "go", "java", "sh", "proto"];
+
+pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for file in tree.files.iter().filter(|file| is_held(&file.path) && CODE.contains(&file.extension())) {
+        let lines = file.text.lines().count();
+        if lines > FILE_LINES {
+            found.push(Violation {
+                path: file.path.clone(),
+                line: FILE_LINES + 1,
+                rule: "size",
+                found: format!("the file has {lines} lines, {FILE_LINES} at most"),
+                help: "split it by role: `foo.rs` beside `foo/`",
+            });
+        }
+        if file.extension() == "rs" {
+            let mut functions = Functions { path: &file.path, found: &mut found };
+            functions.visit_file(&file.parse());
+        }
+    }
+    found
+}
+
+fn is_held(path: &str) -> bool {
+    path == "build.rs" || ROOTS.iter().any(|root| path.starts_with(root))
+}
+
+struct Functions<'a> {
+    path: &'a str,
+    found: &'a mut Vec<Violation>,
+}
+
+impl Functions<'_> {
+    fn measure(&mut self, signature: &Signature, block: &Block) {
+        let first = signature.fn_token.span.start().line;
+        let lines = block.brace_token.span.close().end().line + 1 - first;
+        if lines > FUNCTION_LINES {
+            self.found.push(Violation {
+                path: self.path.to_owned(),
+                line: first,
+                rule: "size",
+                found: format!("`{}` has {lines} lines, {FUNCTION_LINES} at most", signature.ident),
+                help: "name a part of it as a function of its own",
+            });
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Functions<'_> {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.measure(&item.sig, &item.block);
+        syn::visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.measure(&item.sig, &item.block);
+        syn::visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        if let Some(block) = &item.default {
+            self.measure(&item.sig, block);
+        }
+        syn::visit::visit_trait_item_fn(self, item);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        violations(&Tree::of(&[(path, text)])).into_iter().map(|one| format!("{}: {}", one.line, one.found)).collect()
+    }
+
+    fn function(lines: usize) -> String {
+        format!("/// Doc.\n#[test]\nfn a() {{\n{}}}", "    b();\n".repeat(lines - 2))
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_found() {
+        let long = "// a\n".repeat(401);
+        assert_eq!(found("src/a.rs", &long), ["401: the file has 401 lines, 400 at most"]);
+        assert_eq!(found("tests/clients/python/a.py", &long.replace("//", "#")).len(), 1);
+        assert_eq!(found("build.rs", &long).len(), 1);
+        assert_eq!(found("src/a.rs", &"// a\n".repeat(400)), [""; 0]);
+    }
+
+    #[test]
+    fn a_function_over_the_limit_is_found_wherever_it_is() {
+        assert_eq!(found("src/a.rs", &function(71)), ["3: `a` has 71 lines, 70 at most"]);
+        assert_eq!(found("src/a.rs", &function(70)), [""; 0]);
+        for around in ["impl A", "trait A", "mod a", "fn c()"] {
+            let text = format!("{around} {{\n{}\n}}", function(71));
+            assert!(!found("benches/a.rs", &text).is_empty(), "{around}");
+        }
+    }
+}

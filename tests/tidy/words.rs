@@ -1,0 +1,72 @@
+//! Words that speak of the making instead of the thing. This file names them, so it is not read.
+
+use crate::{report::Violation, tree::Tree};
+
+const OWN: &str = "tests/tidy/words.rs";
+const MARKERS: [&str; 4] = ["TODO", "FIXME", "XXX", "HACK"];
+const PHRASES: [&str; 8] = [
+    "as requested",
+    "as discussed",
+    "this session",
+    "previous session",
+    "this pull request",
+    "in this commit",
+    "used to be",
+    "as an ai",
+];
+/// Followed by a number, these point into a tracker.
+const TRACKED: [&str; 3] = ["issue", "pull request", "ticket"];
+
+pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for file in tree.files.iter().filter(|file| file.path != OWN) {
+        for (number, line) in file.text.lines().enumerate() {
+            if let Some(word) = word(line) {
+                found.push(Violation {
+                    path: file.path.clone(),
+                    line: number + 1,
+                    rule: "words",
+                    found: format!("`{word}`"),
+                    help: "say what is, for a reader who knows nothing of how it came to be; do it or leave it out",
+                });
+            }
+        }
+    }
+    found
+}
+
+fn word(line: &str) -> Option<String> {
+    let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    if let Some(marker) = words.find(|word| MARKERS.contains(word)) {
+        return Some(marker.to_owned());
+    }
+    let lower = line.to_lowercase();
+    if let Some(phrase) = PHRASES.iter().find(|phrase| lower.contains(*phrase)) {
+        return Some((*phrase).to_owned());
+    }
+    TRACKED.iter().find_map(|word| {
+        let (_, rest) = lower.split_once(word)?;
+        let number: String = rest.trim_start_matches([' ', '#']).chars().take_while(char::is_ascii_digit).collect();
+        (!number.is_empty() && rest.starts_with([' ', '#'])).then(|| format!("{word} {number}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_making_are_found() {
+        for line in ["// TODO: later", "# fixed in issue #12", "see Issue 3", "As requested, it", "//FIXME", "a XXX b"]
+        {
+            assert_eq!(violations(&Tree::of(&[("src/a.rs", line)])).len(), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn words_of_the_thing_pass() {
+        for line in ["an agent session", "method_TODO_x", "the issue is known", "issues 3 warnings", "mktemp XXXXXX"] {
+            assert!(violations(&Tree::of(&[("src/a.rs", line)])).is_empty(), "{line}");
+        }
+    }
+}
