@@ -16,7 +16,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let descriptors = protox::compile(PROTOS, ["proto"])?;
     // `compile_fds` ignores `file_descriptor_set_path`, and reflection needs the encoded set.
-    fs::write(out_dir.join("waterwheel.v1.bin"), descriptors.encode_to_vec())?;
+    fs::write(
+        out_dir.join("waterwheel.v1.bin"),
+        descriptors.encode_to_vec(),
+    )?;
     tonic_prost_build::configure()
         .bytes(".waterwheel.v1")
         .compile_fds(descriptors)?;

@@ -1,3 +1,2 @@
 //! stub
-#[allow(missing_docs)]
-pub mod proto { tonic::include_proto!("waterwheel.v1"); }
+pub mod config;
