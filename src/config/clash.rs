@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::field::{Size, plain};
 use super::model::{Config, Deadline, Kind, Pool, Queue, Server, WhenFull};
 use super::problem::Problem;
 use super::reader::Reader;
@@ -55,9 +56,12 @@ fn report_pool(pool: &Pool, server: &Server, reader: &mut Reader) {
         waiting,
     } = pool.queue;
     if server.max_payload > bytes {
-        let pool = pool.name.clone();
-        let keys = [&key("queue.bytes"), "server.max_payload"];
-        reader.report(Problem::PayloadOverQueue { pool }, &keys);
+        let problem = Problem::PayloadOverQueue {
+            pool: pool.name.clone(),
+            payload: plain(&Size::of(server.max_payload)),
+            queue: plain(&Size::of(bytes)),
+        };
+        reader.report(problem, &[&key("queue.bytes"), "server.max_payload"]);
     }
     if pool.when_full == WhenFull::Wait && waiting == 0 {
         let pool = pool.name.clone();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::problem::Problem;
 use super::source::{Medium, Span, Texts};
@@ -93,12 +93,12 @@ impl Faults {
             let snippet = Snippet::source(&text.text).annotations(places.map(annotation));
             group = match &text.medium {
                 Medium::File(name) => group.element(snippet.path(name)),
-                Medium::Environment(_) => group
-                    .element(Origin::path("environment"))
-                    .element(snippet.line_numbering(false)),
-                Medium::Flag(_) => group
-                    .element(Origin::path("command line"))
-                    .element(snippet.line_numbering(false)),
+                Medium::Environment(_) => {
+                    group.element(snippet.path("environment").line_numbering(false))
+                }
+                Medium::Flag(_) => {
+                    group.element(snippet.path("command line").line_numbering(false))
+                }
             };
         }
         group.element(Level::HELP.message(fault.problem.help()))

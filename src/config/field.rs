@@ -74,15 +74,17 @@ pub(super) fn misfit<T: Field>(node: &Node, key: &str) -> Fault {
     let key = key.to_owned();
     let (expected, example) = (T::EXPECTED, T::EXAMPLE);
     let text = match (&node.bare, &node.data) {
-        (Some(bare), _) => Some(bare),
-        (None, Data::String(string)) if T::EXPECTED != String::EXPECTED => Some(string),
+        (Some(bare), _) => Some(bare.clone()),
+        (None, Data::String(string)) => Some(string.clone()),
+        // Where a number may stand, the sign is what does not fit.
+        (None, Data::Integer(integer)) if *integer < 0 => Some(integer.to_string()),
         (None, _) => None,
     };
     let problem = match text {
         Some(value) => Problem::Malformed {
             key,
             expected,
-            value: value.clone(),
+            value,
             example,
         },
         None => Problem::WrongType {
@@ -96,7 +98,7 @@ pub(super) fn misfit<T: Field>(node: &Node, key: &str) -> Fault {
 }
 
 /// A value as a message shows it: without quotes.
-fn plain<T: Field>(value: &T) -> String {
+pub(super) fn plain<T: Field>(value: &T) -> String {
     match value.show() {
         toml::Value::String(string) => string,
         other => other.to_string(),
@@ -299,7 +301,10 @@ impl Field for Words {
         let Data::Array(items) = &node.data else {
             return Err(misfit::<Self>(node, key));
         };
-        let word = |item: &Node| Ok((String::read(item, key)?, item.span.clone()));
+        let word = |item: &Node| match &item.data {
+            Data::String(_) => Ok((String::read(item, key)?, item.span.clone())),
+            _ => Err(misfit::<Self>(item, key)),
+        };
         items.iter().map(word).collect::<Result<_, _>>().map(Self)
     }
 

@@ -27,7 +27,7 @@ struct Choice {
 pub(super) fn read(name: &str, section: &mut Section<'_>, context: &Context<'_>) -> Option<Kind> {
     let pool = section.take("pool", any);
     let choice = Choice {
-        exec: section.take("exec", any),
+        exec: section.take("exec", program::named),
         builtin: section.take("builtin", any),
     };
     if choice.is_absent() && !section.in_file() {
@@ -66,6 +66,10 @@ fn check_pool(name: &str, section: &mut Section<'_>, pool: &Found<String>, pools
     match pool {
         Found::Absent => section.report(Problem::NoPool { kind }, &[]),
         Found::Value(pool) if !pools.iter().any(|declared| declared.name == *pool) => {
+            let reader = section.reader();
+            if reader.is_faulty("pool") || reader.is_faulty(&format!("pool.{pool}")) {
+                return;
+            }
             let problem = Problem::UnknownPool {
                 kind,
                 pool: pool.clone(),

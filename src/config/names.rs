@@ -1,23 +1,25 @@
 //! Closed sets of names: what each key of that kind takes.
 
 use super::fault::Fault;
-use super::field::Field;
+use super::field::{Field, misfit};
 use super::model::{Builtin, ExitStatus, LogFormat, WhenFull};
 use super::problem::Problem;
 use super::tree::Node;
 
 /// A closed set of names.
 pub(super) trait Named: Copy + PartialEq + 'static {
+    /// A name, as TOML.
+    const EXAMPLE: &'static str;
     /// Every name and its value.
     const NAMES: &'static [(&'static str, Self)];
 }
 
 impl<T: Named> Field for T {
-    const EXPECTED: &'static str = "a name";
-    const EXAMPLE: &'static str = Self::NAMES[0].0;
+    const EXPECTED: &'static str = "a string";
+    const EXAMPLE: &'static str = <T as Named>::EXAMPLE;
 
     fn read(node: &Node, key: &str) -> Result<Self, Fault> {
-        let given = String::read(node, key)?;
+        let given = String::read(node, key).map_err(|_| misfit::<Self>(node, key))?;
         let found = Self::NAMES.iter().find(|(name, _)| *name == given);
         found.map(|(_, value)| *value).ok_or_else(|| {
             let problem = Problem::UnknownName {
@@ -37,6 +39,7 @@ impl<T: Named> Field for T {
 }
 
 impl Named for LogFormat {
+    const EXAMPLE: &'static str = "\"auto\"";
     const NAMES: &'static [(&'static str, Self)] = &[
         ("auto", Self::Auto),
         ("text", Self::Text),
@@ -45,6 +48,7 @@ impl Named for LogFormat {
 }
 
 impl Named for WhenFull {
+    const EXAMPLE: &'static str = "\"reject\"";
     const NAMES: &'static [(&'static str, Self)] = &[
         ("reject", Self::Reject),
         ("wait", Self::Wait),
@@ -53,6 +57,7 @@ impl Named for WhenFull {
 }
 
 impl Named for Builtin {
+    const EXAMPLE: &'static str = "\"echo\"";
     const NAMES: &'static [(&'static str, Self)] = &[
         ("echo", Self::Echo),
         ("sha256", Self::Sha256),
@@ -62,6 +67,7 @@ impl Named for Builtin {
 }
 
 impl Named for ExitStatus {
+    const EXAMPLE: &'static str = "\"NOT_FOUND\"";
     const NAMES: &'static [(&'static str, Self)] = &[
         ("INVALID_ARGUMENT", Self::InvalidArgument),
         ("NOT_FOUND", Self::NotFound),

@@ -211,10 +211,14 @@ pub enum Problem {
     #[error("`deadline.reply_margin` leaves nothing of `deadline.default`")]
     MarginOverDefault,
     /// A payload that the server accepts would never fit the queue.
-    #[error("the queue of pool `{pool}` holds less than one payload of `server.max_payload`")]
+    #[error("a payload may have {payload}, and the queue of pool `{pool}` holds {queue}")]
     PayloadOverQueue {
         /// Name of the pool.
         pool: String,
+        /// `server.max_payload`.
+        payload: String,
+        /// `queue.bytes` of the pool.
+        queue: String,
     },
     /// Callers are to wait, and none may.
     #[error("pool `{pool}` lets callers wait for room, but has no place for one that waits")]
@@ -248,8 +252,14 @@ impl Problem {
             Self::Unreadable { .. } => {
                 "check the path given with --config or WATERWHEEL_CONFIG".into()
             }
+            Self::Syntax { detail } if detail.contains("duplicate") => {
+                "merge the two, or remove one".into()
+            }
+            Self::Syntax { detail } if detail.contains("string") => {
+                "put the string in quotes, on one line".into()
+            }
             Self::Syntax { .. } => {
-                "strings need quotes, and every key stands on a line of its own".into()
+                "correct the line; `waterwheel config init` prints a file to compare with".into()
             }
             Self::UnknownKey { key, known, .. } => choose(key, known),
             Self::UnknownName { value, known, .. } => choose(value, known),
@@ -307,7 +317,7 @@ impl Problem {
             Self::MarginOverDefault => {
                 "lower `deadline.reply_margin` or raise `deadline.default`".into()
             }
-            Self::PayloadOverQueue { pool } => {
+            Self::PayloadOverQueue { pool, .. } => {
                 format!("raise `pool.{pool}.queue.bytes` or lower `server.max_payload`")
             }
             Self::NoWaiting { pool } => {

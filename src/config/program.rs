@@ -15,6 +15,17 @@ use super::section::Section;
 /// Keys that only programs have.
 pub(super) const KEYS: &[&str] = &["env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
 
+/// Accepts command lines that name a program.
+pub(super) fn named(key: &str, words: &Words) -> Result<(), Problem> {
+    let example = "[\"/usr/bin/convert\", \"-\"]";
+    let key = key.to_owned();
+    let named = words
+        .0
+        .first()
+        .is_some_and(|(program, _)| !program.is_empty());
+    named.then_some(()).ok_or(Problem::Empty { key, example })
+}
+
 /// Reads the keys of a program; none where there is no command line to speak of.
 pub(super) fn read(
     kind: &str,
@@ -45,12 +56,7 @@ pub(super) fn read(
 
 fn command(section: &mut Section<'_>, words: Words) -> Option<(PathBuf, Vec<String>)> {
     let mut words = words.0.into_iter();
-    let Some((program, span)) = words.next() else {
-        let example = "[\"/usr/bin/convert\", \"-\"]";
-        let key = "exec".to_owned();
-        section.report(Problem::Empty { key, example }, &["exec"]);
-        return None;
-    };
+    let (program, span) = words.next()?;
     if let Err(why) = check_program(Path::new(&program)) {
         let program = program.clone();
         section.report_at(Problem::Program { program, why }, &span);

@@ -101,14 +101,18 @@ impl Reader {
         count
     }
 
+    /// Whether the value of a key was reported.
+    pub(super) fn is_faulty(&self, key: &str) -> bool {
+        matches!(self.standings.get(key), Some(Standing::Faulty))
+    }
+
     /// Whether any source says anything under this table.
     pub(super) fn mentions(&self, table: &str) -> bool {
         let inside = |path: &String| {
             let rest = path.strip_prefix(table);
             rest.is_some_and(|rest| rest.starts_with('.'))
         };
-        matches!(self.standings.get(table), Some(Standing::Faulty))
-            || self.standings.keys().any(inside)
+        self.is_faulty(table) || self.standings.keys().any(inside)
     }
 
     /// Whether the file, and not only a variable or a flag, has this table.

@@ -128,7 +128,7 @@ fn share(key: &str, value: &f64) -> Result<(), Problem> {
     Err(Problem::OutOfRange {
         key: key.to_owned(),
         value: value.to_string(),
-        low: "just above 0".into(),
+        low: "0 (excluded)".into(),
         high: "1".into(),
     })
 }

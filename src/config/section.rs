@@ -155,14 +155,15 @@ impl<'r> Section<'r> {
         self.section(key, |names| {
             let mut values = Vec::new();
             for entry in std::mem::take(&mut names.table).into_entries() {
-                let name = entry.key.clone();
+                let (name, span) = (entry.key.clone(), entry.key_span.clone());
                 let path = names.join(&name);
+                let table = names.open(entry, &path);
                 if !is_name(&name) {
                     let name = name.clone();
-                    let problem = Problem::BadName { what: key, name };
-                    names.reader.push(Fault::at(problem, &entry.key_span));
+                    let fault = Fault::at(Problem::BadName { what: key, name }, &span);
+                    names.reader.fail(path.clone(), fault);
                 }
-                if let Some(table) = names.open(entry, &path) {
+                if let Some(table) = table {
                     let read = |section: &mut Section<'_>| read(&name, section);
                     values.push(Section::read_all(names.reader, path, table, read));
                 }
