@@ -1,0 +1,90 @@
+//! Configuration: one TOML file, then `WATERWHEEL_SECTION__KEY` variables, then command-line flags; each overrides the
+//! ones before it.
+//!
+//! [`load`] takes its [`Sources`] as plain data: nothing here reads the clock or the environment. It reads them into a
+//! tree of values that remember where they were written, takes every key out of the tree with its type, range and
+//! default, and then checks what keys say together. A value is converted once, to its rich type; every fault is
+//! collected, with its place and what to do about it, and all are reported in one run.
+//!
+//! ```
+//! use waterwheel::config::{SourceFile, Sources, load};
+//!
+//! let file = SourceFile {
+//!     name: "waterwheel.toml".into(),
+//!     text: r#"
+//!         pool.cpu.workers = "cpus"
+//!         kind.digest = { pool = "cpu", builtin = "sha256" }
+//!     "#.into(),
+//! };
+//! let env = vec![("WATERWHEEL_POOL__CPU__WORKERS".to_owned(), "8".to_owned())];
+//! let sources = Sources { file: Some(file), env, flags: Vec::new(), cpus: 2 };
+//! let loaded = load(&sources)?;
+//! assert_eq!(loaded.config.pools[0].workers, 8);
+//! # Ok::<(), waterwheel::config::Faults>(())
+//! ```
+
+mod clash;
+mod fault;
+mod field;
+mod kind;
+mod model;
+mod names;
+mod overlay;
+mod problem;
+mod program;
+mod reader;
+mod schema;
+mod section;
+mod show;
+mod source;
+pub mod starter;
+mod telemetry;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+pub use fault::{Fault, Faults};
+pub use model::{
+    Builtin, Config, Deadline, Drain, Exec, ExitStatus, Handler, Kind, LogFormat, Pool, Queue, Server, Telemetry,
+    WhenFull,
+};
+pub use problem::{Problem, ProgramFault};
+pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
+pub use source::{Flag, Origin, SourceFile, Sources};
+
+use reader::Reader;
+use source::{Medium, Texts};
+use tree::Table;
+
+/// A configuration and where each of its values comes from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The checked values.
+    pub config: Config,
+    /// The same values with their origins, in the order in which they are shown.
+    pub settings: Vec<Setting>,
+}
+
+/// Reads and checks a configuration.
+///
+/// # Errors
+/// All faults at once. Bad TOML syntax hides what else may be wrong, as nothing can be said about the rest of the file.
+pub fn load(sources: &Sources) -> Result<Loaded, Faults> {
+    let Sources { file, env, flags, cpus } = sources;
+    let mut texts = Texts::default();
+    let mut tree = Table::default();
+    if let Some(SourceFile { name, text }) = file {
+        let index = texts.add(Medium::File(name.clone()), text.clone());
+        match Table::parse(text, index) {
+            Ok(table) => tree = table,
+            Err(faults) => return Err(Faults::new(texts, faults)),
+        }
+    }
+    let mut faults = overlay::environment(&mut tree, &mut texts, env);
+    faults.extend(overlay::flags(&mut tree, &mut texts, flags));
+    let mut reader = Reader::new(texts, faults, *cpus);
+    let config = reader.root(tree, |root| schema::config(root, env));
+    let settings = reader.finish()?;
+    Ok(Loaded { config, settings })
+}

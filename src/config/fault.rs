@@ -1,0 +1,115 @@
+//! Faults with the places that they are about, and how they are shown.
+
+use std::fmt;
+
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::problem::Problem;
+use super::source::{Medium, Span, Texts};
+
+/// One problem and the places that it is about.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    problem: Problem,
+    places: Vec<Span>,
+}
+
+/// Every fault of a configuration, in the order of the sources. `Display` shows them as plain text with carets.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    texts: Texts,
+    faults: Vec<Fault>,
+}
+
+impl Fault {
+    /// A problem that lies in no text.
+    pub(super) fn new(problem: Problem) -> Self {
+        let places = Vec::new();
+        Self { problem, places }
+    }
+
+    /// A problem at one place.
+    pub(super) fn at(problem: Problem, span: &Span) -> Self {
+        Self::new(problem).and(span)
+    }
+
+    /// Points to one more place.
+    pub(super) fn and(mut self, span: &Span) -> Self {
+        self.places.push(span.clone());
+        self
+    }
+
+    /// What is wrong.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// Sorts by source and place; what has no place comes last.
+    fn position(&self) -> (usize, usize) {
+        let first = self.places.first();
+        first.map_or((usize::MAX, 0), |span| (span.text, span.range.start))
+    }
+}
+
+impl Faults {
+    pub(super) fn new(texts: Texts, mut faults: Vec<Fault>) -> Self {
+        faults.sort_by_key(Fault::position);
+        Self { texts, faults }
+    }
+
+    /// The fault of a file that could not be read.
+    pub fn unreadable(path: String, detail: String) -> Self {
+        let fault = Fault::new(Problem::Unreadable { path, detail });
+        Self::new(Texts::default(), vec![fault])
+    }
+
+    /// The faults, in the order of the sources.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Fault> {
+        self.faults.iter()
+    }
+
+    /// As `Display`, with colours for a terminal. Write it through `anstream`, which strips them elsewhere.
+    pub fn styled(&self) -> String {
+        self.render(&Renderer::styled())
+    }
+
+    fn render(&self, renderer: &Renderer) -> String {
+        let faults = self.faults.iter();
+        let reports = faults.map(|fault| renderer.render(&[self.report(fault)]));
+        let reports: Vec<String> = reports.collect();
+        reports.join("\n\n")
+    }
+
+    fn report<'a>(&'a self, fault: &'a Fault) -> Group<'a> {
+        let mut group = Group::with_title(Level::ERROR.primary_title(fault.problem.to_string()));
+        for (index, first) in fault.places.iter().enumerate() {
+            let same_text = |other: &Span| other.text == first.text;
+            if fault.places[..index].iter().any(same_text) {
+                continue;
+            }
+            let places = fault.places.iter().enumerate();
+            let places = places.filter(|(_, place)| same_text(place));
+            let text = self.texts.get(first.text);
+            let snippet = Snippet::source(&text.text).annotations(places.map(annotation));
+            group = match &text.medium {
+                Medium::File(name) => group.element(snippet.path(name)),
+                Medium::Environment(_) => group.element(snippet.path("environment").line_numbering(false)),
+                Medium::Flag(_) => group.element(snippet.path("command line").line_numbering(false)),
+            };
+        }
+        group.element(Level::HELP.message(fault.problem.help()))
+    }
+}
+
+fn annotation<'a>((index, place): (usize, &Span)) -> Annotation<'a> {
+    let kind = if index == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
+    kind.span(place.range.clone())
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(&Renderer::plain()))
+    }
+}
+
+impl std::error::Error for Faults {}

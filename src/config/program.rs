@@ -1,0 +1,104 @@
+//! What a kind with `exec` says about its program.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Access, access};
+
+use super::field::{Size, Words, any, within};
+use super::model::{Exec, ExitStatus, Pool};
+use super::problem::{Problem, ProgramFault};
+use super::schema::GRACE;
+use super::section::Section;
+
+/// Keys that only programs have.
+pub(super) const KEYS: &[&str] = &["env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
+
+/// Accepts command lines that name a program.
+pub(super) fn named(key: &str, words: &Words) -> Result<(), Problem> {
+    let example = "[\"/usr/bin/convert\", \"-\"]";
+    let key = key.to_owned();
+    let named = words.0.first().is_some_and(|(program, _)| !program.is_empty());
+    named.then_some(()).ok_or(Problem::Empty { key, example })
+}
+
+/// Reads the keys of a program; none where there is no command line to speak of.
+pub(super) fn read(
+    kind: &str,
+    section: &mut Section<'_>,
+    words: Option<Words>,
+    pool: Option<&Pool>,
+    server_env: &[(String, String)],
+) -> Option<Exec> {
+    let command = words.map(|words| command(section, words));
+    let env = env(kind, section, server_env);
+    let exit_codes: Vec<(String, ExitStatus)> = section.map("exit_codes", exit_code);
+    let tail = Size(0)..=Size::kib(3);
+    let stderr_tail = section.value("stderr_tail", Size::kib(2), within(tail));
+    let grace = pool.map_or(Duration::ZERO, |pool| pool.cancel_grace);
+    let pool = pool.map_or("NAME", |pool| &pool.name);
+    let from = format!("pool.{pool}.cancel_grace");
+    let kill_grace = section.inherited("kill_grace", grace, from, within(GRACE));
+    let (program, args) = command??;
+    Some(Exec { program, args, env, exit_codes: by_code(exit_codes), stderr_tail: stderr_tail.bytes(), kill_grace })
+}
+
+fn command(section: &mut Section<'_>, words: Words) -> Option<(PathBuf, Vec<String>)> {
+    let mut words = words.0.into_iter();
+    let (program, span) = words.next()?;
+    if let Err(why) = check_program(Path::new(&program)) {
+        let program = program.clone();
+        section.report_at(Problem::Program { program, why }, &span);
+    }
+    let args = words.map(|(word, _)| word).collect();
+    Some((PathBuf::from(program), args))
+}
+
+fn check_program(path: &Path) -> Result<(), ProgramFault> {
+    if !path.is_absolute() {
+        return Err(ProgramFault::Relative);
+    }
+    let metadata = std::fs::metadata(path).map_err(|_| ProgramFault::Missing)?;
+    if !metadata.is_file() {
+        return Err(ProgramFault::NotAFile);
+    }
+    access(path, Access::EXEC_OK).map_err(|_| ProgramFault::NotExecutable)
+}
+
+/// Variables of `env`, then copies of those that `pass_env` names.
+fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -> Vec<(String, String)> {
+    let mut env: Vec<(String, String)> = section.map("env", env_name);
+    let passed = section.value("pass_env", Words(Vec::new()), any);
+    for (name, span) in passed.0 {
+        let value = server_env.iter().find(|(other, _)| *other == name);
+        if env.iter().any(|(other, _)| *other == name) {
+            let kind = kind.to_owned();
+            section.report_at(Problem::EnvTwice { kind, name }, &span);
+        } else if let Some((_, value)) = value {
+            env.push((name, value.clone()));
+        } else {
+            section.report_at(Problem::PassEnvMissing { name }, &span);
+        }
+    }
+    env
+}
+
+fn env_name(name: &str) -> Result<(), Problem> {
+    let tail = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let valid = !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(tail);
+    let name = name.to_owned();
+    valid.then_some(()).ok_or(Problem::EnvName { name })
+}
+
+fn exit_code(code: &str) -> Result<(), Problem> {
+    // The canonical spelling only, so that no code is given twice as "3" and "03".
+    let valid = code.parse::<u8>().is_ok_and(|parsed| parsed > 0 && parsed.to_string() == code);
+    let code = code.to_owned();
+    valid.then_some(()).ok_or(Problem::ExitCode { code })
+}
+
+fn by_code(exit_codes: Vec<(String, ExitStatus)>) -> BTreeMap<u8, ExitStatus> {
+    let parsed = |(code, status): (String, _)| Some((code.parse().ok()?, status));
+    exit_codes.into_iter().filter_map(parsed).collect()
+}

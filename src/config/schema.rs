@@ -1,0 +1,116 @@
+//! The keys: which there are, their types, defaults and ranges. Adding one is a line here and a field in the model.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::field::{Size, any, filled, within};
+use super::model::{Config, Deadline, Drain, LogFormat, Pool, Queue, Server, Telemetry, WhenFull};
+use super::problem::Problem;
+use super::section::Section;
+use super::{clash, kind, telemetry};
+
+/// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
+pub(super) const RUN: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 24 * 3600);
+
+/// Phases of a stop, which may be skipped.
+pub(super) const GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
+
+/// Output of one job, which may be streamed.
+pub(super) const OUTPUT: RangeInclusive<Size> = Size(1)..=Size::gib(1024);
+
+/// One gRPC message.
+const MESSAGE: RangeInclusive<Size> = Size(1)..=Size::gib(1);
+
+/// Entries of a queue: an index of 24 bits.
+const ENTRIES: i64 = 1 << 24;
+
+/// Reads everything. The environment serves `pass_env`.
+pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)]) -> Config {
+    let server = root.section("server", server);
+    let deadline = root.section("deadline", deadline);
+    let drain = root.section("drain", drain);
+    let telemetry = root.section("telemetry", telemetry);
+    let pools = root.each("pool", pool);
+    let context = kind::Context { pools: &pools, max_output: server.max_output, env };
+    let kinds = root.each("kind", |name, section| kind::read(name, section, &context));
+    let config = Config { server, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
+    clash::report(&config, root.reader());
+    config
+}
+
+fn server(section: &mut Section<'_>) -> Server {
+    Server {
+        listen: section.value("listen", loopback(7070), any),
+        ops_listen: section.value("ops_listen", loopback(7071), any),
+        threads: section.count("threads", 256),
+        max_payload: section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes(),
+        max_output: section.value("max_output", Size::mib(4), within(MESSAGE)).bytes(),
+        submit_many_window: section.integer("submit_many_window", 256, 1..=65_536),
+        max_concurrent_streams: section.integer("max_concurrent_streams", 256, 1..=65_536),
+    }
+}
+
+fn deadline(section: &mut Section<'_>) -> Deadline {
+    let margin = Duration::ZERO..=Duration::from_secs(1);
+    Deadline {
+        default: section.value("default", Duration::from_secs(30), within(RUN)),
+        max: section.value("max", Duration::from_secs(600), within(RUN)),
+        reply_margin: section.value("reply_margin", Duration::from_millis(10), within(margin)),
+    }
+}
+
+fn drain(section: &mut Section<'_>) -> Drain {
+    Drain {
+        notice: section.value("notice", Duration::from_secs(5), within(GRACE)),
+        finish: section.value("finish", Duration::from_secs(30), within(GRACE)),
+        kill: section.value("kill", Duration::from_secs(5), within(GRACE)),
+    }
+}
+
+fn telemetry(section: &mut Section<'_>) -> Telemetry {
+    Telemetry {
+        log: section.value("log", telemetry::LogFilter::info(), any).into_string(),
+        log_format: section.value("log_format", LogFormat::Auto, any),
+        otlp: section.optional("otlp", any).map(telemetry::Collector::into_string),
+        sample_ratio: section.value("sample_ratio", 0.01, within(0.0..=1.0)),
+        service_name: section.value("service_name", "waterwheel".to_owned(), filled),
+    }
+}
+
+fn pool(name: &str, section: &mut Section<'_>) -> Pool {
+    Pool {
+        name: name.to_owned(),
+        workers: section.count("workers", 65_536),
+        queue: section.section("queue", queue),
+        when_full: section.value("when_full", WhenFull::Reject, any),
+        cancel_grace: section.value("cancel_grace", Duration::from_secs(1), within(GRACE)),
+        max_stuck: section.integer("max_stuck", 4, 0..=1024),
+        tenant_share: section.value("tenant_share", 0.25, share),
+    }
+}
+
+fn queue(section: &mut Section<'_>) -> Queue {
+    Queue {
+        jobs: section.integer("jobs", 1024, 1..=ENTRIES),
+        bytes: section.value("bytes", Size::mib(64), within(OUTPUT)).bytes(),
+        waiting: section.integer("waiting", 1024, 0..=ENTRIES),
+    }
+}
+
+/// A share of nothing would lock every tenant out, so 0 itself is excluded.
+fn share(key: &str, value: &f64) -> Result<(), Problem> {
+    if *value > 0.0 && *value <= 1.0 {
+        return Ok(());
+    }
+    Err(Problem::OutOfRange {
+        key: key.to_owned(),
+        value: value.to_string(),
+        low: "0 (excluded)".into(),
+        high: "1".into(),
+    })
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}

@@ -1,0 +1,125 @@
+//! Where values come from: the texts that were read, and places in them.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Everything that a configuration is made of. Later sources override earlier ones: file, environment, flags.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The TOML file. Absent means that only the other sources speak.
+    pub file: Option<SourceFile>,
+    /// The process environment. Variables named `WATERWHEEL_SECTION__KEY` are configuration, the rest serves `pass_env`.
+    pub env: Vec<(String, String)>,
+    /// Command-line flags, in the order in which they apply.
+    pub flags: Vec<Flag>,
+    /// CPUs that `"cpus"` stands for; 0 counts as 1.
+    pub cpus: usize,
+}
+
+/// A TOML text and the name under which faults cite it.
+#[derive(Clone, Debug)]
+pub struct SourceFile {
+    /// Name in faults and origins, usually the path.
+    pub name: String,
+    /// Contents.
+    pub text: String,
+}
+
+/// A command-line flag that sets one key.
+#[derive(Clone, Debug)]
+pub struct Flag {
+    /// The flag as it was written, such as `--listen`. `--set` is shown with its key.
+    pub flag: &'static str,
+    /// Dotted key, such as `server.listen`.
+    pub key: String,
+    /// Value: TOML, or a bare string.
+    pub value: String,
+}
+
+/// Where an effective value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// No source sets the key.
+    Default,
+    /// No source sets the key; it follows the named one.
+    Inherited(String),
+    /// A line of the file, counted from 1.
+    File {
+        /// Name of the file.
+        name: String,
+        /// Line of the value.
+        line: usize,
+    },
+    /// An environment variable.
+    Environment(String),
+    /// A command-line flag.
+    Flag(&'static str),
+}
+
+/// What a text is, which decides how it is cited.
+#[derive(Clone, Debug)]
+pub(super) enum Medium {
+    File(String),
+    Environment(String),
+    Flag(&'static str),
+}
+
+/// One text that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Text {
+    pub(super) medium: Medium,
+    pub(super) text: String,
+}
+
+/// A range of bytes in one of the texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    /// Index of the text.
+    pub(super) text: usize,
+    pub(super) range: Range<usize>,
+}
+
+/// The texts that were read; a [`Span`] indexes them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Texts(Vec<Text>);
+
+impl Texts {
+    /// Keeps a text and gives its index.
+    pub(super) fn add(&mut self, medium: Medium, text: String) -> usize {
+        self.0.push(Text { medium, text });
+        self.0.len() - 1
+    }
+
+    pub(super) fn get(&self, index: usize) -> &Text {
+        &self.0[index]
+    }
+
+    /// Whether the span lies in the file.
+    pub(super) fn in_file(&self, span: &Span) -> bool {
+        matches!(self.get(span.text).medium, Medium::File(_))
+    }
+
+    /// Origin that a reader can go to.
+    pub(super) fn origin(&self, span: &Span) -> Origin {
+        let text = self.get(span.text);
+        match &text.medium {
+            Medium::File(name) => {
+                Origin::File { name: name.clone(), line: 1 + text.text[..span.range.start].matches('\n').count() }
+            }
+            Medium::Environment(name) => Origin::Environment(name.clone()),
+            Medium::Flag(flag) => Origin::Flag(flag),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => write!(f, "default"),
+            Self::Inherited(key) => write!(f, "default, from {key}"),
+            Self::File { name, line } => write!(f, "{name}:{line}"),
+            Self::Environment(name) => write!(f, "env {name}"),
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}

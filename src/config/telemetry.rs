@@ -1,0 +1,77 @@
+//! Values of `[telemetry]` that have a syntax of their own.
+
+use tracing_subscriber::EnvFilter;
+
+use super::fault::Fault;
+use super::field::{Field, misfit};
+use super::tree::Node;
+
+/// A filter of log lines that is known to parse.
+pub(super) struct LogFilter(String);
+
+/// URL of a collector: `http://host`, with a port where it is not the default one.
+pub(super) struct Collector(String);
+
+impl LogFilter {
+    pub(super) fn info() -> Self {
+        Self("info".into())
+    }
+
+    pub(super) fn into_string(self) -> String {
+        self.0
+    }
+}
+
+impl Collector {
+    pub(super) fn into_string(self) -> String {
+        self.0
+    }
+}
+
+impl Field for LogFilter {
+    const EXPECTED: &'static str = "a log filter";
+    const EXAMPLE: &'static str = "\"info,waterwheel=debug\"";
+
+    fn read(node: &Node, key: &str) -> Result<Self, Fault> {
+        let filter = String::read(node, key).map_err(|_| misfit::<Self>(node, key))?;
+        // An empty filter parses and mutes everything, which nobody asks for by an empty string.
+        let valid = !filter.trim().is_empty() && EnvFilter::builder().parse(&filter).is_ok();
+        valid.then(|| Self(filter)).ok_or_else(|| misfit::<Self>(node, key))
+    }
+
+    fn show(&self) -> toml::Value {
+        self.0.show()
+    }
+}
+
+impl Field for Collector {
+    const EXPECTED: &'static str = "an http:// URL of a collector";
+    const EXAMPLE: &'static str = "\"http://127.0.0.1:4317\"";
+
+    fn read(node: &Node, key: &str) -> Result<Self, Fault> {
+        let url = String::read(node, key).map_err(|_| misfit::<Self>(node, key))?;
+        if is_collector(&url) {
+            return Ok(Self(url));
+        }
+        Err(misfit::<Self>(node, key))
+    }
+
+    fn show(&self) -> toml::Value {
+        self.0.show()
+    }
+}
+
+/// Spans go over gRPC without TLS, so the URL has no path, no user and no other scheme.
+fn is_collector(url: &str) -> bool {
+    let Some(authority) = url.strip_prefix("http://") else {
+        return false;
+    };
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '[' | ']' | ':');
+    let port_fits = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+    !host.is_empty() && host.chars().all(plain) && port_fits
+}

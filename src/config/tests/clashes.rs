@@ -1,0 +1,190 @@
+//! Faults of values that are fine alone and wrong together.
+
+use super::{Case, check};
+
+#[test]
+fn listeners_that_claim_one_port() {
+    check(&[
+        Case {
+            file: r#"[server]
+listen = "127.0.0.1:9000"
+ops_listen = "127.0.0.1:9000""#,
+            faults: r#"
+error: `server.listen` and `server.ops_listen` claim the same port 9000
+ --> ww.toml:3:14
+  |
+2 | listen = "127.0.0.1:9000"
+  |          ----------------
+3 | ops_listen = "127.0.0.1:9000"
+  |              ^^^^^^^^^^^^^^^^
+  |
+  = help: give each listener a port of its own
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[server]
+listen = "0.0.0.0:7071""#,
+            faults: r#"
+error: `server.listen` and `server.ops_listen` claim the same port 7071
+ --> ww.toml:2:10
+  |
+2 | listen = "0.0.0.0:7071"
+  |          ^^^^^^^^^^^^^^
+  |
+  = help: give each listener a port of its own
+"#,
+            ..Case::NONE
+        },
+    ]);
+}
+
+#[test]
+fn deadlines_that_contradict_each_other() {
+    check(&[
+        Case {
+            file: r#"[deadline]
+default = "20m""#,
+            faults: r#"
+error: `deadline.default` is longer than `deadline.max`
+ --> ww.toml:2:11
+  |
+2 | default = "20m"
+  |           ^^^^^
+  |
+  = help: lower `deadline.default` or raise `deadline.max`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[deadline]
+default = "20m"
+max = "10m""#,
+            faults: r#"
+error: `deadline.default` is longer than `deadline.max`
+ --> ww.toml:2:11
+  |
+2 | default = "20m"
+  |           ^^^^^
+3 | max = "10m"
+  |       -----
+  |
+  = help: lower `deadline.default` or raise `deadline.max`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[deadline]
+default = "5ms""#,
+            faults: r#"
+error: `deadline.reply_margin` leaves nothing of `deadline.default`
+ --> ww.toml:2:11
+  |
+2 | default = "5ms"
+  |           ^^^^^
+  |
+  = help: lower `deadline.reply_margin` or raise `deadline.default`
+"#,
+            ..Case::NONE
+        },
+    ]);
+}
+
+#[test]
+fn queues_that_hold_too_little() {
+    check(&[
+        Case {
+            file: r#"[server]
+max_payload = "8MiB"
+[pool.cpu]
+queue = { bytes = "1MiB" }"#,
+            faults: r#"
+error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
+ --> ww.toml:4:19
+  |
+2 | max_payload = "8MiB"
+  |               ------
+3 | [pool.cpu]
+4 | queue = { bytes = "1MiB" }
+  |                   ^^^^^^
+  |
+  = help: raise `pool.cpu.queue.bytes` or lower `server.max_payload`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[pool.cpu]
+queue = { bytes = "1MiB" }"#,
+            flags: &[("--max-payload", "server.max_payload", "8MiB")],
+            faults: r#"
+error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
+ --> ww.toml:2:19
+  |
+2 | queue = { bytes = "1MiB" }
+  |                   ^^^^^^
+  |
+ ::: command line:1:15
+  |
+  | --max-payload 8MiB
+  |               ----
+  |
+  = help: raise `pool.cpu.queue.bytes` or lower `server.max_payload`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[pool.cpu]
+when_full = "wait"
+queue = { waiting = 0 }"#,
+            faults: r#"
+error: pool `cpu` lets callers wait for room, but has no place for one that waits
+ --> ww.toml:3:21
+  |
+2 | when_full = "wait"
+  |             ------
+3 | queue = { waiting = 0 }
+  |                     ^
+  |
+  = help: raise `pool.cpu.queue.waiting`, or set `when_full` to "reject" or "shed"
+"#,
+            ..Case::NONE
+        },
+    ]);
+}
+
+#[test]
+fn a_key_that_is_faulty_itself_clashes_with_nothing() {
+    check(&[
+        Case {
+            file: r#"[server]
+max_payload = "many"
+[pool.cpu]
+queue = { bytes = "1KiB" }"#,
+            faults: r#"
+error: `server.max_payload` takes a size in bytes, and `many` is none
+ --> ww.toml:2:15
+  |
+2 | max_payload = "many"
+  |               ^^^^^^
+  |
+  = help: write it like `"4MiB"`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[deadline]
+default = "1h"
+max = "0s""#,
+            faults: r#"
+error: `deadline.max` is 0s, outside of 1ms to 7days
+ --> ww.toml:3:7
+  |
+3 | max = "0s"
+  |       ^^^^
+  |
+  = help: give a value from 1ms to 7days
+"#,
+            ..Case::NONE
+        },
+    ]);
+}

@@ -1,0 +1,132 @@
+//! Where each effective value is said to come from.
+
+use serde_json::json;
+
+use super::{Handler, ok, to_json, to_toml, to_toml_with_origins};
+
+/// A file with everything that can be shown.
+const FILE: &str = r#"
+[drain]
+notice = "1s"
+[pool.cpu]
+queue = { jobs = 64 }
+[kind.thumbnail]
+pool = "cpu"
+exec = ["/bin/sh", "-c",
+        "cat \"$0\""]
+env = { A = "1" }
+pass_env = ["HOME"]
+exit_codes = { 3 = "NOT_FOUND" }
+kill_grace = "1500ms"
+"#;
+
+const ENV: &[(&str, &str)] =
+    &[("HOME", "/root"), ("WATERWHEEL_SERVER__MAX_OUTPUT", "1MiB"), ("WATERWHEEL_KIND__THUMBNAIL__ENV__B", "2")];
+
+const FLAGS: &[(&str, &str, &str)] =
+    &[("--listen", "server.listen", "127.0.0.1:0"), ("--set", "pool.cpu.queue.bytes", "8MiB")];
+
+#[test]
+fn every_value_names_its_origin() {
+    let shown = to_toml_with_origins(&ok(FILE, ENV, FLAGS).settings);
+    let expected = r##"
+[server]
+listen = "127.0.0.1:0"         # flag --listen
+ops_listen = "127.0.0.1:7071"  # default
+threads = 3                    # default, one per CPU
+max_payload = "4MiB"           # default
+max_output = "1MiB"            # env WATERWHEEL_SERVER__MAX_OUTPUT
+submit_many_window = 256       # default
+max_concurrent_streams = 256   # default
+
+[deadline]
+default = "30s"        # default
+max = "10m"            # default
+reply_margin = "10ms"  # default
+
+[drain]
+notice = "1s"   # ww.toml:3
+finish = "30s"  # default
+kill = "5s"     # default
+
+[telemetry]
+log = "info"                 # default
+log_format = "auto"          # default
+# otlp is not set
+sample_ratio = 0.01          # default
+service_name = "waterwheel"  # default
+
+[pool.cpu]
+workers = 3           # default, one per CPU
+queue.jobs = 64       # ww.toml:5
+queue.bytes = "8MiB"  # flag --set
+queue.waiting = 1024  # default
+when_full = "reject"  # default
+cancel_grace = "1s"   # default
+max_stuck = 4         # default
+tenant_share = 0.25   # default
+
+[kind.thumbnail]
+pool = "cpu"                          # ww.toml:7
+exec = ["/bin/sh", "-c", 'cat "$0"']  # ww.toml:8
+# run_timeout is not set
+max_output = "1MiB"                   # default, from server.max_output
+idempotent = false                    # default
+env.A = "1"                           # ww.toml:10
+env.B = "2"                           # env WATERWHEEL_KIND__THUMBNAIL__ENV__B
+pass_env = ["HOME"]                   # ww.toml:11
+exit_codes.3 = "NOT_FOUND"            # ww.toml:12
+stderr_tail = "2KiB"                  # default
+kill_grace = "1s 500ms"               # ww.toml:13
+"##;
+    assert_eq!(shown, expected.trim_start());
+}
+
+#[test]
+fn what_is_shown_reads_as_the_same_configuration() {
+    let loaded = ok(FILE, ENV, FLAGS);
+    for shown in [to_toml(&loaded.settings), to_toml_with_origins(&loaded.settings)] {
+        let again = ok(&shown, &[("HOME", "/root")], &[]);
+        assert_eq!(again.config, loaded.config, "{shown}");
+    }
+}
+
+#[test]
+fn without_origins_there_are_no_comments_behind_values() {
+    let shown = to_toml(&ok(FILE, ENV, FLAGS).settings);
+    let server = "[server]\nlisten = \"127.0.0.1:0\"\nops_listen = \"127.0.0.1:7071\"\n";
+    assert!(shown.starts_with(server), "{shown}");
+    assert!(!shown.contains("  #"), "{shown}");
+}
+
+#[test]
+fn json_has_key_value_and_origin() {
+    let shown = to_json(&ok(FILE, ENV, FLAGS).settings);
+    let of = |key: &str| {
+        let settings = shown["settings"].as_array().unwrap();
+        let found = settings.iter().find(|setting| setting["key"] == key);
+        found.unwrap_or_else(|| panic!("no {key} in {shown}")).clone()
+    };
+    for (key, value, origin) in [
+        ("server.threads", json!(3), json!({ "source": "default" })),
+        ("telemetry.otlp", json!(null), json!({ "source": "default" })),
+        ("kind.thumbnail.max_output", json!("1MiB"), json!({ "source": "default", "from": "server.max_output" })),
+        ("pool.cpu.queue.jobs", json!(64), json!({ "source": "file", "file": "ww.toml", "line": 5 })),
+        ("kind.thumbnail.pass_env", json!(["HOME"]), json!({ "source": "file", "file": "ww.toml", "line": 11 })),
+        ("server.max_output", json!("1MiB"), json!({ "source": "env", "name": "WATERWHEEL_SERVER__MAX_OUTPUT" })),
+        ("server.listen", json!("127.0.0.1:0"), json!({ "source": "flag", "name": "--listen" })),
+    ] {
+        assert_eq!(of(key), json!({ "key": key, "value": value, "origin": origin }));
+    }
+}
+
+#[test]
+fn values_of_copied_variables_are_not_shown() {
+    let env = [("HOME", "a secret")];
+    let loaded = ok(FILE, &env, &[]);
+    let Handler::Exec(exec) = &loaded.config.kinds[0].handler else {
+        panic!("{:?}", loaded.config.kinds);
+    };
+    assert_eq!(exec.env[1], ("HOME".to_owned(), "a secret".to_owned()));
+    assert!(!to_toml_with_origins(&loaded.settings).contains("a secret"));
+}

@@ -1,0 +1,110 @@
+//! Which source wins, and which keys a variable or a flag reaches.
+
+use super::{Duration, FINE, SocketAddr, WhenFull, ok};
+
+#[test]
+fn flags_beat_variables_beat_the_file_beats_defaults() {
+    let file = format!("[drain]\nnotice = \"1s\"\nfinish = \"1s\"\nkill = \"1s\"{FINE}");
+    let env = [("WATERWHEEL_DRAIN__FINISH", "2s"), ("WATERWHEEL_DRAIN__KILL", "2s")];
+    let flags = [("--set", "drain.kill", "3s")];
+    let config = ok(&file, &env, &flags).config;
+    assert_eq!(config.drain.notice, Duration::from_secs(1));
+    assert_eq!(config.drain.finish, Duration::from_secs(2));
+    assert_eq!(config.drain.kill, Duration::from_secs(3));
+    assert_eq!(config.deadline.max, Duration::from_secs(600));
+}
+
+#[test]
+fn the_last_of_two_flags_wins() {
+    let flags = [("--set", "server.listen", "127.0.0.1:1"), ("--listen", "server.listen", "127.0.0.1:2")];
+    let config = ok(FINE, &[], &flags).config;
+    assert_eq!(config.server.listen, SocketAddr::from(([127, 0, 0, 1], 2)));
+}
+
+#[test]
+fn names_match_in_any_case_and_with_either_dash() {
+    let file = "
+[pool.io-bound]
+[kind.call_out]
+pool = \"io-bound\"
+builtin = \"echo\"
+";
+    let env = [("WATERWHEEL_POOL__IO_BOUND__WORKERS", "7"), ("WATERWHEEL_pool__Io-Bound__When_Full", "wait")];
+    let flags = [("--set", "kind.call-out.run-timeout", "4s")];
+    let config = ok(file, &env, &flags).config;
+    assert_eq!(config.pools.len(), 1);
+    assert_eq!(config.pools[0].workers, 7);
+    assert_eq!(config.pools[0].when_full, WhenFull::Wait);
+    assert_eq!(config.kinds[0].run_timeout, Some(Duration::from_secs(4)));
+}
+
+#[test]
+fn an_exact_name_beats_a_similar_one() {
+    let file = format!("[pool.a-b]\n[pool.a_b]{FINE}");
+    let config = ok(&file, &[("WATERWHEEL_POOL__A_B__MAX_STUCK", "1")], &[]).config;
+    let stuck = |pool: &super::Pool| (pool.name.clone(), pool.max_stuck);
+    let stuck: Vec<_> = config.pools.iter().map(stuck).collect();
+    let expected = [("a-b", 4), ("a_b", 1), ("base", 4)];
+    assert_eq!(stuck, expected.map(|(name, max)| (name.to_owned(), max)));
+}
+
+#[test]
+fn other_variables_are_nobodys_business() {
+    let env = [
+        ("WATERWHEEL_CONFIG", "ww.toml"),
+        ("WATERWHEEL_SERVER", "127.0.0.1:1"),
+        ("WATERWHEEL_LISTEN", "x"),
+        ("SERVER__LISTEN", "x"),
+        ("waterwheel_SERVER__LISTEN", "x"),
+    ];
+    assert_eq!(ok(FINE, &env, &[]).config, ok(FINE, &[], &[]).config);
+}
+
+#[test]
+fn tables_merge_and_the_more_precise_variable_wins() {
+    let file = format!("[pool.cpu]\nqueue = {{ jobs = 1, waiting = 2 }}{FINE}");
+    let env =
+        [("WATERWHEEL_POOL__CPU__QUEUE__JOBS", "6"), ("WATERWHEEL_POOL__CPU__QUEUE", "{ jobs = 5, bytes = \"9MiB\" }")];
+    let queue = &ok(&file, &env, &[]).config.pools[0].queue;
+    assert_eq!((queue.jobs, queue.bytes, queue.waiting), (6, 9 << 20, 2));
+}
+
+#[test]
+fn a_bare_value_takes_the_type_of_its_key() {
+    let env = [
+        ("WATERWHEEL_TELEMETRY__SERVICE_NAME", "8"),
+        ("WATERWHEEL_TELEMETRY__LOG", "[job{id=\"a\"}]=debug,info"),
+        ("WATERWHEEL_TELEMETRY__SAMPLE_RATIO", "1"),
+        ("WATERWHEEL_SERVER__MAX_PAYLOAD", "1048576"),
+        ("WATERWHEEL_SERVER__LISTEN", "\"[::1]:80\""),
+        ("WATERWHEEL_KIND__ECHO__IDEMPOTENT", "true"),
+        ("WATERWHEEL_POOL__BASE__WORKERS", "cpus"),
+    ];
+    let config = ok(FINE, &env, &[]).config;
+    assert_eq!(config.telemetry.service_name, "8");
+    assert_eq!(config.telemetry.log, "[job{id=\"a\"}]=debug,info");
+    assert_eq!(config.telemetry.sample_ratio, 1.0);
+    assert_eq!(config.server.max_payload, 1 << 20);
+    assert_eq!(config.server.listen.to_string(), "[::1]:80");
+    assert!(config.kinds[0].idempotent);
+    assert_eq!(config.pools[0].workers, 3);
+}
+
+#[test]
+fn variables_and_flags_alone_can_declare_a_kind_and_its_pool() {
+    let env = [
+        ("WATERWHEEL_POOL__GPU__WORKERS", "2"),
+        ("WATERWHEEL_KIND__RENDER__POOL", "gpu"),
+        ("WATERWHEEL_KIND__RENDER__EXEC", "[\"/bin/sh\", \"-c\", \"true\"]"),
+        ("WATERWHEEL_KIND__RENDER__ENV__Mixed_CASE", "a b"),
+        ("WATERWHEEL_KIND__RENDER__EXIT_CODES__3", "NOT_FOUND"),
+    ];
+    let config = ok("", &env, &[]).config;
+    assert_eq!(config.pools[0].workers, 2);
+    let super::Handler::Exec(exec) = &config.kinds[0].handler else {
+        panic!("{:?}", config.kinds[0]);
+    };
+    assert_eq!(exec.args, ["-c", "true"]);
+    assert_eq!(exec.env, [("Mixed_CASE".to_owned(), "a b".to_owned())]);
+    assert_eq!(exec.exit_codes[&3], super::ExitStatus::NotFound);
+}

@@ -1,0 +1,267 @@
+//! Faults of the programs of kinds.
+
+use super::{Case, check};
+
+#[test]
+fn programs_that_cannot_start() {
+    check(&[
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = []"#,
+            faults: r#"
+error: `kind.k.exec` is empty
+ --> ww.toml:3:8
+  |
+3 | exec = []
+  |        ^^
+  |
+  = help: write it like `["/usr/bin/convert", "-"]`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = "/bin/sh -c true""#,
+            faults: r#"
+error: `kind.k.exec` takes an array of strings, and `/bin/sh -c true` is none
+ --> ww.toml:3:8
+  |
+3 | exec = "/bin/sh -c true"
+  |        ^^^^^^^^^^^^^^^^^
+  |
+  = help: write it like `["one", "two"]`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/bin/sh", 1]"#,
+            faults: r#"
+error: `kind.k.exec` takes an array of strings, not an integer
+ --> ww.toml:3:20
+  |
+3 | exec = ["/bin/sh", 1]
+  |                    ^
+  |
+  = help: write it like `["one", "two"]`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["sh", "-c", "true"]"#,
+            faults: r#"
+error: program `sh` is not an absolute path
+ --> ww.toml:3:9
+  |
+3 | exec = ["sh", "-c", "true"]
+  |         ^^^^
+  |
+  = help: there is no shell and no search path; `command -v NAME` prints the whole path
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/no/such/program"]"#,
+            faults: r#"
+error: program `/no/such/program` does not exist
+ --> ww.toml:3:9
+  |
+3 | exec = ["/no/such/program"]
+  |         ^^^^^^^^^^^^^^^^^^
+  |
+  = help: install it, or correct the path
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/"]"#,
+            faults: r#"
+error: program `/` is not a file
+ --> ww.toml:3:9
+  |
+3 | exec = ["/"]
+  |         ^^^
+  |
+  = help: name the program itself
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/etc/passwd"]"#,
+            faults: r#"
+error: program `/etc/passwd` is not executable for this user
+ --> ww.toml:3:9
+  |
+3 | exec = ["/etc/passwd"]
+  |         ^^^^^^^^^^^^^
+  |
+  = help: `chmod +x /etc/passwd`, or run the server as a user who may
+"#,
+            ..Case::NONE
+        },
+    ]);
+}
+
+#[test]
+fn keys_of_a_program() {
+    check(&[
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/bin/sh"]
+env = { A = 1, "2B" = "x", "C-D" = "x" }"#,
+            faults: r#"
+error: `kind.k.env.A` takes a string, not an integer
+ --> ww.toml:4:13
+  |
+4 | env = { A = 1, "2B" = "x", "C-D" = "x" }
+  |             ^
+  |
+  = help: write it like `"text"`
+
+error: `2B` is no name for a variable
+ --> ww.toml:4:16
+  |
+4 | env = { A = 1, "2B" = "x", "C-D" = "x" }
+  |                ^^^^
+  |
+  = help: use letters, digits and `_`, and no digit first
+
+error: `C-D` is no name for a variable
+ --> ww.toml:4:28
+  |
+4 | env = { A = 1, "2B" = "x", "C-D" = "x" }
+  |                            ^^^^^
+  |
+  = help: use letters, digits and `_`, and no digit first
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/bin/sh"]
+env = { HOME = "/" }
+pass_env = ["LANG", "HOME", "PATH", "PATH"]"#,
+            env: &[("PATH", "/bin"), ("HOME", "/root")],
+            faults: r#"
+error: `LANG` is not set in the server's environment
+ --> ww.toml:5:13
+  |
+5 | pass_env = ["LANG", "HOME", "PATH", "PATH"]
+  |             ^^^^^^
+  |
+  = help: set LANG before the start, or give it a value in `env`, or remove it
+
+error: variable `HOME` of kind `k` is given twice
+ --> ww.toml:5:21
+  |
+5 | pass_env = ["LANG", "HOME", "PATH", "PATH"]
+  |                     ^^^^^^
+  |
+  = help: name it once, in `env` or in `pass_env`
+
+error: variable `PATH` of kind `k` is given twice
+ --> ww.toml:5:37
+  |
+5 | pass_env = ["LANG", "HOME", "PATH", "PATH"]
+  |                                     ^^^^^^
+  |
+  = help: name it once, in `env` or in `pass_env`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/bin/sh"]
+exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }"#,
+            faults: r#"
+error: `0` is no exit code of a failure
+ --> ww.toml:4:16
+  |
+4 | exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }
+  |                ^^^
+  |
+  = help: give a code from 1 to 255, like `"3" = "NOT_FOUND"`
+
+error: `03` is no exit code of a failure
+ --> ww.toml:4:35
+  |
+4 | exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }
+  |                                   ^^^^
+  |
+  = help: give a code from 1 to 255, like `"3" = "NOT_FOUND"`
+
+error: `256` is no exit code of a failure
+ --> ww.toml:4:55
+  |
+4 | exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }
+  |                                                       ^^^^^
+  |
+  = help: give a code from 1 to 255, like `"3" = "NOT_FOUND"`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/bin/sh"]
+exit_codes = { "3" = "NOTFOUND", "4" = "DEADLINE_EXCEEDED" }"#,
+            faults: r#"
+error: `kind.k.exit_codes.3` takes no `NOTFOUND`
+ --> ww.toml:4:22
+  |
+4 | exit_codes = { "3" = "NOTFOUND", "4" = "DEADLINE_EXCEEDED" }
+  |                      ^^^^^^^^^^
+  |
+  = help: did you mean `NOT_FOUND`?
+
+error: `kind.k.exit_codes.4` takes no `DEADLINE_EXCEEDED`
+ --> ww.toml:4:40
+  |
+4 | exit_codes = { "3" = "NOTFOUND", "4" = "DEADLINE_EXCEEDED" }
+  |                                        ^^^^^^^^^^^^^^^^^^^
+  |
+  = help: choose from INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED, UNAVAILABLE, DATA_LOSS, UNKNOWN
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/bin/sh"]
+stderr_tail = "4KiB"
+kill_grace = "soon""#,
+            faults: r#"
+error: `kind.k.stderr_tail` is 4KiB, outside of 0B to 3KiB
+ --> ww.toml:4:15
+  |
+4 | stderr_tail = "4KiB"
+  |               ^^^^^^
+  |
+  = help: give a value from 0B to 3KiB
+
+error: `kind.k.kill_grace` takes a duration, and `soon` is none
+ --> ww.toml:5:14
+  |
+5 | kill_grace = "soon"
+  |              ^^^^^^
+  |
+  = help: write it like `"30s"`
+"#,
+            ..Case::NONE
+        },
+    ]);
+}
