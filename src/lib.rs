@@ -1,6 +1,7 @@
 //! stub
 #![forbid(unsafe_code)]
 
+pub mod app;
 pub mod config;
 pub mod handler;
 pub mod model;

@@ -1,4 +1,4 @@
-use std::{io, net::TcpStream as StdStream, sync::Arc, thread::JoinHandle};
+use std::{io, net::TcpStream as StdStream, sync::Arc};
 
 use tokio::{
     runtime::{Builder, Runtime},
@@ -10,10 +10,10 @@ use crate::task::spawn_thread;
 /// Sockets that may wait for their core to take them over.
 const BACKLOG: usize = 1024;
 
-/// One thread per core, each with a current-thread runtime that serves the connections dealt to it.
+/// One thread per core, each with a current-thread runtime that serves the connections dealt to it. Dropping it ends
+/// the intake; a thread ends when its connections have.
 pub(super) struct Cores {
     dealt: Vec<mpsc::Sender<StdStream>>,
-    threads: Vec<JoinHandle<()>>,
     next: usize,
 }
 
@@ -30,17 +30,16 @@ impl Cores {
         Fut: Future<Output = ()> + Send + 'static,
     {
         let begin = Arc::new(begin);
-        let mut cores = Self { dealt: Vec::new(), threads: Vec::new(), next: 0 };
+        let mut cores = Self { dealt: Vec::new(), next: 0 };
         for core in 0..count {
             let (sender, receiver) = mpsc::channel(BACKLOG);
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (begin, serve) = (Arc::clone(&begin), serve.clone());
-            let thread = spawn_thread(format!("serve-{core}"), move || {
+            spawn_thread(format!("serve-{core}"), move || {
                 begin(core);
                 run(runtime, receiver, &serve);
             })?;
             cores.dealt.push(sender);
-            cores.threads.push(thread);
         }
         Ok(cores)
     }
@@ -52,11 +51,6 @@ impl Cores {
         if self.dealt[core].try_send(socket).is_err() {
             tracing::warn!(core, "a connection was dropped: its core does not take any more");
         }
-    }
-
-    /// Ends the intake. The threads end when their connections have; joining them waits for that.
-    pub(super) fn close(self) -> Vec<JoinHandle<()>> {
-        self.threads
     }
 }
 

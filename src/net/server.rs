@@ -3,7 +3,6 @@ use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
     sync::Arc,
-    thread::JoinHandle,
 };
 
 use http::{Request, Response};
@@ -11,7 +10,7 @@ use hyper::body::Incoming;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{oneshot, watch},
+    sync::watch,
 };
 use tower::Service;
 
@@ -30,7 +29,6 @@ const LISTEN_BACKLOG: i32 = 1024;
 pub struct Server {
     address: SocketAddr,
     stage: watch::Sender<Stage>,
-    threads: oneshot::Receiver<Vec<JoinHandle<()>>>,
 }
 
 /// Takes `address`. Port 0 takes any free one.
@@ -83,7 +81,6 @@ impl Server {
             }
         };
         let mut cores = Cores::start(cores, begin, handle)?;
-        let (closed, threads) = oneshot::channel();
         tasks.spawn(async move {
             accept(listener, accept_stage, |stream| {
                 // Replies are gathered above the socket; the system must not hold them back.
@@ -94,10 +91,8 @@ impl Server {
                 }
             })
             .await;
-            // A server that is gone does not join its threads.
-            let _ = closed.send(cores.close());
         });
-        Ok(Self { address, stage, threads })
+        Ok(Self { address, stage })
     }
 
     /// The address that is served.
@@ -121,19 +116,9 @@ impl Server {
         advance(&self.stage, Stage::Cut);
     }
 
-    /// Returns when all connections have ended and their threads are gone. The listener must be closed. Cancel safe.
-    pub async fn ended(&mut self) {
-        // Every connection and the accept loop hold a receiver of the stage; threads end with their connections.
+    /// Returns when all connections have ended. The listener must be closed. Cancel safe.
+    pub async fn ended(&self) {
+        // Every connection and the accept loop hold a receiver of the stage.
         self.stage.closed().await;
-    }
-
-    /// Waits for the threads, which must be about to end.
-    pub fn join(mut self) {
-        if let Ok(threads) = self.threads.try_recv() {
-            for thread in threads {
-                // A panic was reported where it happened.
-                let _ = thread.join();
-            }
-        }
     }
 }

@@ -71,6 +71,8 @@ impl Pool {
         self.shell().phase.reached(Phase::Stopped).await;
         let idle = self.shell().drive(|core, _| core.retire_idle());
         drop(idle);
+        // Shielded work and the stop ladders of jobs that were answered.
+        self.shell().tasks.wait().await;
     }
 
     /// Ends what is left: queued jobs are answered, running ones are asked to stop and then forced. Returns at once;

@@ -1,0 +1,137 @@
+//! The composition root: the only file, with those below it, that names every layer.
+//!
+//! [`App::start`] builds pools from the configuration and serves them; [`App::run`] returns when the drain, which a
+//! [`Control`] starts, has ended.
+
+mod assemble;
+mod control;
+mod drain;
+mod receipt;
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
+
+pub use assemble::AssembleError;
+pub use control::Control;
+pub use receipt::Receipt;
+
+use crate::{
+    config::Config,
+    net::{Server, Transport, bind},
+    phase::{Phase, PhaseCell},
+    pool::{Pools, set_home},
+    rpc::{Admin, Health, Limits, WorkerPool, ops_services, public_services, trace::Sampler},
+    task::Tasks,
+};
+
+/// A running service.
+pub struct App {
+    control: Control,
+    public: Server,
+    ops: Server,
+    tasks: Tasks,
+}
+
+/// Why the service could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address could not be taken.
+    #[error("cannot listen on {address}: {error}\n  help: set {key} to a free address of this machine")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Key of the configuration that names it.
+        key: &'static str,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The pools could not be built.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    /// The system has no thread or file descriptor left.
+    #[error("cannot start to serve: {0}\n  help: raise the limits of threads and open files")]
+    Threads(io::Error),
+    /// The descriptors of the protos are unsound.
+    #[error("cannot serve reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+impl App {
+    /// Binds, builds the pools, and serves. Health answers NOT_SERVING until the workers are there.
+    ///
+    /// It must be called within a runtime, which then takes connections and runs the drain; calls and jobs run on
+    /// threads of their own.
+    ///
+    /// # Errors
+    /// [`StartError`], with nothing left running.
+    pub fn start(config: &Config, sample_ratio: Option<f64>) -> Result<Self, StartError> {
+        let public_listener = listen(config.server.listen, "server.listen")?;
+        let ops_listener = listen(config.server.ops_listen, "server.ops_listen")?;
+        let phase = PhaseCell::default();
+        let tasks = Tasks::new();
+        let pools = Pools::new(assemble::pools(config)?);
+        let control = Control::new(pools.clone(), phase.clone(), assemble::drain_plan(&config.drain));
+
+        let health = Health::new(pools.clone(), phase.clone());
+        let worker_pool = WorkerPool::new(
+            pools,
+            phase.clone(),
+            assemble::deadline_policy(&config.deadline),
+            Sampler::new(sample_ratio),
+            config.server.submit_many_window,
+            tasks.clone(),
+        );
+        let limits = Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config) };
+        let public_service = public_services(worker_pool, health.clone(), limits)?;
+        let ops_service = ops_services(Admin::new(control.as_drain_control()), health)?;
+
+        let transport =
+            Transport { max_concurrent_streams: config.server.max_concurrent_streams, ..Transport::default() };
+        let ops = Server::start(ops_listener, 1, Transport::default(), ops_service, |_| {}, &tasks);
+        let ops = ops.map_err(StartError::Threads)?;
+        let threads = config.server.threads;
+        let public = Server::start(public_listener, threads, transport, public_service, set_home, &tasks);
+        let public = public.map_err(StartError::Threads)?;
+        phase.advance(Phase::Serving);
+        Ok(Self { control, public, ops, tasks })
+    }
+
+    /// The address that callers reach.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.public.address()
+    }
+
+    /// The address that operators reach.
+    #[must_use]
+    pub fn ops_address(&self) -> SocketAddr {
+        self.ops.address()
+    }
+
+    /// What starts and hurries the drain.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Serves until the drain has ended, and says what it left undone.
+    pub async fn run(self) -> Receipt {
+        let Self { control, public, ops, tasks } = self;
+        drain::run(&control, public, ops, &tasks).await
+    }
+}
+
+impl Receipt {
+    /// Most time that is left to flush telemetry within what the drain may take: at least 50 ms, at most 2 s.
+    #[must_use]
+    pub fn flush_within(&self) -> Duration {
+        self.time_left().clamp(Duration::from_millis(50), Duration::from_secs(2))
+    }
+}
+
+fn listen(address: SocketAddr, key: &'static str) -> Result<TcpListener, StartError> {
+    bind(address).map_err(|error| StartError::Listen { address, key, error })
+}

@@ -1,0 +1,127 @@
+use std::{num::NonZeroUsize, time::Duration};
+
+use super::control::DrainPlan;
+use crate::{
+    config::{self, Config},
+    handler::{Builtin, ExecCommand, InvalidExecCommand, Kind, KindOptions},
+    model::{DeadlinePolicy, FailureCode, WhenFull},
+    pool::{Pool, Settings},
+};
+
+/// What the pool waits beyond the time that a program has to end: `exec` forces its process itself, and must be seen to
+/// have done so.
+const EXEC_SLACK: Duration = Duration::from_millis(500);
+
+/// Why the pools could not be built. Configurations that were checked do not get here.
+#[derive(Debug, thiserror::Error)]
+pub enum AssembleError {
+    /// A program cannot be run as configured.
+    #[error("kind {kind:?}: {error}")]
+    Exec {
+        /// Name of the kind.
+        kind: String,
+        /// What is wrong.
+        error: InvalidExecCommand,
+    },
+}
+
+pub(super) fn pools(config: &Config) -> Result<Vec<Pool>, AssembleError> {
+    config.pools.iter().map(|pool| build(config, pool)).collect()
+}
+
+pub(super) fn deadline_policy(deadline: &config::Deadline) -> DeadlinePolicy {
+    let config::Deadline { default, max, reply_margin } = *deadline;
+    DeadlinePolicy { default, max, reply_margin }
+}
+
+pub(super) fn drain_plan(drain: &config::Drain) -> DrainPlan {
+    let config::Drain { notice, finish, kill } = *drain;
+    DrainPlan { notice, finish, kill }
+}
+
+/// The most output that a result of any kind may hold.
+pub(super) fn largest_output(config: &Config) -> usize {
+    let kinds = config.kinds.iter().map(|kind| kind.max_output);
+    kinds.chain([config.server.max_output]).max().unwrap_or(config.server.max_output)
+}
+
+fn build(config: &Config, pool: &config::Pool) -> Result<Pool, AssembleError> {
+    let config::Pool { name, workers, queue, when_full, cancel_grace, max_stuck, tenant_share } = pool;
+    let config::Queue { jobs, bytes, waiting } = queue;
+    let settings = Settings {
+        workers: NonZeroUsize::new(*workers).unwrap_or(NonZeroUsize::MIN),
+        queue_jobs: *jobs,
+        queue_bytes: *bytes,
+        queue_waiting: *waiting,
+        when_full: match when_full {
+            config::WhenFull::Reject => WhenFull::Reject,
+            config::WhenFull::Wait => WhenFull::Wait,
+            config::WhenFull::Shed => WhenFull::Shed,
+        },
+        tenant_share: *tenant_share,
+        cancel_grace: *cancel_grace,
+        max_stuck: *max_stuck,
+        max_payload: config.server.max_payload,
+        max_output: config.server.max_output,
+        deadline: deadline_policy(&config.deadline),
+        homes: config.server.threads,
+    };
+    let mut builder = Pool::builder(name.as_str()).settings(settings);
+    for served in config.kinds.iter().filter(|kind| kind.pool == *name) {
+        builder = builder.kind(kind(served)?);
+    }
+    Ok(builder.build())
+}
+
+fn kind(kind: &config::Kind) -> Result<Kind, AssembleError> {
+    let config::Kind { name, pool: _, handler, run_timeout, max_output, idempotent } = kind;
+    let mut options = KindOptions {
+        run_timeout: *run_timeout,
+        max_output: Some(*max_output),
+        idempotent: *idempotent,
+        cancel_grace: None,
+    };
+    match handler {
+        config::Handler::Builtin(builtin) => Ok(self::builtin(*builtin).kind(name, options)),
+        config::Handler::Exec(exec) => {
+            options.cancel_grace = Some(exec.kill_grace + EXEC_SLACK);
+            let kind = command(exec).kind(name.as_str());
+            let kind = kind.map_err(|error| AssembleError::Exec { kind: name.clone(), error })?;
+            Ok(kind.options(options))
+        }
+    }
+}
+
+fn builtin(builtin: config::Builtin) -> Builtin {
+    match builtin {
+        config::Builtin::Echo => Builtin::Echo,
+        config::Builtin::Sha256 => Builtin::Sha256,
+        config::Builtin::Sleep => Builtin::Sleep,
+        config::Builtin::Gzip => Builtin::Gzip,
+    }
+}
+
+fn command(exec: &config::Exec) -> ExecCommand {
+    let config::Exec { program, args, env, exit_codes, stderr_tail, kill_grace } = exec;
+    let mut command = ExecCommand::new(program, args);
+    command.env = env.iter().cloned().collect();
+    command.exit_codes = exit_codes.iter().map(|(code, status)| (*code, failure_code(*status))).collect();
+    command.stderr_tail = *stderr_tail;
+    command.kill_grace = *kill_grace;
+    command
+}
+
+fn failure_code(status: config::ExitStatus) -> FailureCode {
+    match status {
+        config::ExitStatus::InvalidArgument => FailureCode::InvalidArgument,
+        config::ExitStatus::NotFound => FailureCode::NotFound,
+        config::ExitStatus::AlreadyExists => FailureCode::AlreadyExists,
+        config::ExitStatus::PermissionDenied => FailureCode::PermissionDenied,
+        config::ExitStatus::FailedPrecondition => FailureCode::FailedPrecondition,
+        config::ExitStatus::OutOfRange => FailureCode::OutOfRange,
+        config::ExitStatus::Unimplemented => FailureCode::Unimplemented,
+        config::ExitStatus::Unavailable => FailureCode::Unavailable,
+        config::ExitStatus::DataLoss => FailureCode::DataLoss,
+        config::ExitStatus::Unknown => FailureCode::Unknown,
+    }
+}

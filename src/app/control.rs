@@ -1,0 +1,141 @@
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    phase::{Phase, PhaseCell},
+    pool::{Pool, PoolStats, Pools},
+    rpc::{DrainControl, DrainProgress},
+};
+
+/// Times of the drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DrainPlan {
+    /// NOT_SERVING, but still accepting.
+    pub(super) notice: Duration,
+    /// Refusing new jobs, finishing what is there.
+    pub(super) finish: Duration,
+    /// Stopping what still runs.
+    pub(super) kill: Duration,
+}
+
+/// Starts and hurries the drain. Clones share it.
+#[derive(Clone)]
+pub struct Control(Arc<Inner>);
+
+struct Inner {
+    pools: Pools,
+    phase: PhaseCell,
+    plan: DrainPlan,
+    drain: CancellationToken,
+    hurry: CancellationToken,
+    begin: OnceLock<Begin>,
+}
+
+/// What held when the drain began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begin {
+    pub(super) at: Instant,
+    /// Jobs that had ended.
+    ended: u64,
+}
+
+impl Control {
+    pub(super) fn new(pools: Pools, phase: PhaseCell, plan: DrainPlan) -> Self {
+        let tokens = (CancellationToken::new(), CancellationToken::new());
+        Self(Arc::new(Inner { pools, phase, plan, drain: tokens.0, hurry: tokens.1, begin: OnceLock::new() }))
+    }
+
+    /// Starts the drain. Doing it again does nothing.
+    pub fn drain(&self) {
+        self.begin();
+        self.0.phase.advance(Phase::Draining);
+        self.0.drain.cancel();
+    }
+
+    /// Goes straight to stopping what runs, drain begun or not.
+    pub fn kill(&self) {
+        self.drain();
+        self.0.hurry.cancel();
+    }
+
+    /// The pools that are served.
+    #[must_use]
+    pub fn pools(&self) -> &Pools {
+        &self.0.pools
+    }
+
+    pub(super) fn phase(&self) -> &PhaseCell {
+        &self.0.phase
+    }
+
+    pub(super) fn plan(&self) -> DrainPlan {
+        self.0.plan
+    }
+
+    pub(super) fn as_drain_control(&self) -> Arc<dyn DrainControl> {
+        Arc::new(self.clone())
+    }
+
+    pub(super) async fn asked(&self) {
+        self.0.drain.cancelled().await;
+    }
+
+    /// Waits for `future` until `end`, or until somebody is in a hurry. Returns whether it ended.
+    pub(super) async fn within(&self, end: Instant, future: impl Future<Output = ()>) -> bool {
+        tokio::select! {
+            biased;
+            () = future => true,
+            () = tokio::time::sleep_until(end) => false,
+            () = self.0.hurry.cancelled() => false,
+        }
+    }
+
+    pub(super) fn begin(&self) -> Begin {
+        *self.0.begin.get_or_init(|| Begin { at: Instant::now(), ended: ended(&self.stats()) })
+    }
+
+    pub(super) fn finished(&self) -> u64 {
+        let lost = self.lost();
+        (ended(&self.stats()) - self.begin().ended).saturating_sub(lost)
+    }
+
+    fn lost(&self) -> u64 {
+        self.0.pools.all().iter().map(|pool| pool.report().lost.len() as u64).sum()
+    }
+
+    fn stats(&self) -> Vec<PoolStats> {
+        self.0.pools.all().iter().map(Pool::stats).collect()
+    }
+}
+
+impl DrainControl for Control {
+    fn drain(&self) {
+        Self::drain(self);
+    }
+
+    fn progress(&self) -> DrainProgress {
+        let stats = self.stats();
+        let begin = self.begin();
+        let elapsed = begin.at.elapsed();
+        let lost = self.lost();
+        DrainProgress {
+            phase: self.0.phase.get(),
+            queued: stats.iter().map(|pool| pool.queued).sum(),
+            running: stats.iter().map(|pool| pool.in_flight).sum(),
+            finished: (ended(&stats) - begin.ended).saturating_sub(lost),
+            lost,
+            elapsed,
+            expected: stats.iter().map(|pool| pool.expected_wait).max().unwrap_or_default(),
+            hard_stop: (self.0.plan.notice + self.0.plan.finish).saturating_sub(elapsed),
+        }
+    }
+}
+
+fn ended(stats: &[PoolStats]) -> u64 {
+    stats.iter().map(|pool| pool.counts.ended()).sum()
+}

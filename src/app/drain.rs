@@ -1,0 +1,58 @@
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout_at};
+use tracing::info;
+
+use super::{Control, Receipt};
+use crate::{net::Server, phase::Phase, pool::Pool, task::Tasks};
+
+/// Time for the last answers to leave once nothing runs any more.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// Waits for the order to drain and carries it out.
+///
+/// 1. The phase is Draining: health says NOT_SERVING.
+/// 2. Jobs are still taken for the notice, for load balancers need time to see it.
+/// 3. New jobs are refused.
+/// 4. The listener is closed.
+/// 5. Peers are told to open no more streams.
+/// 6. Queued and running jobs are finished.
+/// 7. What still runs is stopped, and every caller answered.
+/// 8. What is left of the connections is cut.
+pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &Tasks) -> Receipt {
+    control.asked().await;
+    let begin = control.begin().at;
+    let plan = control.plan();
+    info!(notice_ms = plan.notice.as_millis(), finish_ms = plan.finish.as_millis(), "draining");
+    control.within(begin + plan.notice, std::future::pending()).await;
+
+    let pools = control.pools().all();
+    pools.iter().for_each(Pool::drain);
+    public.close_listener();
+    public.go_away();
+    let hard_stop = begin + plan.notice + plan.finish;
+    if !control.within(hard_stop, emptied(pools)).await {
+        control.phase().advance(Phase::Stopping);
+        let end = Instant::now().min(hard_stop) + plan.kill;
+        info!(kill_ms = plan.kill.as_millis(), "stopping what still runs");
+        pools.iter().for_each(Pool::stop);
+        // What does not stop is in the receipt.
+        let _ = timeout_at(end, emptied(pools)).await;
+    }
+
+    let lost = pools.iter().flat_map(|pool| pool.report().lost).collect();
+    control.phase().advance(Phase::Stopped);
+    ops.close_listener();
+    ops.go_away();
+    let cut = Instant::now() + LINGER;
+    let _ = timeout_at(cut, async { tokio::join!(public.ended(), ops.ended()) }).await;
+    public.cut();
+    ops.cut();
+    let _ = timeout_at(cut, tasks.wait()).await;
+    Receipt::new(begin, plan, control.finished(), lost)
+}
+
+async fn emptied(pools: &[Pool]) {
+    join_all(pools.iter().map(Pool::wait)).await;
+}

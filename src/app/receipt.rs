@@ -1,0 +1,65 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::control::DrainPlan;
+use crate::pool::{LostJob, LostWhile};
+
+/// What a drain did, and every accepted job that it could not finish.
+#[derive(Debug, Clone)]
+pub struct Receipt {
+    /// Time that the drain took.
+    pub elapsed: Duration,
+    /// Jobs that ended during the drain as they should.
+    pub finished: u64,
+    /// Jobs that could not be finished.
+    pub lost: Vec<LostJob>,
+    end: Instant,
+}
+
+impl Receipt {
+    pub(super) fn new(begin: Instant, plan: DrainPlan, finished: u64, lost: Vec<LostJob>) -> Self {
+        let end = begin + plan.notice + plan.finish + plan.kill;
+        Self { elapsed: begin.elapsed(), finished, lost, end }
+    }
+
+    /// Whether no job was lost.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.lost.is_empty()
+    }
+
+    /// One line of JSON: `event` (`"drained"`), `elapsed_ms`, `finished`, and `lost`, a list of objects with `job`,
+    /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, or `"running"`).
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let lost: Vec<Value> = self.lost.iter().map(lost_job).collect();
+        json!({
+            "event": "drained",
+            "elapsed_ms": u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX),
+            "finished": self.finished,
+            "lost": lost,
+        })
+        .to_string()
+    }
+
+    /// What is left of the time that the drain may take.
+    pub(super) fn time_left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+}
+
+fn lost_job(lost: &LostJob) -> Value {
+    let LostJob { job, request_id, kind, pool, lost_while } = lost;
+    json!({
+        "job": job.to_string(),
+        "request_id": request_id.as_str(),
+        "kind": &**kind,
+        "pool": &**pool,
+        "while": match lost_while {
+            LostWhile::Queued => "queued",
+            LostWhile::Running => "running",
+        },
+    })
+}
