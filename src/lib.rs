@@ -1,6 +1,7 @@
 //! stub
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod handler;
 pub mod model;
 pub mod net;
