@@ -1,5 +1,9 @@
-//! The program.
+//! The `waterwheel` program: arguments in, exit code out.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    waterwheel::cli::main()
+}

@@ -1,0 +1,110 @@
+//! The command line: one tree of commands, what each prints, and the exit codes.
+//!
+//! Every command is one file with its arguments and one `run`; [`run`] is the only place that names them all.
+//! A command gets a [`console::Console`] to write to and never touches the process's own streams, so that tests run
+//! it against a buffer and a server on a port of their own.
+
+mod call;
+mod completions;
+mod connect;
+mod console;
+mod drain;
+mod exit;
+mod failure;
+#[cfg(test)]
+mod fake;
+mod job;
+mod output;
+mod probe;
+mod session;
+mod stats;
+mod stream;
+mod submit;
+
+use std::process::ExitCode;
+
+use clap::{ColorChoice, Parser, Subcommand};
+
+pub use exit::Exit;
+
+/// The arguments of the program.
+#[derive(Debug, Parser)]
+#[command(
+    name = "waterwheel",
+    version,
+    about = "A gRPC worker pool: bounded queue, bounded workers, deadlines kept, every caller answered once",
+    after_help = exit::TABLE,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// When to colour what is written.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: ColorChoice,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Submit(submit::SubmitArgs),
+    Stream(stream::StreamArgs),
+    Stats(stats::StatsArgs),
+    Drain(drain::DrainArgs),
+    Probe(probe::ProbeArgs),
+    Completions(completions::CompletionsArgs),
+}
+
+/// Parses the process's arguments and runs the command that they name.
+///
+/// Wrong arguments end the process with code 2 and a message; `--help` and `--version` end it with code 0.
+pub fn main() -> ExitCode {
+    run(Cli::parse()).into()
+}
+
+/// Runs one command to its end on the calling thread.
+pub fn run(cli: Cli) -> Exit {
+    let color = cli.color;
+    match cli.command {
+        Command::Submit(args) => {
+            session::client(color, args.format(), async |console| submit::run(args, console).await)
+        }
+        Command::Stream(args) => {
+            session::client(color, args.format(), async |console| stream::run(args, console).await)
+        }
+        Command::Stats(args) => session::client(color, args.format(), async |console| stats::run(args, console).await),
+        Command::Drain(args) => session::client(color, args.format(), async |console| drain::run(args, console).await),
+        Command::Probe(args) => session::client(color, args.format(), async |console| probe::run(args, console).await),
+        Command::Completions(args) => {
+            session::client(color, output::Format::Text, async |console| completions::run(args, console).await)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_tree_of_commands_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example_that_parses() {
+        let root = Cli::command();
+        for command in root.get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let name = command.get_name();
+            let line = help
+                .lines()
+                .skip_while(|line| *line != "Example:")
+                .nth(1)
+                .unwrap_or_else(|| panic!("{name}: the help ends in no example"));
+            assert!(line.trim().starts_with(&format!("waterwheel {name}")), "{name}: {line}");
+        }
+    }
+}

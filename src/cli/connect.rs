@@ -1,0 +1,269 @@
+//! How a command reaches a server: one HTTP/2 connection for one command.
+//!
+//! tonic's own channel stops waiting exactly when `grpc-timeout` is up, so that over any distance its timer beats the
+//! server's answer, which says why. This connection has no timer; [`super::call`] owns the deadline.
+
+use std::{
+    error::Error,
+    fmt, io,
+    path::PathBuf,
+    pin::Pin,
+    str::FromStr,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use clap::Args;
+use http::{HeaderValue, Request, Response, Uri, header::USER_AGENT, uri::Authority};
+use hyper::{
+    body::Incoming,
+    client::conn::http2::{Builder, SendRequest},
+    rt::Executor,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+};
+use tonic::body::Body;
+
+use super::failure::Failure;
+use crate::proto::{admin_service_client::AdminServiceClient, worker_pool_service_client::WorkerPoolServiceClient};
+
+/// Longest wait for a connection.
+pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// The flag that names the server.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerArgs {
+    /// Where the server listens: HOST:PORT, http://HOST:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070")]
+    pub(crate) server: Address,
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// A host and a port.
+    Tcp(Authority),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+/// Why a text is no address.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub(crate) enum AddressError {
+    #[error("TLS is not supported here; pass http://HOST:PORT, or a proxy that speaks TLS")]
+    Tls,
+    #[error("no port; pass HOST:PORT, such as {0}:7070")]
+    NoPort(String),
+    #[error("no path after unix:; pass unix:PATH")]
+    NoPath,
+    #[error("not an address; pass HOST:PORT, http://HOST:PORT or unix:PATH")]
+    Malformed,
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return match path {
+                "" => Err(AddressError::NoPath),
+                path => Ok(Self::Unix(path.into())),
+            };
+        }
+        if text.starts_with("https://") {
+            return Err(AddressError::Tls);
+        }
+        let text = text.strip_prefix("http://").unwrap_or(text);
+        let text = text.strip_suffix('/').unwrap_or(text);
+        let authority = Authority::from_str(text).map_err(|_| AddressError::Malformed)?;
+        if authority.host().is_empty() || text.contains('@') {
+            Err(AddressError::Malformed)
+        } else if authority.port_u16().is_none() {
+            Err(AddressError::NoPort(authority.host().to_owned()))
+        } else {
+            Ok(Self::Tcp(authority))
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(authority) => write!(f, "{authority}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A connection to one server, to be handed to generated clients.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    requests: SendRequest<Body>,
+    origin: Uri,
+}
+
+impl Connection {
+    /// Connects within `patience`.
+    ///
+    /// # Errors
+    /// [`Failure::Unreachable`] with what the operating system said.
+    pub(crate) async fn open(address: &Address, patience: Duration) -> Result<Self, Failure> {
+        let unreachable = |cause: String| Failure::Unreachable { address: address.clone(), cause };
+        let connected = tokio::time::timeout(patience, async {
+            match address {
+                Address::Tcp(authority) => {
+                    let socket = TcpStream::connect(authority.as_str()).await?;
+                    socket.set_nodelay(true)?;
+                    Ok(handshake(socket).await)
+                }
+                Address::Unix(path) => Ok(handshake(UnixStream::connect(path).await?).await),
+            }
+        });
+        let requests = match connected.await {
+            Ok(Ok(Ok(requests))) => requests,
+            Ok(Ok(Err(error))) => return Err(unreachable(root_cause(&error))),
+            Ok(Err(error)) => return Err(unreachable(explain(&error))),
+            Err(_) => {
+                let waited = super::output::setting(patience);
+                return Err(unreachable(format!("no connection within {waited}")));
+            }
+        };
+        let authority = match address {
+            Address::Tcp(authority) => authority.clone(),
+            Address::Unix(_) => Authority::from_static("localhost"),
+        };
+        let origin = Uri::builder()
+            .scheme("http")
+            .authority(authority)
+            .path_and_query("/")
+            .build()
+            .expect("scheme, authority and path make a URI");
+        Ok(Self { requests, origin })
+    }
+
+    /// A client of the service for callers, without limits on the size of messages.
+    pub(crate) fn worker_pool(&self) -> WorkerPoolServiceClient<Self> {
+        WorkerPoolServiceClient::with_origin(self.clone(), self.origin.clone())
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX)
+    }
+
+    /// A client of the service for operators.
+    pub(crate) fn admin(&self) -> AdminServiceClient<Self> {
+        AdminServiceClient::with_origin(self.clone(), self.origin.clone())
+    }
+
+    /// A client of the health service.
+    pub(crate) fn health(&self) -> tonic_health::pb::health_client::HealthClient<Self> {
+        tonic_health::pb::health_client::HealthClient::with_origin(self.clone(), self.origin.clone())
+    }
+}
+
+impl tower::Service<Request<Body>> for Connection {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.requests.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        const AGENT: HeaderValue = HeaderValue::from_static(concat!("waterwheel/", env!("CARGO_PKG_VERSION")));
+        request.headers_mut().insert(USER_AGENT, AGENT);
+        Box::pin(self.requests.send_request(request))
+    }
+}
+
+/// The innermost error, which names what happened rather than where.
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    match innermost.downcast_ref::<io::Error>() {
+        Some(error) => explain(error),
+        None => innermost.to_string(),
+    }
+}
+
+/// An error of the operating system in words, without its number.
+pub(super) fn explain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = match text.split_once(" (os error ") {
+        Some((words, _)) => words,
+        None => &text,
+    };
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+async fn handshake<S>(socket: S) -> Result<SendRequest<Body>, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (requests, connection) = Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(KEEPALIVE)
+        .handshake(TokioIo::new(socket))
+        .await?;
+    // The call that the connection carries reports how it broke.
+    TokioExecutor::new().execute(async move { drop(connection.await) });
+    Ok(requests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Address, AddressError, Connection};
+    use crate::cli::{exit::Exit, fake};
+    use std::time::Duration;
+
+    #[test]
+    fn addresses_are_read_in_every_form() {
+        let cases = [
+            ("127.0.0.1:7070", Ok("127.0.0.1:7070")),
+            ("http://127.0.0.1:7071", Ok("127.0.0.1:7071")),
+            ("http://host.example:80/", Ok("host.example:80")),
+            ("[::1]:7070", Ok("[::1]:7070")),
+            ("unix:/run/ww.sock", Ok("unix:/run/ww.sock")),
+            ("unix:///run/ww.sock", Ok("unix:/run/ww.sock")),
+            ("https://host:1", Err(AddressError::Tls)),
+            ("host", Err(AddressError::NoPort("host".to_owned()))),
+            ("unix:", Err(AddressError::NoPath)),
+            ("", Err(AddressError::Malformed)),
+            (":7070", Err(AddressError::Malformed)),
+            ("user@host:1", Err(AddressError::Malformed)),
+            ("host:1/path", Err(AddressError::Malformed)),
+            ("host:99999", Err(AddressError::NoPort("host".to_owned()))),
+        ];
+        for (text, expected) in cases {
+            let read = text.parse::<Address>().map(|address| address.to_string());
+            assert_eq!(read, expected.map(str::to_owned), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_unreachable_in_words() {
+        let address = fake::closed_address().await;
+        let failure = Connection::open(&address, Duration::from_secs(1)).await.err().unwrap();
+        assert_eq!(failure.exit(), Exit::Unreachable);
+        assert_eq!(
+            anstream::adapter::strip_str(&failure.text()).to_string(),
+            format!(
+                "cannot reach {address}: connection refused\n  help: start one with \"waterwheel dev\", or pass \
+                 --server"
+            )
+        );
+    }
+}

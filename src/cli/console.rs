@@ -1,0 +1,159 @@
+//! Where a command writes: two sinks that know whether a person reads them.
+
+use std::io;
+
+use clap::{
+    ColorChoice,
+    builder::styling::{AnsiColor, Style},
+};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+/// Good news.
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
+/// Something to look at.
+pub(super) const WARN: Style = AnsiColor::Yellow.on_default();
+/// Bad news.
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
+/// A heading.
+pub(super) const STRONG: Style = Style::new().bold();
+/// What matters less.
+pub(super) const FAINT: Style = Style::new().dimmed();
+
+/// The text between the codes of a style. A [`Sink`] without colour takes them out again.
+pub(super) fn paint(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// The standard output and the standard error of one command.
+///
+/// Writes are asynchronous, so that a reader that stalls does not keep Ctrl-C from ending the command.
+pub(crate) struct Console<'a> {
+    /// For what was asked.
+    pub(crate) out: Sink<'a>,
+    /// For everything else: summaries, progress, errors.
+    pub(crate) err: Sink<'a>,
+}
+
+impl Console<'static> {
+    /// The process's own streams.
+    pub(crate) fn standard(choice: ColorChoice) -> Self {
+        Self {
+            out: Sink {
+                writer: Box::new(tokio::io::stdout()),
+                reader: Reader::of(&io::stdout()),
+                styles: Styles::of(choice, &io::stdout()),
+            },
+            err: Sink {
+                writer: Box::new(tokio::io::stderr()),
+                reader: Reader::of(&io::stderr()),
+                styles: Styles::of(choice, &io::stderr()),
+            },
+        }
+    }
+}
+
+/// One stream that a command writes to.
+pub(crate) struct Sink<'a> {
+    writer: Box<dyn AsyncWrite + Send + Unpin + 'a>,
+    reader: Reader,
+    styles: Styles,
+}
+
+impl<'a> Sink<'a> {
+    /// A sink that a program reads: no colour, nothing drawn twice.
+    #[cfg(test)]
+    pub(crate) fn pipe(writer: impl AsyncWrite + Send + Unpin + 'a) -> Self {
+        Self { writer: Box::new(writer), reader: Reader::Program, styles: Styles::Strip }
+    }
+
+    /// A sink that a person reads, without colour.
+    #[cfg(test)]
+    pub(crate) fn terminal(writer: impl AsyncWrite + Send + Unpin + 'a) -> Self {
+        Self { reader: Reader::Person, ..Self::pipe(writer) }
+    }
+
+    /// Whether a person reads this at a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.reader == Reader::Person
+    }
+
+    /// Writes exactly these bytes and flushes.
+    pub(crate) async fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.writer.write_all(bytes).await?;
+        self.writer.flush().await
+    }
+
+    /// Writes text and flushes, without the codes of styles where colour is off.
+    pub(crate) async fn text(&mut self, text: &str) -> io::Result<()> {
+        match self.styles {
+            Styles::Keep => self.bytes(text.as_bytes()).await,
+            Styles::Strip => {
+                let plain = anstream::adapter::strip_str(text).to_string();
+                self.bytes(plain.as_bytes()).await
+            }
+        }
+    }
+
+    /// Writes text and the end of the line, and flushes.
+    pub(crate) async fn line(&mut self, text: &str) -> io::Result<()> {
+        self.text(&format!("{text}\n")).await
+    }
+
+    /// Writes codes that move the cursor, which stay where colour is off. For terminals only.
+    pub(crate) async fn control(&mut self, codes: &str) -> io::Result<()> {
+        self.bytes(codes.as_bytes()).await
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Person,
+    Program,
+}
+
+impl Reader {
+    fn of(stream: &impl io::IsTerminal) -> Self {
+        if stream.is_terminal() { Self::Person } else { Self::Program }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Styles {
+    Keep,
+    Strip,
+}
+
+impl Styles {
+    fn of<S: anstream::stream::RawStream>(choice: ColorChoice, stream: &S) -> Self {
+        let keep = match choice {
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+            ColorChoice::Auto => anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never,
+        };
+        if keep { Self::Keep } else { Self::Strip }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BAD, Sink, Styles, paint};
+
+    #[tokio::test]
+    async fn a_pipe_gets_text_without_styles_and_bytes_as_they_are() {
+        let mut written = Vec::new();
+        let mut sink = Sink::pipe(&mut written);
+        sink.line(&paint(BAD, "no")).await.unwrap();
+        sink.bytes(b"\x1b[1m\0").await.unwrap();
+        drop(sink);
+        assert_eq!(written, b"no\n\x1b[1m\0");
+    }
+
+    #[tokio::test]
+    async fn a_coloured_sink_keeps_styles() {
+        let mut written = Vec::new();
+        let mut sink = Sink { styles: Styles::Keep, ..Sink::terminal(&mut written) };
+        sink.text(&paint(BAD, "no")).await.unwrap();
+        drop(sink);
+        assert!(written.starts_with(b"\x1b["), "{written:?}");
+    }
+}

@@ -1,0 +1,153 @@
+//! `waterwheel drain`.
+
+use clap::Args;
+
+use super::{
+    call::{Call, CallArgs},
+    connect::Address,
+    console::{BAD, Console, GOOD, WARN, paint},
+    exit::Exit,
+    failure::Failure,
+    output::{
+        Format, OutputArgs, countdown, duration, elapsed, rough,
+        views::{self, DrainResponseView},
+    },
+};
+use crate::proto::{DrainRequest, DrainResponse, Phase};
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel drain --watch";
+
+/// Finish what is queued and running, then stop the server.
+///
+/// Asks for the drain at the operator's listener and returns, or with --watch reports until it ends. Leaving does not
+/// stop the drain.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct DrainArgs {
+    /// Report until the drain ends; exit 3 if jobs were lost.
+    #[arg(long)]
+    watch: bool,
+    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
+    ops: Address,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl DrainArgs {
+    pub(super) fn format(&self) -> Format {
+        self.output.output
+    }
+}
+
+pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let format = args.format();
+    let (call, connection) = Call::begin(&args.ops, CallArgs::none()).await?;
+    let request = call.request(DrainRequest {});
+    let mut reports = call.wait(connection.admin().drain(request)).await?.into_inner();
+    let mut watch = Watch::default();
+    loop {
+        match call.wait(reports.message()).await {
+            Ok(Some(report)) => {
+                watch.show(report, format, console).await?;
+                if !args.watch {
+                    return Ok(Exit::Done);
+                }
+            }
+            // The server takes the connection with it when it exits.
+            Ok(None) | Err(Failure::Lost { .. }) => break,
+            Err(failure) => return Err(failure),
+        }
+    }
+    let last = watch.ended()?;
+    if format == Format::Text {
+        console.out.line(&receipt(&last)).await?;
+    }
+    match last.lost {
+        0 => Ok(Exit::Done),
+        _ => Ok(Exit::JobsLost),
+    }
+}
+
+/// What the drain said so far.
+#[derive(Default)]
+struct Watch {
+    last: Option<DrainResponse>,
+    shown: String,
+}
+
+impl Watch {
+    async fn show(&mut self, report: DrainResponse, format: Format, console: &mut Console<'_>) -> Result<(), Failure> {
+        match format {
+            Format::Json => {
+                let line = views::line(&DrainResponseView::from(&report));
+                console.out.line(&line).await?;
+            }
+            Format::Text => {
+                let line = progress(&report);
+                if report.phase() != Phase::Stopped && line != self.shown {
+                    console.out.line(&line).await?;
+                    self.shown = line;
+                }
+            }
+        }
+        self.last = Some(report);
+        Ok(())
+    }
+
+    /// The last report, if it shows that nothing was left to do.
+    fn ended(self) -> Result<DrainResponse, Failure> {
+        let last = self.last.unwrap_or_default();
+        let idle = last.queued == 0 && last.running == 0;
+        let begun = last.phase() != Phase::Unspecified;
+        if last.phase() == Phase::Stopped || (idle && begun) {
+            Ok(last)
+        } else {
+            Err(Failure::DrainUnseen { queued: last.queued, running: last.running })
+        }
+    }
+}
+
+fn progress(report: &DrainResponse) -> String {
+    let phase = match report.phase() {
+        Phase::Draining => paint(WARN, "NOT_SERVING"),
+        Phase::Stopping => paint(BAD, "STOPPING"),
+        phase => phase.as_str_name().trim_start_matches("PHASE_").to_owned(),
+    };
+    let mut line = format!("{phase}  {} queued  {} running", report.queued, report.running);
+    if report.expected.is_some() {
+        let eta = countdown(duration(report.expected.as_ref()));
+        line.push_str(&format!("  eta {eta}"));
+    }
+    if report.hard_stop.is_some() {
+        let stop = countdown(duration(report.hard_stop.as_ref()));
+        line.push_str(&format!("  hard stop {stop}"));
+    }
+    if report.lost > 0 {
+        line.push_str(&format!("  {}", paint(BAD, format!("{} lost", report.lost))));
+    }
+    line
+}
+
+fn receipt(last: &DrainResponse) -> String {
+    let all = last.finished + last.lost;
+    let time = duration(last.elapsed.as_ref());
+    let time = match time.as_secs() {
+        0 => elapsed(time),
+        _ => rough(time),
+    };
+    let lost = format!("lost {}", last.lost);
+    match last.lost {
+        0 => format!("drained {}/{all} in {time}, {}", last.finished, paint(GOOD, lost)),
+        _ => format!(
+            "drained {}/{all} in {time}, {}\n  help: the drain receipt in the server's log names them",
+            last.finished,
+            paint(BAD, lost)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Why a command failed: one line of what, one of what to do, and the exit code.
+
+mod advice;
+mod status;
+
+use std::{io, path::PathBuf, time::Duration};
+
+use serde::Serialize;
+use thiserror::Error;
+use tonic::Status;
+
+use self::status::CallError;
+use super::{
+    connect::{Address, explain, root_cause},
+    console::{BAD, Console, FAINT, STRONG, paint},
+    exit::Exit,
+    output::{Format, setting, views},
+};
+
+/// Why a command failed.
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    /// The payload could not be read.
+    #[error("cannot read {}: {}", path.display(), explain(error))]
+    ReadPayload { path: PathBuf, error: io::Error },
+    /// There is no connection.
+    #[error("cannot reach {address}: {cause}")]
+    Unreachable { address: Address, cause: String },
+    /// The connection broke, or the peer spoke something else.
+    #[error("lost the call to {address}: {cause}; whether the job started is unknown")]
+    Lost { address: Address, cause: String },
+    /// The server ended the call with a status.
+    #[error("{}", .0.what())]
+    Call(Box<CallError>),
+    /// The server did not answer, not even late.
+    #[error("no answer by the deadline of {}; whether the job started is unknown", setting(*deadline))]
+    NoAnswer { deadline: Duration },
+    /// The answer lacks what the contract promises.
+    #[error("the answer of {address} is incomplete: {missing}")]
+    Incomplete { address: Address, missing: &'static str },
+    /// The connection ended while the server still had jobs.
+    #[error("lost sight of the drain with {queued} queued and {running} running")]
+    DrainUnseen { queued: u64, running: u64 },
+    /// The output could not be written.
+    #[error("cannot write the output: {}", explain(.0))]
+    Output(#[from] io::Error),
+    /// The process could not get a runtime.
+    #[error("cannot start: {}", explain(.0))]
+    Runtime(io::Error),
+}
+
+impl Failure {
+    /// The failure that a status tells: one of the server, or one of the way to it.
+    pub(crate) fn of_status(status: Status, address: &Address) -> Self {
+        use std::error::Error;
+        match status.source() {
+            Some(source) => Self::Lost { address: address.clone(), cause: root_cause(source) },
+            None => Self::Call(Box::new(CallError::of(&status))),
+        }
+    }
+
+    /// The code that the process ends with.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::ReadPayload { .. } => Exit::Usage,
+            Self::Unreachable { .. } => Exit::Unreachable,
+            Self::Call(error) => error.exit(),
+            Self::NoAnswer { .. } => Exit::DeadlineExceeded,
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::OutputClosed,
+            Self::Lost { .. }
+            | Self::Incomplete { .. }
+            | Self::DrainUnseen { .. }
+            | Self::Output(_)
+            | Self::Runtime(_) => Exit::Failed,
+        }
+    }
+
+    /// The failure for people, with styles and without a final line end.
+    pub(crate) fn text(&self) -> String {
+        let what = indented(&self.to_string());
+        let mut text = match self {
+            Self::Call(error) => format!("{}  {what}", paint(BAD, error.name())),
+            _ => what,
+        };
+        if let Self::Call(error) = self {
+            for violation in &error.violations {
+                let field = paint(STRONG, &violation.field);
+                text.push_str(&format!("\n  {field}: {}", indented(&violation.description)));
+            }
+        }
+        if let Some(help) = self.help() {
+            text.push_str(&format!("\n  {} {help}", paint(FAINT, "help:")));
+        }
+        text
+    }
+
+    /// The failure for programs, as one line of JSON.
+    pub(crate) fn json(&self) -> String {
+        let call = match self {
+            Self::Call(error) => Some(&**error),
+            _ => None,
+        };
+        views::line(&ErrorLine {
+            error: ErrorView { message: self.to_string(), help: self.help(), exit_code: self.exit().code(), call },
+        })
+    }
+
+    /// What to do about it.
+    fn help(&self) -> Option<String> {
+        let help = match self {
+            Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
+            Self::Unreachable { .. } => "start one with \"waterwheel dev\", or pass --server",
+            Self::Lost { .. } => "check that a waterwheel listens there, and its log",
+            Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",
+            Self::Incomplete { .. } => "use a client of the same version as the server",
+            Self::DrainUnseen { .. } => "the drain receipt in the server's log names what was lost",
+            Self::Call(error) => return error.help(),
+            Self::Output(_) | Self::Runtime(_) => return None,
+        };
+        Some(help.to_owned())
+    }
+}
+
+/// Writes the failure where it belongs and returns the code to end with. A reader that went away is told nothing.
+pub(super) async fn report(failure: &Failure, format: Format, console: &mut Console<'_>) -> Exit {
+    let exit = failure.exit();
+    if exit != Exit::OutputClosed {
+        let line = match format {
+            Format::Text => failure.text(),
+            Format::Json => failure.json(),
+        };
+        // Nowhere is left to report that the report could not be written; the exit code still tells.
+        drop(console.err.line(&line).await);
+    }
+    exit
+}
+
+#[derive(Serialize)]
+struct ErrorLine<'a> {
+    error: ErrorView<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorView<'a> {
+    message: String,
+    help: Option<String>,
+    exit_code: u8,
+    #[serde(flatten)]
+    call: Option<&'a CallError>,
+}
+
+/// Further lines of a text stand below its first.
+fn indented(text: &str) -> String {
+    text.trim_end().replace('\n', "\n    ")
+}
+
+#[cfg(test)]
+mod tests;

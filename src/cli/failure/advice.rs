@@ -1,0 +1,218 @@
+//! The words for each reason of the service: what happened, and what to do.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::status::{CallError, Execution};
+use crate::cli::output::{exact, plain, rough, setting};
+
+/// Why the service refused or failed a job, from `google.rpc.ErrorInfo`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    QueueFull,
+    DeadlineUnreachable,
+    Shed,
+    QuotaExceeded,
+    Draining,
+    DrainKilled,
+    ExpiredInQueue,
+    RunTimeout,
+    HandlerFailed,
+    HandlerPanicked,
+    WorkerCrashed,
+    UnknownKind,
+    InvalidField,
+    PayloadTooLarge,
+    OutputTooLarge,
+    NotFound,
+    /// A reason that this client does not know.
+    Other(String),
+}
+
+const NAMES: [(&str, Reason); 16] = [
+    ("QUEUE_FULL", Reason::QueueFull),
+    ("DEADLINE_UNREACHABLE", Reason::DeadlineUnreachable),
+    ("SHED", Reason::Shed),
+    ("QUOTA_EXCEEDED", Reason::QuotaExceeded),
+    ("DRAINING", Reason::Draining),
+    ("DRAIN_KILLED", Reason::DrainKilled),
+    ("EXPIRED_IN_QUEUE", Reason::ExpiredInQueue),
+    ("RUN_TIMEOUT", Reason::RunTimeout),
+    ("HANDLER_FAILED", Reason::HandlerFailed),
+    ("HANDLER_PANICKED", Reason::HandlerPanicked),
+    ("WORKER_CRASHED", Reason::WorkerCrashed),
+    ("UNKNOWN_KIND", Reason::UnknownKind),
+    ("INVALID_FIELD", Reason::InvalidField),
+    ("PAYLOAD_TOO_LARGE", Reason::PayloadTooLarge),
+    ("OUTPUT_TOO_LARGE", Reason::OutputTooLarge),
+    ("NOT_FOUND", Reason::NotFound),
+];
+
+impl Reason {
+    /// The reason of this name.
+    pub(super) fn of(name: &str) -> Self {
+        NAMES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map_or_else(|| Self::Other(plain(name)), |(_, reason)| reason.clone())
+    }
+
+    /// The name on the wire.
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Self::Other(name) => name,
+            known => NAMES
+                .iter()
+                .find(|(_, reason)| reason == known)
+                .map(|(name, _)| *name)
+                .expect("every known reason is in the table"),
+        }
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl CallError {
+    /// What happened, with whether the job had started where the server said so.
+    pub(super) fn what(&self) -> String {
+        let what = self.happening().unwrap_or_else(|| self.message.clone());
+        let started = match (&self.reason, self.execution) {
+            // Without a job there is nothing to say.
+            (None | Some(Reason::NotFound), _) => "",
+            (_, Execution::NotStarted) => "; the job did not start",
+            (Some(reason), Execution::Started) if reason.tells_the_start() => "",
+            (_, Execution::Started) => "; the job had started",
+            (_, Execution::Unknown) => "; whether the job started is unknown",
+        };
+        format!("{}{started}", what.trim_end())
+    }
+
+    /// What happened where figures say it better than the server's message.
+    fn happening(&self) -> Option<String> {
+        let pool = self.fact("pool");
+        match self.reason.as_ref()? {
+            Reason::DeadlineUnreachable => {
+                let expected = rough(self.milliseconds("expected_wait_ms")?);
+                let budget = rough(self.milliseconds("budget_ms")?);
+                Some(format!("expected {expected}, {budget} left"))
+            }
+            Reason::QueueFull => Some(format!("the queue of pool {} is full", pool?)),
+            Reason::Shed => Some("evicted from the queue for a more important job".to_owned()),
+            Reason::Draining => Some("the server is draining".to_owned()),
+            Reason::DrainKilled => {
+                let run = exact(self.milliseconds("run_ms")?);
+                Some(format!("stopped by the drain after it ran {run}"))
+            }
+            Reason::ExpiredInQueue => {
+                let queue = exact(self.milliseconds("queue_ms")?);
+                Some(format!("its time was up after {queue} in the queue"))
+            }
+            Reason::RunTimeout => {
+                let run = exact(self.milliseconds("run_ms")?);
+                Some(format!("its time was up after it ran {run}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// What to do about it, where something can be done.
+    pub(super) fn help(&self) -> Option<String> {
+        let Some(reason) = &self.reason else {
+            return self.retry();
+        };
+        let help = match reason {
+            Reason::QueueFull => self.retry_or("pass --when-full wait"),
+            Reason::DeadlineUnreachable => match self.milliseconds("expected_wait_ms") {
+                Some(expected) => format!("--deadline {}", setting(enough(expected))),
+                None => self.retry_or("pass a longer --deadline"),
+            },
+            Reason::Shed => self.retry_or("pass a higher --criticality"),
+            Reason::QuotaExceeded => self.retry().unwrap_or_else(|| "send less for this tenant".to_owned()),
+            Reason::Draining => "send it to another server, or here after the restart".to_owned(),
+            Reason::DrainKilled => "send it again if the work may run twice".to_owned(),
+            Reason::ExpiredInQueue => {
+                "pass a longer --deadline or --queue-timeout; \"waterwheel stats\" shows the wait".to_owned()
+            }
+            Reason::RunTimeout => "pass a longer --deadline or --run-timeout".to_owned(),
+            Reason::HandlerFailed => self.log("correct the payload, or"),
+            Reason::HandlerPanicked | Reason::WorkerCrashed => self.log("the handler has a bug:"),
+            Reason::UnknownKind => "\"waterwheel stats\" lists the kinds".to_owned(),
+            Reason::InvalidField => "correct the fields and send it again".to_owned(),
+            Reason::PayloadTooLarge => "send less, or raise server.max_payload in the server's config".to_owned(),
+            Reason::OutputTooLarge => "ask for less, or raise the limit in the server's config".to_owned(),
+            Reason::NotFound => "\"waterwheel stats\" lists the pools".to_owned(),
+            Reason::Other(_) => return self.retry(),
+        };
+        Some(help)
+    }
+
+    fn retry(&self) -> Option<String> {
+        self.retry_after.map(|delay| format!("try again in {}", rough(delay)))
+    }
+
+    fn retry_or(&self, otherwise: &str) -> String {
+        match self.retry() {
+            Some(retry) => format!("{retry}, or {otherwise}"),
+            None => otherwise.to_owned(),
+        }
+    }
+
+    fn log(&self, before: &str) -> String {
+        match self.fact("job") {
+            Some(job) => format!("{before} look for job {job} in the server's log"),
+            None => format!("{before} look into the server's log"),
+        }
+    }
+}
+
+impl Reason {
+    /// Whether the words for it say by themselves that the job had started.
+    fn tells_the_start(&self) -> bool {
+        matches!(
+            self,
+            Self::DrainKilled
+                | Self::RunTimeout
+                | Self::HandlerFailed
+                | Self::HandlerPanicked
+                | Self::WorkerCrashed
+                | Self::OutputTooLarge
+        )
+    }
+}
+
+/// A deadline that leaves a twentieth of room, rounded up to two digits.
+fn enough(expected: Duration) -> Duration {
+    let ms = (expected.as_secs_f64() * 1e3 * 1.05).max(1.0);
+    let step = 10f64.powi(ms.log10().floor() as i32 - 1).max(1.0);
+    // Without the small part, 1600.0000001 ms would round up to 1.7 s.
+    Duration::from_millis(((ms / step - 1e-6).ceil() * step) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{NAMES, Reason, enough};
+
+    #[test]
+    fn every_reason_is_found_by_its_name() {
+        for (name, reason) in &NAMES {
+            assert_eq!(Reason::of(name), *reason);
+            assert_eq!(reason.as_str(), *name);
+        }
+        assert_eq!(Reason::of("NEW\x07").as_str(), "NEW\u{fffd}");
+    }
+
+    #[test]
+    fn enough_is_a_little_more_in_two_digits() {
+        let cases = [(0, 1), (3, 4), (15, 16), (120, 130), (1500, 1600), (1503, 1600), (95_238, 100_000)];
+        for (expected, deadline) in cases {
+            assert_eq!(enough(Duration::from_millis(expected)), Duration::from_millis(deadline), "{expected} ms");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A failed call, decoded from its status and the details that it carries.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use serde::{Serialize, Serializer};
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::advice::Reason;
+use crate::cli::{exit::Exit, output::plain};
+
+/// A call that the server ended with an error.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct CallError {
+    #[serde(serialize_with = "code_by_name")]
+    pub(super) code: Code,
+    #[serde(rename = "status_message")]
+    pub(super) message: String,
+    pub(super) reason: Option<Reason>,
+    pub(super) execution: Execution,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) metadata: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_seconds")]
+    pub(super) retry_after: Option<Duration>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) violations: Vec<Violation>,
+}
+
+/// What is wrong with one field of the request.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Violation {
+    pub(super) field: String,
+    pub(super) description: String,
+}
+
+/// Whether the job had started when the call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum Execution {
+    /// It had not: sending it again is safe.
+    NotStarted,
+    /// It had.
+    Started,
+    /// The server could not tell, or did not.
+    Unknown,
+}
+
+impl CallError {
+    /// Reads the status and its details; details that are not of this contract are left out.
+    pub(super) fn of(status: &Status) -> Self {
+        let details = status.get_error_details();
+        let (reason, metadata) = match details.error_info() {
+            Some(info) => (Some(Reason::of(&info.reason)), tidy(&info.metadata)),
+            None => (None, BTreeMap::new()),
+        };
+        let execution = match metadata.get("execution").map(String::as_str) {
+            Some("NOT_STARTED") => Execution::NotStarted,
+            Some("STARTED") => Execution::Started,
+            _ => Execution::Unknown,
+        };
+        let violations = details.bad_request().map_or_else(Vec::new, |request| {
+            let violation = |it: &tonic_types::FieldViolation| Violation {
+                field: plain(&it.field),
+                description: plain(&it.description),
+            };
+            request.field_violations.iter().map(violation).collect()
+        });
+        Self {
+            code: status.code(),
+            message: plain(status.message()),
+            reason,
+            execution,
+            metadata,
+            retry_after: details.retry_info().and_then(|it| it.retry_delay),
+            violations,
+        }
+    }
+
+    /// The reason, or the code where the server gave none.
+    pub(super) fn name(&self) -> &str {
+        self.reason.as_ref().map_or_else(|| code_name(self.code), Reason::as_str)
+    }
+
+    /// The code that the process ends with.
+    pub(super) fn exit(&self) -> Exit {
+        match (self.code, self.execution) {
+            (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
+            (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
+            (_, Execution::NotStarted) => Exit::Refused,
+            _ => Exit::Failed,
+        }
+    }
+
+    /// A text that the server gave beside the reason.
+    pub(super) fn fact(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str).filter(|it| !it.is_empty())
+    }
+
+    /// A number of milliseconds that the server gave beside the reason.
+    pub(super) fn milliseconds(&self, key: &str) -> Option<Duration> {
+        let ms: f64 = self.fact(key)?.parse().ok()?;
+        Duration::try_from_secs_f64(ms / 1e3).ok()
+    }
+}
+
+/// The name of a code as the gRPC specification spells it.
+pub(super) fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+fn tidy(metadata: &HashMap<String, String>) -> BTreeMap<String, String> {
+    metadata.iter().map(|(key, value)| (plain(key), plain(value))).collect()
+}
+
+fn code_by_name<S: Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(code_name(*code))
+}
+
+fn as_seconds<S: Serializer>(delay: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match delay {
+        Some(delay) => serializer.collect_str(&format_args!("{:.3}s", delay.as_secs_f64())),
+        None => serializer.serialize_none(),
+    }
+}

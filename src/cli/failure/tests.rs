@@ -1,0 +1,261 @@
+use std::{collections::HashMap, time::Duration};
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::Failure;
+use crate::cli::{connect::Address, exit::Exit};
+
+struct Case {
+    code: Code,
+    reason: &'static str,
+    facts: &'static [(&'static str, &'static str)],
+    retry: Option<u64>,
+    text: &'static str,
+    exit: Exit,
+}
+
+fn address() -> Address {
+    "127.0.0.1:7070".parse().unwrap()
+}
+
+fn failure(case: &Case) -> Failure {
+    let facts: HashMap<_, _> = case.facts.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    let mut details = ErrorDetails::with_error_info(case.reason, "waterwheel.dev", facts);
+    if let Some(ms) = case.retry {
+        details.set_retry_info(Some(Duration::from_millis(ms)));
+    }
+    let status = Status::with_error_details(case.code, "what the server says", details);
+    Failure::of_status(status, &address())
+}
+
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+const NOT_STARTED: (&str, &str) = ("execution", "NOT_STARTED");
+const STARTED: (&str, &str) = ("execution", "STARTED");
+
+const CASES: [Case; 16] = [
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "QUEUE_FULL",
+        facts: &[NOT_STARTED, ("pool", "cpu")],
+        retry: Some(500),
+        text: "QUEUE_FULL  the queue of pool cpu is full; the job did not start\n  \
+               help: try again in 500ms, or pass --when-full wait",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "DEADLINE_UNREACHABLE",
+        facts: &[NOT_STARTED, ("expected_wait_ms", "1503"), ("budget_ms", "1000")],
+        retry: Some(500),
+        text: "DEADLINE_UNREACHABLE  expected 1.5s, 1.0s left; the job did not start\n  \
+               help: --deadline 1.6s",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "SHED",
+        facts: &[NOT_STARTED],
+        retry: Some(1500),
+        text: "SHED  evicted from the queue for a more important job; the job did not start\n  \
+               help: try again in 1.5s, or pass a higher --criticality",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "QUOTA_EXCEEDED",
+        facts: &[NOT_STARTED],
+        retry: None,
+        text: "QUOTA_EXCEEDED  what the server says; the job did not start\n  \
+               help: send less for this tenant",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::Unavailable,
+        reason: "DRAINING",
+        facts: &[NOT_STARTED],
+        retry: None,
+        text: "DRAINING  the server is draining; the job did not start\n  \
+               help: send it to another server, or here after the restart",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::Aborted,
+        reason: "DRAIN_KILLED",
+        facts: &[STARTED, ("run_ms", "750.4")],
+        retry: None,
+        text: "DRAIN_KILLED  stopped by the drain after it ran 750ms\n  \
+               help: send it again if the work may run twice",
+        exit: Exit::Failed,
+    },
+    Case {
+        code: Code::DeadlineExceeded,
+        reason: "EXPIRED_IN_QUEUE",
+        facts: &[NOT_STARTED, ("queue_ms", "990")],
+        retry: None,
+        text: "EXPIRED_IN_QUEUE  its time was up after 990ms in the queue; the job did not start\n  \
+               help: pass a longer --deadline or --queue-timeout; \"waterwheel stats\" shows the wait",
+        exit: Exit::DeadlineExceeded,
+    },
+    Case {
+        code: Code::DeadlineExceeded,
+        reason: "RUN_TIMEOUT",
+        facts: &[STARTED, ("run_ms", "990")],
+        retry: None,
+        text: "RUN_TIMEOUT  its time was up after it ran 990ms\n  \
+               help: pass a longer --deadline or --run-timeout",
+        exit: Exit::DeadlineExceeded,
+    },
+    Case {
+        code: Code::FailedPrecondition,
+        reason: "HANDLER_FAILED",
+        facts: &[STARTED, ("job", "j1")],
+        retry: None,
+        text: "HANDLER_FAILED  what the server says\n  \
+               help: correct the payload, or look for job j1 in the server's log",
+        exit: Exit::Failed,
+    },
+    Case {
+        code: Code::Internal,
+        reason: "HANDLER_PANICKED",
+        facts: &[STARTED, ("job", "j1")],
+        retry: None,
+        text: "HANDLER_PANICKED  what the server says\n  \
+               help: the handler has a bug: look for job j1 in the server's log",
+        exit: Exit::Failed,
+    },
+    Case {
+        code: Code::Internal,
+        reason: "WORKER_CRASHED",
+        facts: &[("execution", "UNKNOWN")],
+        retry: None,
+        text: "WORKER_CRASHED  what the server says; whether the job started is unknown\n  \
+               help: the handler has a bug: look into the server's log",
+        exit: Exit::Failed,
+    },
+    Case {
+        code: Code::InvalidArgument,
+        reason: "UNKNOWN_KIND",
+        facts: &[NOT_STARTED],
+        retry: None,
+        text: "UNKNOWN_KIND  what the server says; the job did not start\n  \
+               help: \"waterwheel stats\" lists the kinds",
+        exit: Exit::Usage,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "PAYLOAD_TOO_LARGE",
+        facts: &[NOT_STARTED],
+        retry: None,
+        text: "PAYLOAD_TOO_LARGE  what the server says; the job did not start\n  \
+               help: send less, or raise server.max_payload in the server's config",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "OUTPUT_TOO_LARGE",
+        facts: &[STARTED],
+        retry: None,
+        text: "OUTPUT_TOO_LARGE  what the server says\n  \
+               help: ask for less, or raise the limit in the server's config",
+        exit: Exit::Failed,
+    },
+    Case {
+        code: Code::NotFound,
+        reason: "NOT_FOUND",
+        facts: &[],
+        retry: None,
+        text: "NOT_FOUND  what the server says\n  help: \"waterwheel stats\" lists the pools",
+        exit: Exit::Usage,
+    },
+    Case {
+        code: Code::Unavailable,
+        reason: "SOMETHING_NEW",
+        facts: &[NOT_STARTED],
+        retry: Some(2000),
+        text: "SOMETHING_NEW  what the server says; the job did not start\n  \
+               help: try again in 2.0s",
+        exit: Exit::Refused,
+    },
+];
+
+#[test]
+fn each_reason_has_its_words_and_its_code() {
+    for case in &CASES {
+        let failure = failure(case);
+        assert_eq!(plain(&failure.text()), case.text);
+        assert_eq!(failure.exit(), case.exit, "{}", case.reason);
+    }
+}
+
+#[test]
+fn figures_that_are_missing_leave_the_servers_words() {
+    let bare = |reason| Case {
+        code: Code::DeadlineExceeded,
+        reason,
+        facts: &[],
+        retry: None,
+        text: "",
+        exit: Exit::DeadlineExceeded,
+    };
+    for reason in ["DEADLINE_UNREACHABLE", "RUN_TIMEOUT", "EXPIRED_IN_QUEUE"] {
+        let text = plain(&failure(&bare(reason)).text());
+        assert!(text.starts_with(&format!("{reason}  what the server says; whether")), "{text}");
+    }
+}
+
+#[test]
+fn violations_are_listed_by_field() {
+    let mut details = ErrorDetails::with_error_info(
+        "INVALID_FIELD",
+        "waterwheel.dev",
+        [("execution".to_owned(), "NOT_STARTED".to_owned())],
+    );
+    details.add_bad_request_violation("job.tenant", "is 200 bytes long; at most 128");
+    details.add_bad_request_violation("job.labels", "has 17 entries; at most 16");
+    let status = Status::with_error_details(Code::InvalidArgument, "two fields", details);
+    let failure = Failure::of_status(status, &address());
+    assert_eq!(
+        plain(&failure.text()),
+        "INVALID_FIELD  two fields; the job did not start\n  \
+         job.tenant: is 200 bytes long; at most 128\n  \
+         job.labels: has 17 entries; at most 16\n  \
+         help: correct the fields and send it again"
+    );
+    assert_eq!(failure.exit(), Exit::Usage);
+}
+
+#[test]
+fn a_status_without_details_shows_its_code() {
+    let failure = Failure::of_status(Status::permission_denied("not you"), &address());
+    assert_eq!(plain(&failure.text()), "PERMISSION_DENIED  not you");
+    assert_eq!(failure.exit(), Exit::Failed);
+}
+
+#[test]
+fn further_lines_of_a_message_are_indented_and_harmless() {
+    let failure = Failure::of_status(Status::internal("exit code 2\nx\x1b[2J\n"), &address());
+    assert_eq!(plain(&failure.text()), "INTERNAL  exit code 2\n    x\u{fffd}[2J");
+}
+
+#[test]
+fn json_has_what_a_program_needs() {
+    let value: serde_json::Value = serde_json::from_str(&failure(&CASES[0]).json()).unwrap();
+    assert_eq!(
+        value,
+        serde_json::json!({ "error": {
+            "message": "the queue of pool cpu is full; the job did not start",
+            "help": "try again in 500ms, or pass --when-full wait",
+            "exit_code": 4,
+            "code": "RESOURCE_EXHAUSTED",
+            "status_message": "what the server says",
+            "reason": "QUEUE_FULL",
+            "execution": "NOT_STARTED",
+            "metadata": { "execution": "NOT_STARTED", "pool": "cpu" },
+            "retry_after": "0.500s",
+        }})
+    );
+}

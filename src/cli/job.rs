@@ -1,0 +1,226 @@
+//! The flags that describe a job.
+
+use std::{collections::HashMap, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use tokio::io::AsyncReadExt;
+
+use super::failure::Failure;
+use crate::proto::{self, Job};
+
+/// The job to run.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Kind of the job: which handler runs it.
+    kind: String,
+    /// Payload, as it stands [default: empty].
+    #[arg(conflicts_with = "file")]
+    payload: Option<String>,
+    /// Read the payload from a file, or from standard input with "-".
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Media type of the payload, for the handler.
+    #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
+    content_type: String,
+    /// Stop the job after it has run this long.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    run_timeout: Option<Duration>,
+    /// Give the job up after it has waited in the queue this long.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    queue_timeout: Option<Duration>,
+    /// How important the job is [default: critical].
+    #[arg(long, value_name = "CLASS")]
+    criticality: Option<Criticality>,
+    /// Who the work is for.
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    tenant: String,
+    /// Run jobs with the same key one at a time, in order.
+    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
+    ordering_key: String,
+    /// What to do when the pool is full [default: the pool's own policy].
+    #[arg(long, value_name = "POLICY")]
+    when_full: Option<WhenFull>,
+    /// A fact for the handler; may be given many times.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+}
+
+/// How important a job is, from the least to the most.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Criticality {
+    /// Batch work that may be dropped at any time.
+    Sheddable,
+    /// Work whose loss is tolerable now and then.
+    SheddablePlus,
+    /// Work that a user waits for.
+    Critical,
+    /// Work whose loss is an outage.
+    CriticalPlus,
+}
+
+/// What happens to a job that arrives at a full pool.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum WhenFull {
+    /// Refuse at once.
+    Reject,
+    /// Wait for room until the deadline.
+    Wait,
+    /// Evict a less important job, else refuse.
+    Shed,
+}
+
+impl JobArgs {
+    /// The job, with its payload read.
+    ///
+    /// # Errors
+    /// [`Failure::ReadPayload`].
+    pub(crate) async fn into_job(self) -> Result<Job, Failure> {
+        let Self {
+            kind,
+            payload,
+            file,
+            content_type,
+            run_timeout,
+            queue_timeout,
+            criticality,
+            tenant,
+            ordering_key,
+            when_full,
+            labels,
+        } = self;
+        let payload = match file {
+            Some(path) => read(path).await?,
+            None => payload.unwrap_or_default().into_bytes(),
+        };
+        Ok(Job {
+            kind,
+            payload: payload.into(),
+            content_type,
+            run_timeout: run_timeout.map(message),
+            queue_timeout: queue_timeout.map(message),
+            criticality: criticality.map_or(proto::Criticality::Unspecified, Into::into) as i32,
+            tenant,
+            ordering_key,
+            when_full: when_full.map_or(proto::WhenFull::Unspecified, Into::into) as i32,
+            labels: HashMap::from_iter(labels),
+        })
+    }
+}
+
+impl From<Criticality> for proto::Criticality {
+    fn from(criticality: Criticality) -> Self {
+        match criticality {
+            Criticality::Sheddable => Self::Sheddable,
+            Criticality::SheddablePlus => Self::SheddablePlus,
+            Criticality::Critical => Self::Critical,
+            Criticality::CriticalPlus => Self::CriticalPlus,
+        }
+    }
+}
+
+impl From<WhenFull> for proto::WhenFull {
+    fn from(when_full: WhenFull) -> Self {
+        match when_full {
+            WhenFull::Reject => Self::Reject,
+            WhenFull::Wait => Self::Wait,
+            WhenFull::Shed => Self::Shed,
+        }
+    }
+}
+
+async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {
+    let read = if path.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        tokio::io::stdin().read_to_end(&mut bytes).await.map(|_| bytes)
+    } else {
+        tokio::fs::read(&path).await
+    };
+    read.map_err(|error| Failure::ReadPayload { path, error })
+}
+
+/// The longest durations that a message holds stand for longer ones.
+fn message(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration { seconds: 315_576_000_000, nanos: 0 })
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("pass KEY=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::JobArgs;
+    use crate::{
+        cli::exit::Exit,
+        proto::{self, Job},
+    };
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        job: JobArgs,
+    }
+
+    async fn job(line: &str) -> Job {
+        let line = Line::try_parse_from(line.split(' ')).unwrap();
+        line.job.into_job().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn every_flag_reaches_its_field() {
+        let job =
+            job("x sleep {} --content-type application/json --run-timeout 1.5s --queue-timeout 20ms --criticality \
+             sheddable-plus --tenant acme --ordering-key k --when-full shed --label a=1 --label b=x=y")
+            .await;
+        assert_eq!(
+            job,
+            Job {
+                kind: "sleep".to_owned(),
+                payload: "{}".into(),
+                content_type: "application/json".to_owned(),
+                run_timeout: Some("1.500s".parse().unwrap()),
+                queue_timeout: Some("0.020s".parse().unwrap()),
+                criticality: proto::Criticality::SheddablePlus as i32,
+                tenant: "acme".to_owned(),
+                ordering_key: "k".to_owned(),
+                when_full: proto::WhenFull::Shed as i32,
+                labels: [("a", "1"), ("b", "x=y")].map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            }
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_not_given_is_left_to_the_server() {
+        let expected = Job { kind: "echo".to_owned(), ..Job::default() };
+        assert_eq!(job("x echo").await, expected);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_the_payload_and_a_missing_one_is_wrong_usage() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [0, 159, 146, 150]).unwrap();
+        let line = format!("x echo --file {}", file.path().display());
+        assert_eq!(job(&line).await.payload.as_ref(), [0, 159, 146, 150]);
+
+        let line = Line::try_parse_from(["x", "echo", "--file", "/no/such/file"]).unwrap();
+        let failure = line.job.into_job().await.unwrap_err();
+        assert_eq!(failure.exit(), Exit::Usage);
+        assert!(
+            failure.text().starts_with("cannot read /no/such/file: no such file or directory"),
+            "{}",
+            failure.text()
+        );
+    }
+
+    #[test]
+    fn clashes_and_malformed_labels_are_refused() {
+        for line in ["x echo p --file f", "x echo --label a", "x echo --label =v"] {
+            assert!(Line::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

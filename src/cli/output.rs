@@ -1,0 +1,156 @@
+//! How figures and texts look. Everything here is a pure function.
+
+pub(super) mod table;
+pub(super) mod views;
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::proto::Waterfall;
+
+/// How a command prints what it found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs: one JSON object per line, with the names of the contract.
+    Json,
+}
+
+/// The flag that chooses the format.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct OutputArgs {
+    /// How to print: text for people, or JSON lines with the field names of the contract.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Format,
+}
+
+/// Milliseconds, as in `0.02ms`, `0.4ms`, `1503ms`.
+pub(crate) fn exact(duration: Duration) -> String {
+    let ms = duration.as_secs_f64() * 1e3;
+    if duration.is_zero() {
+        "0ms".to_owned()
+    } else if ms < 0.095 {
+        format!("{ms:.2}ms")
+    } else if ms < 9.95 {
+        format!("{ms:.1}ms")
+    } else {
+        format!("{ms:.0}ms")
+    }
+}
+
+/// A time to the millisecond, as in `0.4ms`, `497ms`, `1.503s`, `2m 3s`.
+pub(crate) fn elapsed(duration: Duration) -> String {
+    match duration.as_secs() {
+        0 => exact(duration),
+        1..100 => format!("{:.3}s", duration.as_secs_f64()),
+        _ => clock(duration),
+    }
+}
+
+/// A time to two or three digits, as in `4.1ms`, `120ms`, `1.0s`, `12s`, `2m 3s`.
+pub(crate) fn rough(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    if seconds < 0.9995 {
+        exact(duration)
+    } else if seconds < 9.95 {
+        format!("{seconds:.1}s")
+    } else if seconds < 59.5 {
+        format!("{seconds:.0}s")
+    } else {
+        clock(duration)
+    }
+}
+
+/// What is left on a clock, rounded up to whole seconds, as in `7s`, `1m 30s`.
+pub(crate) fn countdown(duration: Duration) -> String {
+    let whole = Duration::from_secs(duration.as_secs_f64().ceil() as u64);
+    if whole.as_secs() < 60 { format!("{}s", whole.as_secs()) } else { clock(whole) }
+}
+
+/// A duration as one writes it in a flag, as in `2s`, `1.6s`, `500ms`, `10m`.
+pub(crate) fn setting(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let whole = duration.subsec_nanos() == 0 && seconds > 0;
+    if whole && seconds.is_multiple_of(3600) {
+        format!("{}h", seconds / 3600)
+    } else if whole && seconds.is_multiple_of(60) {
+        format!("{}m", seconds / 60)
+    } else if seconds > 0 {
+        format!("{}s", trimmed(duration.as_secs_f64()))
+    } else {
+        format!("{}ms", trimmed(duration.as_secs_f64() * 1e3))
+    }
+}
+
+/// A number of bytes, as in `512B`, `1.5KiB`, `64MiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if count < 1024 {
+        return format!("{count}B");
+    }
+    let mut size = count as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 1023.95 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    let digits = format!("{size:.1}");
+    let digits = digits.strip_suffix(".0").unwrap_or(&digits);
+    format!("{digits}{}", UNITS[unit])
+}
+
+/// A share, as in `37%`.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0)
+}
+
+/// Where the budget of a job went, as in
+/// `done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms`.
+pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
+    let queue = duration(waterfall.queue.as_ref());
+    let run = duration(waterfall.run.as_ref());
+    format!(
+        "done in {}   budget {} = queue {} + run {} + left {}",
+        elapsed(queue + run),
+        setting(duration(waterfall.budget.as_ref())),
+        exact(queue),
+        exact(run),
+        exact(duration(waterfall.left.as_ref())),
+    )
+}
+
+/// The duration of a message; zero where it is absent or negative.
+pub(crate) fn duration(duration: Option<&prost_types::Duration>) -> Duration {
+    duration.and_then(|duration| Duration::try_from(*duration).ok()).unwrap_or_default()
+}
+
+/// The text of a peer without the control characters that would steer a terminal. Line ends and tabs stay.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\n' | '\t' => c,
+            c if c.is_control() => char::REPLACEMENT_CHARACTER,
+            c => c,
+        })
+        .collect()
+}
+
+fn clock(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64().round() as u64;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
+
+fn trimmed(number: f64) -> String {
+    let digits = format!("{number:.3}");
+    digits.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests;

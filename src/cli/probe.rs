@@ -1,0 +1,150 @@
+//! `waterwheel probe`.
+
+use std::time::Duration;
+
+use clap::Args;
+use tokio::time::Instant;
+use tonic::Code;
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
+
+use super::{
+    connect::{Address, Connection, ServerArgs},
+    console::{BAD, Console, GOOD, paint},
+    exit::Exit,
+    failure::Failure,
+    output::{Format, OutputArgs, setting, views},
+};
+
+const EXAMPLE: &str = "\
+Exit codes:
+  0  serving
+  1  not serving, or no such service
+  2  no answer
+
+Example:
+  waterwheel probe --service readiness --wait 10s";
+
+/// Time between two checks of `--wait`.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Ask the server for its health, for scripts and containers.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ProbeArgs {
+    /// What to ask for: readiness, liveness, capacity, pool/NAME, or a gRPC service [default: the whole server].
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    service: String,
+    /// Longest wait for one answer.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// Ask again until it serves, at most this long.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    wait: Option<Duration>,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl ProbeArgs {
+    pub(super) fn format(&self) -> Format {
+        self.output.output
+    }
+}
+
+/// What one check found.
+#[derive(Debug, PartialEq, Eq)]
+enum Health {
+    Serving,
+    NotServing,
+    Unknown,
+    NoAnswer(String),
+}
+
+pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let address = &args.server.server;
+    let until = args.wait.map(|wait| Instant::now() + wait);
+    let health = loop {
+        let health = check(address, &args.service, args.timeout).await;
+        let more = until.is_some_and(|until| Instant::now() + POLL < until);
+        if health == Health::Serving || !more {
+            break health;
+        }
+        tokio::time::sleep(POLL).await;
+    };
+    let line = match args.format() {
+        Format::Text => health.text(&args.service, address),
+        Format::Json => health.json(&args.service),
+    };
+    match (&health, args.format()) {
+        (Health::NoAnswer(_), Format::Text) => console.err.line(&line).await?,
+        _ => console.out.line(&line).await?,
+    }
+    Ok(health.exit())
+}
+
+async fn check(address: &Address, service: &str, timeout: Duration) -> Health {
+    let asked = tokio::time::timeout(timeout, async {
+        let connection = Connection::open(address, timeout).await?;
+        let request = HealthCheckRequest { service: service.to_owned() };
+        match connection.health().check(request).await {
+            Ok(response) => Ok(response.into_inner().status()),
+            Err(status) if status.code() == Code::NotFound => Ok(ServingStatus::ServiceUnknown),
+            Err(status) => Err(Failure::of_status(status, address)),
+        }
+    });
+    match asked.await {
+        Ok(Ok(ServingStatus::Serving)) => Health::Serving,
+        Ok(Ok(ServingStatus::NotServing)) => Health::NotServing,
+        Ok(Ok(ServingStatus::Unknown | ServingStatus::ServiceUnknown)) => Health::Unknown,
+        Ok(Err(failure)) => Health::NoAnswer(failure.to_string()),
+        Err(_) => {
+            let waited = setting(timeout);
+            Health::NoAnswer(format!("cannot reach {address}: no answer within {waited}"))
+        }
+    }
+}
+
+impl Health {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Serving => Exit::Done,
+            Self::NotServing | Self::Unknown => Exit::Failed,
+            Self::NoAnswer(_) => Exit::ProbeUnreachable,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Serving => "SERVING",
+            Self::NotServing => "NOT_SERVING",
+            Self::Unknown => "SERVICE_UNKNOWN",
+            Self::NoAnswer(_) => "NO_ANSWER",
+        }
+    }
+
+    fn text(&self, service: &str, address: &Address) -> String {
+        let style = match self {
+            Self::Serving => GOOD,
+            Self::NotServing | Self::Unknown => BAD,
+            Self::NoAnswer(cause) => return cause.clone(),
+        };
+        let asked = format!("{service} {address}");
+        format!("{}  {}", paint(style, self.name()), asked.trim_start())
+    }
+
+    fn json(&self, service: &str) -> String {
+        let cause = match self {
+            Self::NoAnswer(cause) => Some(cause),
+            _ => None,
+        };
+        views::line(&serde_json::json!({
+            "service": service,
+            "status": self.name(),
+            "cause": cause,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

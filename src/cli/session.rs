@@ -1,0 +1,41 @@
+//! The frame around a command that calls a server: runtime, Ctrl-C, and the report of a failure.
+
+use clap::ColorChoice;
+
+use super::{
+    console::Console,
+    exit::Exit,
+    failure::{self, Failure},
+    output::Format,
+};
+
+/// Runs `command` on a runtime of its own and turns its end into an exit code.
+///
+/// Ctrl-C drops the command, which cancels the call that it waits for.
+pub(super) fn client<F>(color: ColorChoice, format: Format, command: F) -> Exit
+where
+    F: AsyncFnOnce(&mut Console<'static>) -> Result<Exit, Failure>,
+{
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            let report = Failure::Runtime(error).text();
+            anstream::eprintln!("{report}");
+            return Exit::Failed;
+        }
+    };
+    let exit = runtime.block_on(async {
+        let mut console = Console::standard(color);
+        let ended = tokio::select! {
+            ended = command(&mut console) => ended,
+            _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
+        };
+        match ended {
+            Ok(exit) => exit,
+            Err(failure) => failure::report(&failure, format, &mut console).await,
+        }
+    });
+    // A thread may still be blocked on reading standard input; nothing waits for it.
+    runtime.shutdown_background();
+    exit
+}

@@ -1,0 +1,121 @@
+//! `waterwheel stats`.
+
+mod text;
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{
+    call::{Call, CallArgs},
+    connect::ServerArgs,
+    console::Console,
+    exit::Exit,
+    failure::Failure,
+    output::{
+        Format, OutputArgs,
+        views::{self, StatsView},
+    },
+};
+use crate::proto::{Stats, StatsRequest, WatchStatsRequest};
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel stats --pool cpu";
+
+/// Longest wait for a snapshot, which costs the server next to nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Show what the pools do: queue, jobs, kinds and workers.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct StatsArgs {
+    /// Show this pool only.
+    #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
+    pool: String,
+    /// Show it again at each interval, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    /// Time between two snapshots, from 100ms to 60s.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1s",
+        requires = "watch",
+        value_parser = interval
+    )]
+    interval: Duration,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl StatsArgs {
+    pub(super) fn format(&self) -> Format {
+        self.output.output
+    }
+}
+
+pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    if args.watch { watch(args, console).await } else { once(args, console).await }
+}
+
+async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let format = args.format();
+    let address = &args.server.server;
+    let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
+    let (call, connection) = Call::begin(address, patient).await?;
+    let request = call.request(StatsRequest { pool: args.pool });
+    let response = call.wait(connection.worker_pool().stats(request)).await?;
+    let stats = response
+        .into_inner()
+        .stats
+        .ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "it has no snapshot" })?;
+    console.out.text(&shown(&stats, format)).await?;
+    Ok(Exit::Done)
+}
+
+async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
+    let format = args.format();
+    let (call, connection) = Call::begin(&args.server.server, CallArgs::none()).await?;
+    let interval_ms = u32::try_from(args.interval.as_millis()).unwrap_or(u32::MAX);
+    let request = call.request(WatchStatsRequest { pool: args.pool, interval_ms });
+    let watching = connection.worker_pool().watch_stats(request).await;
+    let mut snapshots = call.wait(async { watching }).await?.into_inner();
+    let redraw = console.out.is_terminal() && format == Format::Text;
+    let mut frames = 0u64;
+    while let Some(response) = call.wait(snapshots.message()).await? {
+        let Some(stats) = response.stats else {
+            continue;
+        };
+        if redraw {
+            console.out.control(HOME_AND_CLEAR).await?;
+        } else if frames > 0 && format == Format::Text {
+            console.out.text("\n").await?;
+        }
+        console.out.text(&shown(&stats, format)).await?;
+        frames += 1;
+    }
+    Ok(Exit::Done)
+}
+
+fn shown(stats: &Stats, format: Format) -> String {
+    match format {
+        Format::Text => text::snapshot(stats),
+        Format::Json => format!("{}\n", views::line(&StatsView::from(stats))),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (Duration::from_millis(100)..=Duration::from_secs(60)).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("pass 100ms to 60s".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests;

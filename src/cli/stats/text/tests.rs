@@ -1,0 +1,126 @@
+use std::time::Duration;
+
+use super::snapshot;
+use crate::proto::{
+    Distribution, JobCounts, KindStats, Phase, PoolStats, QueueStats, RejectedCount, Stats, WorkerState, WorkerStats,
+};
+
+fn us(micros: u64) -> Option<prost_types::Duration> {
+    Some(Duration::from_micros(micros).try_into().unwrap())
+}
+
+fn worker(id: u32, state: WorkerState) -> WorkerStats {
+    WorkerStats {
+        id,
+        state: state as i32,
+        completed: 5,
+        failed: 1,
+        mean_run_time: us(2_400),
+        since_progress: us(300_000),
+        ..WorkerStats::default()
+    }
+}
+
+fn busy_pool() -> PoolStats {
+    PoolStats {
+        name: "cpu".to_owned(),
+        phase: Phase::Serving as i32,
+        queue: Some(QueueStats {
+            jobs: 3,
+            jobs_capacity: 64,
+            bytes: 12_288,
+            bytes_capacity: 64 << 20,
+            waiting: 2,
+            waiting_capacity: 64,
+            oldest_age: us(4_100),
+            expected_wait: us(12_000),
+        }),
+        in_flight: 1,
+        utilization: 0.5,
+        jobs: Some(JobCounts {
+            accepted: 120,
+            completed: 110,
+            failed: 2,
+            rejected: vec![RejectedCount { reason: "QUEUE_FULL".to_owned(), count: 12 }],
+            ..JobCounts::default()
+        }),
+        kinds: vec![KindStats {
+            name: "sha256".to_owned(),
+            queue_wait: Some(Distribution {
+                count: 110,
+                p50: us(20),
+                p90: us(400),
+                p99: us(9_000),
+                max: us(1_503_000),
+            }),
+            run_time: None,
+        }],
+        workers: vec![
+            WorkerStats { job_id: "0193a".to_owned(), job_age: us(1_200_000), ..worker(0, WorkerState::Busy) },
+            worker(1, WorkerState::Idle),
+            WorkerStats { completed: 0, failed: 0, ..worker(2, WorkerState::Stuck) },
+        ],
+    }
+}
+
+fn plain(stats: &Stats) -> String {
+    anstream::adapter::strip_str(&snapshot(stats)).to_string()
+}
+
+#[test]
+fn a_busy_pool_shows_everything() {
+    let stats = Stats { phase: Phase::Serving as i32, uptime: us(123_000_000), pools: vec![busy_pool()] };
+    assert_eq!(
+        plain(&stats),
+        "\
+SERVING  up 2m 3s
+
+pool cpu  SERVING  1 of 2 workers busy, 50%
+  queue    3/64 jobs  12KiB/64MiB  2/64 waiting  oldest 4.1ms  expected wait 12ms
+  jobs     120 accepted  110 completed  2 failed  0 cancelled  0 expired  0 panicked  0 shed
+  refused  12 QUEUE_FULL
+  kind    time   count     p50    p90    p99   max
+  sha256  queue    110  0.02ms  0.4ms  9.0ms  1.5s
+          run        0       -      -      -     -
+  worker  state  completed  failed   mean   progress  job
+       0  busy           5       1  2.4ms  300ms ago  0193a for 1.2s
+       1  idle           5       1  2.4ms  300ms ago
+       2  stuck          0       0      -  300ms ago
+"
+    );
+}
+
+#[test]
+fn many_idle_workers_share_a_line() {
+    let idle = (1..=8).map(|id| worker(id, WorkerState::Idle));
+    let stats = Stats {
+        phase: Phase::Draining as i32,
+        uptime: us(1_000_000),
+        pools: vec![PoolStats {
+            name: "io".to_owned(),
+            phase: Phase::Draining as i32,
+            workers: idle.chain([worker(9, WorkerState::Draining)]).collect(),
+            in_flight: 1,
+            ..PoolStats::default()
+        }],
+    };
+    assert_eq!(
+        plain(&stats),
+        "\
+DRAINING  up 1.0s
+
+pool io  DRAINING  1 of 9 workers busy, 0%
+  queue    0/0 jobs  0B/0B  oldest 0ms  expected wait 0ms
+  jobs     0 accepted  0 completed  0 failed  0 cancelled  0 expired  0 panicked  0 shed
+  worker  state     completed  failed   mean   progress  job
+       9  draining          5       1  2.4ms  300ms ago
+  8 idle workers  40 completed  8 failed
+"
+    );
+}
+
+#[test]
+fn a_snapshot_without_pools_is_one_line() {
+    let stats = Stats { phase: Phase::Starting as i32, uptime: None, pools: Vec::new() };
+    assert_eq!(plain(&stats), "STARTING  up 0ms\n");
+}
