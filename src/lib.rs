@@ -1,3 +1,6 @@
 //! stub
-#[allow(missing_docs)]
-pub mod proto { tonic::include_proto!("waterwheel.v1"); }
+pub mod cli;
+#[allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub, unused_qualifications, reason = "generated code")]
+pub mod proto {
+    tonic::include_proto!("waterwheel.v1");
+}
