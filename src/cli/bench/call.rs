@@ -196,7 +196,8 @@ mod tests {
 
     #[test]
     fn a_failure_is_named_by_its_reason_else_its_code() {
-        let details = ErrorDetails::with_error_info("QUEUE_FULL", "waterwheel.dev", [("pool", "io")]);
+        let details =
+            ErrorDetails::with_error_info("QUEUE_FULL", "waterwheel.dev", [("pool".to_owned(), "io".to_owned())]);
         let full = Status::with_error_details(Code::ResourceExhausted, "full", details);
         assert_eq!(reason(&full), "QUEUE_FULL");
         assert_eq!(reason(&Status::deadline_exceeded("late")), "DEADLINE_EXCEEDED");

@@ -25,6 +25,9 @@ use super::{
 };
 use crate::proto::Job;
 
+#[cfg(test)]
+mod tests;
+
 /// What to load, how, and how long.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {

@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn names_the_reason_of_a_failed_job() {
-        let details = ErrorDetails::with_error_info("SHED", "waterwheel.dev", [("pool", "io")]);
+        let details = ErrorDetails::with_error_info("SHED", "waterwheel.dev", [("pool".to_owned(), "io".to_owned())]);
         let status = Status::with_error_details(Code::ResourceExhausted, "evicted", details);
         let details = tonic_types::Status::decode(status.details()).unwrap().details;
         let details = details.into_iter().map(|any| prost_types::Any { type_url: any.type_url, value: any.value });
