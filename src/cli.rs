@@ -4,10 +4,13 @@
 //! A command gets a [`console::Console`] to write to and never touches the process's own streams, so that tests run
 //! it against a buffer and a server on a port of their own.
 
+pub mod bench;
 mod call;
 mod completions;
+mod config_args;
 mod connect;
 mod console;
+mod dev;
 mod drain;
 mod exit;
 mod failure;
@@ -16,6 +19,8 @@ mod fake;
 mod job;
 mod output;
 mod probe;
+mod serve;
+mod server;
 mod session;
 mod stats;
 mod stream;
@@ -48,11 +53,16 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::ServeArgs),
+    Dev(dev::DevArgs),
     Submit(submit::SubmitArgs),
     Stream(stream::StreamArgs),
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
     Probe(probe::ProbeArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BareEcho(bench::BareEchoArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -67,6 +77,10 @@ pub fn main() -> ExitCode {
 pub fn run(cli: Cli) -> Exit {
     let color = cli.color;
     match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Dev(args) => dev::run(&args),
+        Command::Bench(args) => session::plain(async || bench::run(args, &mut std::io::stdout()).await),
+        Command::BareEcho(args) => session::ended(bench::run_bare_echo(&args)),
         Command::Submit(args) => {
             session::client(color, args.format(), async |console| submit::run(args, console).await)
         }

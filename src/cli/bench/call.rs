@@ -1,0 +1,208 @@
+//! One gRPC method, encoded once: the load generator shares the machine with the server, so it must be cheap.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::{
+    RecvStream, SendStream,
+    client::{Connection, ResponseFuture, SendRequest},
+};
+use http::{HeaderMap, Method, Request, StatusCode, Version, header};
+use prost::Message;
+use tokio::net::TcpStream;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::tally::Reason;
+
+/// Bytes before each message: compression flag and length.
+pub(super) const PREFIX: usize = 5;
+/// The client's windows are as large as stock clients' so that flow control is not what is measured.
+const STREAM_WINDOW: u32 = 2 << 20;
+const CONNECTION_WINDOW: u32 = 5 << 20;
+
+/// A connection: the half that opens calls and the half that moves bytes.
+pub(super) struct Link {
+    /// Opens calls.
+    pub(super) sender: SendRequest<Bytes>,
+    /// Does the input and output while it is polled; ends when the connection does.
+    pub(super) connection: Connection<TcpStream, Bytes>,
+}
+
+/// The request head of a method; each call sends a copy.
+#[derive(Debug, Clone)]
+pub(super) struct Head(Request<()>);
+
+impl Head {
+    /// The head for calls of `method` of the worker-pool service on `authority`.
+    ///
+    /// # Errors
+    /// Where `authority` is none.
+    pub(super) fn new(authority: &str, method: &str, deadline: Option<Duration>) -> Result<Self, http::Error> {
+        let mut head = Request::builder()
+            .method(Method::POST)
+            .version(Version::HTTP_2)
+            .uri(format!("http://{authority}/waterwheel.v1.WorkerPoolService/{method}"))
+            .header(header::TE, "trailers")
+            .header(header::CONTENT_TYPE, "application/grpc")
+            .header(header::USER_AGENT, concat!("waterwheel-bench/", env!("CARGO_PKG_VERSION")));
+        if let Some(deadline) = deadline {
+            head = head.header("grpc-timeout", grpc_timeout(deadline));
+        }
+        Ok(Self(head.body(())?))
+    }
+
+    /// Opens a call.
+    ///
+    /// # Errors
+    /// Where the connection is lost or takes no more calls.
+    pub(super) async fn open(
+        &self,
+        sender: &mut SendRequest<Bytes>,
+    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
+        std::future::poll_fn(|cx| sender.poll_ready(cx)).await?;
+        sender.send_request(self.0.clone(), false)
+    }
+}
+
+/// Connects without TLS.
+///
+/// # Errors
+/// Where nobody accepts connections on `server`.
+pub(super) async fn connect(server: SocketAddr) -> io::Result<Link> {
+    let socket = TcpStream::connect(server).await?;
+    socket.set_nodelay(true)?;
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW).enable_push(false);
+    let (sender, connection) = builder.handshake(socket).await.map_err(io::Error::other)?;
+    Ok(Link { sender, connection })
+}
+
+/// A message with the prefix that gRPC puts before each.
+pub(super) fn frame(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut framed = BytesMut::with_capacity(PREFIX + length);
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(length).expect("clap bounds the payload far below 4 GiB"));
+    message.encode(&mut framed).expect("the buffer was made for the message");
+    framed.freeze()
+}
+
+/// The body of a response, or the failure that its head tells.
+///
+/// # Errors
+/// A response without body that carries a status, or no gRPC response at all.
+pub(super) async fn body(response: ResponseFuture) -> Result<RecvStream, Reason> {
+    let (head, body) = response.await.map_err(|error| lost(&error))?.into_parts();
+    if head.status != StatusCode::OK {
+        return Err(format!("HTTP_{}", head.status.as_u16()).into());
+    }
+    if body.is_end_stream() {
+        ended(&head.headers)?;
+    }
+    Ok(body)
+}
+
+/// Reads a body to its end and returns how the call ended.
+///
+/// # Errors
+/// A status other than OK, or a lost connection.
+pub(super) async fn discard(mut body: RecvStream) -> Result<(), Reason> {
+    while let Some(data) = body.data().await {
+        let data = data.map_err(|error| lost(&error))?;
+        body.flow_control().release_capacity(data.len()).map_err(|error| lost(&error))?;
+    }
+    match body.trailers().await.map_err(|error| lost(&error))? {
+        Some(trailers) => ended(&trailers),
+        // The head carried the status, and `body` looked at it.
+        None => Ok(()),
+    }
+}
+
+/// Why a call ended, where it did not end well.
+fn ended(trailers: &HeaderMap) -> Result<(), Reason> {
+    if trailers.get(Status::GRPC_STATUS).is_some_and(|status| status == "0") {
+        return Ok(());
+    }
+    Err(Status::from_header_map(trailers).map_or("NO_STATUS".into(), |status| reason(&status)))
+}
+
+/// `ErrorInfo.reason` of a status, else the name of its code.
+pub(super) fn reason(status: &Status) -> Reason {
+    match status.get_details_error_info() {
+        Some(info) if !info.reason.is_empty() => info.reason.into(),
+        _ => code_name(status.code()).into(),
+    }
+}
+
+/// What became of a connection or stream, as a reason.
+pub(super) fn lost(error: &h2::Error) -> Reason {
+    match error.reason() {
+        Some(reason) if error.is_reset() => format!("RST_STREAM_{reason:?}").into(),
+        Some(reason) if error.is_go_away() && reason != h2::Reason::NO_ERROR => format!("GOAWAY_{reason:?}").into(),
+        _ => CONNECTION_LOST.into(),
+    }
+}
+
+/// The reason of calls whose connection ended under them.
+pub(super) const CONNECTION_LOST: &str = "CONNECTION_LOST";
+
+/// A code as gRPC documents write it, such as `DEADLINE_EXCEEDED`.
+fn code_name(code: Code) -> String {
+    let mut name = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
+}
+
+/// A `grpc-timeout` value: at most eight digits and a unit, in the finest unit that fits.
+fn grpc_timeout(deadline: Duration) -> String {
+    let units = [(deadline.as_micros(), 'u'), (deadline.as_millis(), 'm'), (u128::from(deadline.as_secs()), 'S')];
+    let fits = units.into_iter().find(|(count, _)| *count < 100_000_000);
+    fits.map_or("99999999S".to_owned(), |(count, unit)| format!("{count}{unit}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+    use crate::proto::{Job, SubmitRequest};
+
+    #[test]
+    fn timeouts_take_the_finest_unit_of_eight_digits() {
+        for (deadline, written) in [
+            (Duration::from_micros(500), "500u"),
+            (Duration::from_secs(2), "2000000u"),
+            (Duration::from_secs(600), "600000m"),
+            (Duration::from_secs(1_000_000), "1000000S"),
+            (Duration::MAX, "99999999S"),
+        ] {
+            assert_eq!(grpc_timeout(deadline), written);
+        }
+    }
+
+    #[test]
+    fn frames_carry_the_length_of_their_message() {
+        let request = SubmitRequest { job: Some(Job { kind: "echo".into(), ..Job::default() }) };
+        let framed = frame(&request);
+        assert_eq!(&framed[..PREFIX], &[0, 0, 0, 0, u8::try_from(request.encoded_len()).unwrap()]);
+        assert_eq!(SubmitRequest::decode(&framed[PREFIX..]).unwrap(), request);
+    }
+
+    #[test]
+    fn a_failure_is_named_by_its_reason_else_its_code() {
+        let details =
+            ErrorDetails::with_error_info("QUEUE_FULL", "waterwheel.dev", [("pool".to_owned(), "io".to_owned())]);
+        let full = Status::with_error_details(Code::ResourceExhausted, "full", details);
+        assert_eq!(reason(&full), "QUEUE_FULL");
+        assert_eq!(reason(&Status::deadline_exceeded("late")), "DEADLINE_EXCEEDED");
+        let trailers = full.into_http::<()>().into_parts().0.headers;
+        assert_eq!(ended(&trailers), Err("QUEUE_FULL".into()));
+        assert_eq!(ended(&HeaderMap::new()), Err("NO_STATUS".into()));
+    }
+}

@@ -1,0 +1,204 @@
+//! A load and the window in which it is measured.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use futures_util::future;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep},
+};
+
+use super::{
+    Rpc,
+    client::{Client, Stage},
+    process::{Spent, Usage},
+    tally::{Tally, Totals},
+};
+use crate::proto::Job;
+
+#[cfg(test)]
+mod tests;
+
+/// What to load, how, and how long.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// Where the server listens.
+    pub(super) server: SocketAddr,
+    /// The process to read CPU time of, where it is known.
+    pub(super) server_pid: Option<u32>,
+    /// The method.
+    pub(super) rpc: Rpc,
+    /// The job that every call submits.
+    pub(super) job: Job,
+    /// Connections, dealt over the client threads.
+    pub(super) connections: usize,
+    /// Calls in flight on each connection; jobs in flight for `SubmitMany`.
+    pub(super) in_flight: usize,
+    /// Threads of the load generator.
+    pub(super) client_threads: usize,
+    /// Deadline of each call. A `SubmitMany` call lasts as long as the load and has none.
+    pub(super) deadline: Duration,
+    /// Load before the measured window.
+    pub(super) warm_up: Duration,
+    /// The measured window.
+    pub(super) window: Duration,
+}
+
+/// What a load measured in its window.
+#[derive(Debug, Clone)]
+pub(super) struct Measurement {
+    /// The window as it came out.
+    pub(super) elapsed: Duration,
+    /// Replies in the window, failures included.
+    pub(super) replies: u64,
+    /// Latencies and errors.
+    pub(super) totals: Totals,
+    /// What the server used.
+    pub(super) server: Option<Spent>,
+    /// What this process used.
+    pub(super) client: Option<Spent>,
+}
+
+/// Why a load could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Nobody answers.
+    #[error("cannot connect to {server}: {cause}; start `waterwheel dev`, or name the server with --server")]
+    Connect {
+        /// Where the load was to go.
+        server: SocketAddr,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// The kernel says nothing about the server's process.
+    #[error("cannot read the CPU time of process {pid}: {cause}; name the server's process with --server-pid")]
+    Usage {
+        /// The process.
+        pid: u32,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// The address cannot stand in a request.
+    #[error("cannot address requests to the server: {0}")]
+    Authority(#[from] http::Error),
+    /// No thread or runtime for the client.
+    #[error("cannot start a client thread: {0}")]
+    Thread(#[from] io::Error),
+    /// A client thread panicked; the panic is on standard error.
+    #[error("a client thread ended early")]
+    Lost,
+}
+
+/// Runs the load of `plan` and returns what its window measured.
+///
+/// Dropping the future stops the load.
+///
+/// # Errors
+/// See [`LoadError`]. Failed calls are no error; the measurement counts them.
+pub(super) async fn run(plan: &Plan) -> Result<Measurement, LoadError> {
+    let stages = Stages(watch::channel(Stage::Connecting).0);
+    let threads = plan.client_threads.clamp(1, plan.connections);
+    let (connected, mut all_connected) = mpsc::channel(threads);
+    let mut replies = Vec::new();
+    let mut totals = Vec::new();
+    for index in 0..threads {
+        let share = plan.connections / threads + usize::from(index < plan.connections % threads);
+        let plan = Plan { connections: share, ..plan.clone() };
+        let counter = Arc::<AtomicU64>::default();
+        replies.push(Arc::clone(&counter));
+        let client = Client::new(plan, Tally::new(counter), stages.0.subscribe())?;
+        let (done, outcome) = oneshot::channel();
+        totals.push(outcome);
+        let connected = connected.clone();
+        thread::Builder::new().name(format!("bench-{index}")).spawn(move || client.run(&connected, done))?;
+    }
+    drop(connected);
+    for _ in 0..threads {
+        all_connected.recv().await.ok_or(LoadError::Lost)??;
+    }
+    stages.0.send_replace(Stage::WarmUp);
+    sleep(plan.warm_up).await;
+    stages.0.send_replace(Stage::Measured);
+    let before = Reading::take(plan, &replies)?;
+    sleep(plan.window).await;
+    let after = Reading::take(plan, &replies)?;
+    drop(stages);
+    let totals = future::try_join_all(totals).await.map_err(|_| LoadError::Lost)?;
+    Ok(after.since(&before, Totals::sum(totals)))
+}
+
+impl Measurement {
+    /// Completed jobs per second.
+    pub(super) fn throughput(&self) -> f64 {
+        let completed = self.totals.latencies.len() as f64;
+        let answered = completed + self.totals.failed() as f64;
+        let share = if answered > 0.0 { completed / answered } else { 0.0 };
+        self.replies as f64 * share / self.elapsed.as_secs_f64()
+    }
+
+    /// Microseconds of CPU that the server used per reply.
+    pub(super) fn server_cpu_us(&self) -> Option<f64> {
+        self.per_reply(self.server?.cpu.as_secs_f64() * 1e6)
+    }
+
+    /// Microseconds of CPU that this process used per reply.
+    pub(super) fn client_cpu_us(&self) -> Option<f64> {
+        self.per_reply(self.client?.cpu.as_secs_f64() * 1e6)
+    }
+
+    /// Write system calls of the server per reply.
+    pub(super) fn write_syscalls_per_reply(&self) -> Option<f64> {
+        self.per_reply(self.server?.write_syscalls? as f64)
+    }
+
+    fn per_reply(&self, amount: f64) -> Option<f64> {
+        (self.replies > 0).then(|| amount / self.replies as f64)
+    }
+}
+
+/// Tells the client threads where the load is; dropped, it stops them.
+struct Stages(watch::Sender<Stage>);
+
+impl Drop for Stages {
+    fn drop(&mut self) {
+        self.0.send_replace(Stage::Stopped);
+    }
+}
+
+/// Everything that a window takes the difference of.
+struct Reading {
+    at: Instant,
+    replies: u64,
+    server: Option<Usage>,
+    client: Option<Usage>,
+}
+
+impl Reading {
+    fn take(plan: &Plan, replies: &[Arc<AtomicU64>]) -> Result<Self, LoadError> {
+        let at = Instant::now();
+        let replies = replies.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        let read = |pid: u32| Usage::of(pid).map_err(|cause| LoadError::Usage { pid, cause });
+        let server = plan.server_pid.map(read).transpose()?;
+        Ok(Self { at, replies, server, client: Usage::of(std::process::id()).ok() })
+    }
+
+    fn since(&self, earlier: &Self, totals: Totals) -> Measurement {
+        let spent = |later: &Option<Usage>, earlier: &Option<Usage>| Some(later.as_ref()?.since(earlier.as_ref()?));
+        Measurement {
+            elapsed: self.at - earlier.at,
+            replies: self.replies - earlier.replies,
+            totals,
+            server: spent(&self.server, &earlier.server),
+            client: spent(&self.client, &earlier.client),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+use std::pin::Pin;
+
+use futures_util::Stream;
+use tokio_stream::once;
+use tonic::{
+    Code, Request, Response, Status, Streaming,
+    transport::{Server, server::TcpIncoming},
+};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::*;
+use crate::{
+    cli::bench::bare::BareEcho,
+    proto::{
+        StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse,
+        SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
+        worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
+    },
+};
+
+#[tokio::test]
+async fn measures_submit_and_the_echo_of_its_process() {
+    let plan = Plan { rpc: Rpc::Submit, server_pid: Some(std::process::id()), ..plan(serve(BareEcho)) };
+    let measurement = run(&plan).await.unwrap();
+    assert_eq!(measurement.totals.errors.len(), 0, "{:?}", measurement.totals.errors);
+    assert_eq!(measurement.totals.unanswered, 0);
+    assert!(measurement.replies > 0 && measurement.throughput() > 0.0);
+    assert!(measurement.server_cpu_us().unwrap() > 0.0);
+}
+
+#[tokio::test]
+async fn measures_submit_many_with_its_whole_window_in_flight() {
+    let plan = Plan { rpc: Rpc::SubmitMany, in_flight: 100, ..plan(serve(BareEcho)) };
+    let measurement = run(&plan).await.unwrap();
+    assert_eq!(measurement.totals.errors.len(), 0, "{:?}", measurement.totals.errors);
+    assert_eq!(measurement.totals.unanswered, 0);
+    assert!(measurement.replies >= 100, "{}", measurement.replies);
+    assert_eq!(measurement.server_cpu_us(), None, "nobody named the server's process");
+}
+
+#[tokio::test]
+async fn counts_refusals_by_reason() {
+    for rpc in [Rpc::Submit, Rpc::SubmitMany] {
+        let measurement = run(&Plan { rpc, ..plan(serve(Full)) }).await.unwrap();
+        let reasons: Vec<_> = measurement.totals.errors.keys().collect();
+        assert_eq!(reasons, ["QUEUE_FULL"], "{rpc:?}");
+        assert_eq!(measurement.throughput(), 0.0, "{rpc:?}: a refusal is no throughput");
+        assert!(measurement.replies > 0, "{rpc:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_load_without_a_server_says_what_to_do() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = run(&plan(nobody)).await.unwrap_err().to_string();
+    assert!(error.contains(&nobody.to_string()) && error.contains("waterwheel dev"), "{error}");
+}
+
+fn plan(server: SocketAddr) -> Plan {
+    Plan {
+        server,
+        server_pid: None,
+        rpc: Rpc::Submit,
+        job: Job { kind: "echo".into(), payload: vec![b'w'; 64].into(), ..Job::default() },
+        connections: 3,
+        in_flight: 4,
+        client_threads: 2,
+        deadline: Duration::from_secs(5),
+        warm_up: Duration::from_millis(10),
+        window: Duration::from_millis(100),
+    }
+}
+
+/// Serves on a thread of its own until the process ends.
+fn serve<S: WorkerPoolService>(service: S) -> SocketAddr {
+    let (bound, address) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).unwrap();
+            bound.send(incoming.local_addr().unwrap()).unwrap();
+            let service = WorkerPoolServiceServer::new(service);
+            Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
+        });
+    });
+    address.recv().unwrap()
+}
+
+/// Refuses every job.
+struct Full;
+
+type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl WorkerPoolService for Full {
+    type StreamStream = Responses<StreamResponse>;
+    type SubmitManyStream = Responses<SubmitManyResponse>;
+    type WatchStatsStream = Responses<WatchStatsResponse>;
+
+    async fn submit(&self, _: Request<SubmitRequest>) -> Result<Response<SubmitResponse>, Status> {
+        Err(full())
+    }
+
+    /// Refuses in the trailers, after the response's head, so that both places of a status are covered.
+    async fn submit_many(
+        &self,
+        _: Request<Streaming<SubmitManyRequest>>,
+    ) -> Result<Response<Self::SubmitManyStream>, Status> {
+        Ok(Response::new(Box::pin(once(Err(full())))))
+    }
+
+    async fn stream(&self, _: Request<StreamRequest>) -> Result<Response<Self::StreamStream>, Status> {
+        Err(full())
+    }
+
+    async fn stats(&self, _: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
+        Err(full())
+    }
+
+    async fn watch_stats(&self, _: Request<WatchStatsRequest>) -> Result<Response<Self::WatchStatsStream>, Status> {
+        Err(full())
+    }
+}
+
+fn full() -> Status {
+    let details = ErrorDetails::with_error_info("QUEUE_FULL", "waterwheel.dev", [("pool".to_owned(), "io".to_owned())]);
+    Status::with_error_details(Code::ResourceExhausted, "the queue is full", details)
+}

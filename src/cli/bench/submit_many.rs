@@ -1,0 +1,165 @@
+//! A closed loop of `SubmitMany`: one call with a window of jobs; each result makes room for the next job.
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::{RecvStream, SendStream, client::SendRequest};
+use prost::Message;
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use super::{
+    call::{self, PREFIX},
+    client::Client,
+    tally::Reason,
+};
+use crate::proto::{Job, SubmitManyRequest};
+
+/// The messages of a window of `size` jobs. The tag of each is its place in the window.
+pub(super) fn messages(job: &Job, size: usize) -> Vec<Bytes> {
+    let request = |place: usize| SubmitManyRequest { tag: place.to_string(), job: Some(job.clone()) };
+    (0..size).map(|place| call::frame(&request(place))).collect()
+}
+
+/// Keeps one call open, and opens another when it fails, until the load stops or the connection takes no more calls.
+pub(super) async fn repeat(client: &Client, messages: &[Bytes], mut sender: SendRequest<Bytes>) {
+    while client.goes_on() {
+        let Ok((response, requests)) = client.head().open(&mut sender).await else { return };
+        let mut window = Window::new(client, messages, requests);
+        let ended = match window.fill().and(call::body(response).await) {
+            Ok(body) => window.run(body).await,
+            Err(reason) => Err(reason),
+        };
+        window.fail_the_rest(ended);
+    }
+}
+
+/// `SubmitManyResponse` without the result, which this client need not decode.
+#[derive(Clone, PartialEq, Message)]
+struct Answer {
+    #[prost(string, tag = "1")]
+    tag: String,
+    /// A `JobFailure`, which is a `google.rpc.Status` on the wire.
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    failure: Option<Bytes>,
+}
+
+/// The jobs of one call.
+struct Window<'a> {
+    client: &'a Client,
+    messages: &'a [Bytes],
+    requests: SendStream<Bytes>,
+    /// When the job at each place was sent, where it has no answer yet.
+    sent: Vec<Option<Instant>>,
+}
+
+impl<'a> Window<'a> {
+    fn new(client: &'a Client, messages: &'a [Bytes], requests: SendStream<Bytes>) -> Self {
+        Self { client, messages, requests, sent: vec![None; messages.len()] }
+    }
+
+    /// Sends the first job of every place.
+    fn fill(&mut self) -> Result<(), Reason> {
+        let places = self.messages.len();
+        let mut outgoing = BytesMut::new();
+        (0..places).for_each(|place| self.send(place, &mut outgoing));
+        self.requests.send_data(outgoing.freeze(), false).map_err(|error| call::lost(&error))
+    }
+
+    /// Answers each result with the next job, until the load stops and the last result is in.
+    async fn run(&mut self, mut body: RecvStream) -> Result<(), Reason> {
+        let mut incoming = BytesMut::new();
+        while let Some(data) = body.data().await {
+            let data = data.map_err(|error| call::lost(&error))?;
+            body.flow_control().release_capacity(data.len()).map_err(|error| call::lost(&error))?;
+            incoming.extend_from_slice(&data);
+            let outgoing = self.take_answers(&mut incoming)?;
+            let done = self.sent.iter().all(Option::is_none);
+            if done || !outgoing.is_empty() {
+                self.requests.send_data(outgoing, done).map_err(|error| call::lost(&error))?;
+            }
+            if done {
+                break;
+            }
+        }
+        call::discard(body).await
+    }
+
+    /// Counts every whole answer in `incoming` and returns the jobs that take their places.
+    fn take_answers(&mut self, incoming: &mut BytesMut) -> Result<Bytes, Reason> {
+        let mut outgoing = BytesMut::new();
+        while let Some(message) = next_message(incoming) {
+            let answer = Answer::decode(message).map_err(|_| "MALFORMED_RESPONSE")?;
+            let place: usize = answer.tag.parse().map_err(|_| "UNKNOWN_TAG")?;
+            let sent = self.sent.get_mut(place).and_then(Option::take).ok_or("UNKNOWN_TAG")?;
+            self.client.answered(sent, answer.failure.map_or(Ok(()), |failure| Err(failure_reason(failure))));
+            if self.client.goes_on() {
+                self.send(place, &mut outgoing);
+            }
+        }
+        Ok(outgoing.freeze())
+    }
+
+    fn send(&mut self, place: usize, outgoing: &mut BytesMut) {
+        outgoing.extend_from_slice(&self.messages[place]);
+        self.sent[place] = Some(Instant::now());
+        self.client.sent(1);
+    }
+
+    /// Counts the jobs that the end of the call left without an answer.
+    fn fail_the_rest(&mut self, ended: Result<(), Reason>) {
+        let reason = ended.err().unwrap_or("CALL_ENDED_EARLY".into());
+        for sent in self.sent.iter_mut().filter_map(Option::take) {
+            self.client.answered(sent, Err(reason.clone()));
+        }
+    }
+}
+
+/// Takes the first message off `incoming`, if it is all there.
+fn next_message(incoming: &mut BytesMut) -> Option<BytesMut> {
+    let length = incoming.get(1..PREFIX)?.get_u32() as usize;
+    if incoming.len() < PREFIX + length {
+        return None;
+    }
+    incoming.advance(PREFIX);
+    Some(incoming.split_to(length))
+}
+
+fn failure_reason(failure: Bytes) -> Reason {
+    let Ok(decoded) = tonic_types::Status::decode(failure.clone()) else { return "MALFORMED_RESPONSE".into() };
+    call::reason(&Status::with_details(Code::from(decoded.code), decoded.message, failure))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::{ErrorDetails, StatusExt};
+
+    use super::*;
+    use crate::proto::{JobFailure, JobResult, SubmitManyResponse, submit_many_response::Outcome};
+
+    #[test]
+    fn takes_whole_messages_only() {
+        let response = SubmitManyResponse { tag: "7".into(), outcome: Some(Outcome::Result(JobResult::default())) };
+        let framed = call::frame(&response);
+        let mut incoming = BytesMut::from(&framed[..3]);
+        assert_eq!(next_message(&mut incoming), None);
+        incoming.extend_from_slice(&framed[3..]);
+        incoming.extend_from_slice(&framed[..6]);
+        let answer = Answer::decode(next_message(&mut incoming).unwrap()).unwrap();
+        assert_eq!(answer, Answer { tag: "7".into(), failure: None });
+        assert_eq!(next_message(&mut incoming), None);
+        assert_eq!(incoming.len(), 6);
+    }
+
+    #[test]
+    fn names_the_reason_of_a_failed_job() {
+        let details = ErrorDetails::with_error_info("SHED", "waterwheel.dev", [("pool".to_owned(), "io".to_owned())]);
+        let status = Status::with_error_details(Code::ResourceExhausted, "evicted", details);
+        let details = tonic_types::Status::decode(status.details()).unwrap().details;
+        let details = details.into_iter().map(|any| prost_types::Any { type_url: any.type_url, value: any.value });
+        let failure = JobFailure { code: 8, message: "evicted".into(), details: details.collect() };
+        let response = SubmitManyResponse { tag: "0".into(), outcome: Some(Outcome::Failure(failure)) };
+        let answer = Answer::decode(response.encode_to_vec().as_slice()).unwrap();
+        assert_eq!(failure_reason(answer.failure.unwrap()), "SHED");
+        let bare = JobFailure { code: 4, ..JobFailure::default() };
+        assert_eq!(failure_reason(bare.encode_to_vec().into()), "DEADLINE_EXCEEDED");
+    }
+}

@@ -1,0 +1,153 @@
+//! What one client thread counts.
+
+use std::{
+    borrow::Cow,
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+
+/// Shortest latency that is told apart, in nanoseconds.
+const SHORTEST: u64 = 1_000;
+/// Longest latency that is told apart, in nanoseconds: ten minutes.
+const LONGEST: u64 = 600_000_000_000;
+/// Significant decimal digits of a latency.
+const DIGITS: u8 = 3;
+
+/// Why a call failed: the server's `ErrorInfo.reason`, else the status code, else what became of the connection.
+pub(super) type Reason = Cow<'static, str>;
+
+/// Replies, latencies and errors of one client thread, while the load is measured.
+#[derive(Debug)]
+pub(super) struct Tally {
+    replies: Arc<AtomicU64>,
+    unanswered: Cell<u64>,
+    latencies: RefCell<Histogram<u64>>,
+    errors: RefCell<BTreeMap<Reason, u64>>,
+}
+
+/// What all client threads counted together.
+#[derive(Debug, Clone)]
+pub(super) struct Totals {
+    /// Latencies of the calls that completed, in nanoseconds.
+    pub(super) latencies: Histogram<u64>,
+    /// How often calls failed, by reason.
+    pub(super) errors: BTreeMap<Reason, u64>,
+    /// Calls that had no answer when the load gave up on them.
+    pub(super) unanswered: u64,
+}
+
+impl Tally {
+    /// An empty tally that counts every reply into `replies` too, measured or not.
+    pub(super) fn new(replies: Arc<AtomicU64>) -> Self {
+        Self {
+            replies,
+            unanswered: Cell::new(0),
+            latencies: RefCell::new(empty_histogram()),
+            errors: RefCell::default(),
+        }
+    }
+
+    /// Counts one reply, and what it was where the load is `measured`.
+    pub(super) fn count(&self, measured: Measured, latency: Duration, ended: Result<(), Reason>) {
+        self.replies.fetch_add(1, Ordering::Relaxed);
+        if measured == Measured::No {
+            return;
+        }
+        match ended {
+            Ok(()) => {
+                let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+                self.latencies.borrow_mut().saturating_record(nanos);
+            }
+            Err(reason) => *self.errors.borrow_mut().entry(reason).or_default() += 1,
+        }
+    }
+
+    /// Counts `calls` as never answered.
+    pub(super) fn give_up(&self, calls: u64) {
+        self.unanswered.set(self.unanswered.get() + calls);
+    }
+
+    /// What was counted.
+    pub(super) fn into_totals(self) -> Totals {
+        Totals {
+            latencies: self.latencies.into_inner(),
+            errors: self.errors.into_inner(),
+            unanswered: self.unanswered.get(),
+        }
+    }
+}
+
+/// Whether a reply belongs to the measured window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Measured {
+    /// It does.
+    Yes,
+    /// It came during the warm-up or the wind-down.
+    No,
+}
+
+impl Totals {
+    /// The sum of `parts`.
+    pub(super) fn sum(parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut sum = Self { latencies: empty_histogram(), errors: BTreeMap::new(), unanswered: 0 };
+        for part in parts {
+            sum.latencies += part.latencies;
+            for (reason, count) in part.errors {
+                *sum.errors.entry(reason).or_default() += count;
+            }
+            sum.unanswered += part.unanswered;
+        }
+        sum
+    }
+
+    /// Calls that failed.
+    pub(super) fn failed(&self) -> u64 {
+        self.errors.values().sum()
+    }
+}
+
+fn empty_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(SHORTEST, LONGEST, DIGITS).expect("the bounds are ordered and the digits at most five")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_only_measured_replies_but_all_of_them_as_replies() {
+        let replies = Arc::new(AtomicU64::new(0));
+        let tally = Tally::new(Arc::clone(&replies));
+        tally.count(Measured::No, Duration::from_millis(9), Ok(()));
+        tally.count(Measured::Yes, Duration::from_millis(1), Ok(()));
+        tally.count(Measured::Yes, Duration::from_millis(5), Err("QUEUE_FULL".into()));
+        tally.give_up(2);
+        let totals = Totals::sum([tally.into_totals()]);
+        assert_eq!(replies.load(Ordering::Relaxed), 3);
+        assert_eq!(totals.latencies.len(), 1);
+        assert!(totals.latencies.max().abs_diff(1_000_000) < 1_000);
+        assert_eq!(totals.errors, BTreeMap::from([("QUEUE_FULL".into(), 1)]));
+        assert_eq!(totals.unanswered, 2);
+    }
+
+    #[test]
+    fn sums_threads() {
+        let thread = |reason: &'static str| {
+            let tally = Tally::new(Arc::default());
+            tally.count(Measured::Yes, Duration::from_micros(50), Ok(()));
+            tally.count(Measured::Yes, Duration::from_micros(50), Err(reason.into()));
+            tally.into_totals()
+        };
+        let sum = Totals::sum([thread("SHED"), thread("SHED"), thread("DRAINING")]);
+        assert_eq!(sum.latencies.len(), 3);
+        assert_eq!(sum.errors, BTreeMap::from([("SHED".into(), 2), ("DRAINING".into(), 1)]));
+        assert_eq!(sum.failed(), 3);
+    }
+}

@@ -1,0 +1,169 @@
+//! The flags that every command with a configuration shares, and the one place that reads the environment for it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::{Faults, Flag, Loaded, SourceFile, Sources, load};
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Configuration")]
+pub(crate) struct ConfigArgs {
+    /// Configuration file, in TOML.
+    #[arg(long, value_name = "FILE", env = "WATERWHEEL_CONFIG")]
+    config: Option<PathBuf>,
+    /// Set one key, above the file and the environment; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
+    set: Vec<Assignment>,
+    /// Address of the gRPC listener: server.listen.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Address of the operator's listener: server.ops_listen.
+    #[arg(long, value_name = "ADDRESS")]
+    ops_listen: Option<String>,
+    /// Filter of log lines: telemetry.log.
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+    /// Largest payload of one job: server.max_payload.
+    #[arg(long, value_name = "SIZE")]
+    max_payload: Option<String>,
+}
+
+/// What this process gives to a configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    /// Variables that are UTF-8.
+    pub(crate) env: Vec<(String, String)>,
+    /// CPUs that this process may use.
+    pub(crate) cpus: usize,
+}
+
+/// `KEY=VALUE`
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Assignment {
+    key: String,
+    value: String,
+}
+
+impl Process {
+    /// The process that runs.
+    pub(crate) fn current() -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self {
+            env: std::env::vars_os().filter_map(text).collect(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+impl ConfigArgs {
+    /// Reads and checks the configuration. `built_in` stands in for the file where none is named.
+    ///
+    /// # Errors
+    /// All faults at once; a file that cannot be read hides the others.
+    pub(crate) fn load(&self, process: &Process, built_in: Option<SourceFile>) -> Result<Loaded, Faults> {
+        let Process { env, cpus } = process.clone();
+        load(&Sources { file: self.file()?.or(built_in), env, flags: self.flags(), cpus })
+    }
+
+    fn file(&self) -> Result<Option<SourceFile>, Faults> {
+        let Some(path) = &self.config else {
+            return Ok(None);
+        };
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Some(SourceFile { name, text })),
+            Err(error) => Err(Faults::unreadable(name, error.to_string())),
+        }
+    }
+
+    /// The flags as keys. A flag of its own beats `--set` of the same key.
+    fn flags(&self) -> Vec<Flag> {
+        let Self { config: _, set, listen, ops_listen, log, max_payload } = self;
+        let set =
+            set.iter().map(|Assignment { key, value }| Flag { flag: "--set", key: key.clone(), value: value.clone() });
+        let own = [
+            ("--listen", "server.listen", listen),
+            ("--ops-listen", "server.ops_listen", ops_listen),
+            ("--log", "telemetry.log", log),
+            ("--max-payload", "server.max_payload", max_payload),
+        ];
+        let own = own
+            .into_iter()
+            .filter_map(|(flag, key, value)| Some(Flag { flag, key: key.to_owned(), value: value.clone()? }));
+        set.chain(own).collect()
+    }
+}
+
+fn assignment(text: &str) -> Result<Assignment, &'static str> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => {
+            Ok(Assignment { key: key.trim().to_owned(), value: value.trim().to_owned() })
+        }
+        _ => Err("write it like pool.cpu.workers=8"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{ConfigArgs, Process};
+    use crate::config::starter;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        config: ConfigArgs,
+    }
+
+    fn parse(args: &[&str]) -> Result<ConfigArgs, clap::Error> {
+        let args = ["waterwheel"].iter().chain(args);
+        Ok(Command::try_parse_from(args)?.config)
+    }
+
+    fn process() -> Process {
+        Process { env: vec![("WATERWHEEL_SERVER__LISTEN".into(), "127.0.0.1:1".into())], cpus: 2 }
+    }
+
+    #[test]
+    fn flags_reach_their_keys() {
+        let args = parse(&[
+            "--listen=127.0.0.1:2",
+            "--set",
+            "server.listen=127.0.0.1:3",
+            "--ops-listen=127.0.0.1:4",
+            "--log=debug",
+            "--max-payload=1MiB",
+            "--set",
+            "pool.io.workers = 5",
+        ]);
+        let loaded = args.unwrap().load(&process(), Some(starter::file()));
+        let config = loaded.unwrap().config;
+        assert_eq!(config.server.listen.to_string(), "127.0.0.1:2");
+        assert_eq!(config.server.ops_listen.to_string(), "127.0.0.1:4");
+        assert_eq!(config.telemetry.log, "debug");
+        assert_eq!(config.server.max_payload, 1 << 20);
+        assert_eq!(config.pools[1].workers, 5);
+    }
+
+    #[test]
+    fn an_assignment_needs_a_key_and_a_value() {
+        for text in ["pool.cpu.workers", "=8", " =8"] {
+            let error = parse(&["--set", text]).unwrap_err().to_string();
+            assert!(error.contains("write it like pool.cpu.workers=8"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_replaces_the_built_in_one_or_is_a_fault() {
+        let args = parse(&["--config", "/no/such/file.toml"]).unwrap();
+        let faults = args.load(&process(), Some(starter::file())).unwrap_err();
+        let report = faults.to_string();
+        let what = "error: cannot read `/no/such/file.toml`: No such file or directory";
+        assert!(report.starts_with(what), "{report}");
+    }
+}

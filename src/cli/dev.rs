@@ -1,0 +1,94 @@
+//! `waterwheel dev`: a service to try, without a file.
+
+use std::{fmt::Write, io};
+
+use clap::Args;
+use tonic::Request;
+
+use super::{
+    config_args::{ConfigArgs, Process},
+    exit::Exit,
+    output, server,
+};
+use crate::{
+    app::App,
+    config::{Config, starter},
+    proto::{Job, JobResult, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
+};
+
+const GREETING: &str = "hello waterwheel";
+
+/// Starts a service with built-in kinds, runs a first job through its own port, and stays.
+///
+/// It needs no file; a file, variables and flags change it as they change `serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  waterwheel dev --max-payload 32MiB")]
+pub(super) struct DevArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(super) fn run(args: &DevArgs) -> Exit {
+    let loaded = match args.config.load(&Process::current(), Some(starter::dev_file())) {
+        Ok(loaded) => loaded,
+        Err(faults) => {
+            anstream::eprintln!("{faults}");
+            return Exit::Usage;
+        }
+    };
+    let config = loaded.config;
+    server::run(&config, async |app| {
+        anstream::print!("{}", overview(app, &config));
+        if config.kinds.iter().any(|kind| kind.name == "sha256") {
+            let first = first_job(app).await.map_err(io::Error::other)?;
+            anstream::println!("{}", report(&first));
+        }
+        anstream::println!("next:  waterwheel submit sha256 --file README.md      waterwheel stats      Ctrl-C drains");
+        Ok(())
+    })
+}
+
+fn overview(app: &App, config: &Config) -> String {
+    let pools = config.pools.iter().map(|pool| {
+        let workers = if pool.workers == 1 { "worker" } else { "workers" };
+        format!("{} {} {workers} / {} queued", pool.name, pool.workers, pool.queue.jobs)
+    });
+    let kinds: Vec<_> = config.kinds.iter().map(|kind| kind.name.as_str()).collect();
+    let mut text = String::new();
+    let pools: Vec<_> = pools.collect();
+    writeln!(text, "{}", server::announcement(app)).expect("a string takes all");
+    writeln!(text, "pools  {}", pools.join("   ")).expect("a string takes all");
+    writeln!(text, "kinds  {}", kinds.join(" ")).expect("a string takes all");
+    text
+}
+
+/// Runs a job as a caller would: over the network.
+async fn first_job(app: &App) -> Result<JobResult, Box<dyn std::error::Error + Send + Sync>> {
+    let mut address = app.address();
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() {
+            std::net::Ipv4Addr::LOCALHOST.into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    let mut client = WorkerPoolServiceClient::connect(format!("http://{address}")).await?;
+    let job = Job { kind: "sha256".into(), payload: GREETING.into(), ..Job::default() };
+    let response = client.submit(Request::new(SubmitRequest { job: Some(job) })).await?;
+    response.into_inner().result.ok_or_else(|| "the service answered without a result".into())
+}
+
+fn report(first: &JobResult) -> String {
+    let digest = String::from_utf8_lossy(&first.output);
+    let waterfall = first.waterfall.unwrap_or_default();
+    format!(
+        "first job: sha256 of {GREETING:?} → {digest}  queue {} + run {}",
+        output::exact(duration(waterfall.queue)),
+        output::exact(duration(waterfall.run))
+    )
+}
+
+fn duration(sent: Option<prost_types::Duration>) -> std::time::Duration {
+    sent.and_then(|sent| sent.try_into().ok()).unwrap_or_default()
+}

@@ -1,0 +1,36 @@
+//! `waterwheel serve`: the service, as its configuration says.
+
+use clap::Args;
+
+use super::{
+    config_args::{ConfigArgs, Process},
+    exit::Exit,
+    server,
+};
+
+/// Serves the configured pools until SIGTERM, SIGINT or `waterwheel drain`.
+///
+/// The first signal starts the drain: health says NOT_SERVING, after the notice new jobs are refused, and what is
+/// queued or runs is finished. A second signal stops what runs at once. The last line on standard output is the
+/// receipt of the drain, which names every job that was not finished; the exit code is 0 if there was none, else 3.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  waterwheel serve --config waterwheel.toml")]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub(super) fn run(args: &ServeArgs) -> Exit {
+    let loaded = match args.config.load(&Process::current(), None) {
+        Ok(loaded) => loaded,
+        Err(faults) => {
+            anstream::eprintln!("{faults}");
+            return Exit::Usage;
+        }
+    };
+    server::run(&loaded.config, async |app| {
+        anstream::println!("{}", server::announcement(app));
+        Ok(())
+    })
+}

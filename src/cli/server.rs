@@ -1,0 +1,110 @@
+//! What `serve` and `dev` share: the life of a server process, from its configuration to its exit code.
+
+use std::{io, process::id};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::info;
+
+use super::exit::Exit;
+use crate::{
+    app::{App, Control, Receipt, StartError},
+    config::{self, Config},
+    telemetry::{self, LogFormat, Telemetry, TelemetryError},
+};
+
+/// Why a server process could not do its work.
+#[derive(Debug, thiserror::Error)]
+enum ServerError {
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Serves `config` until a signal, or an operator, has drained it. `greet` runs once calls are taken.
+///
+/// The first SIGTERM or SIGINT starts the drain, the second goes straight to its kill phase. The receipt of the drain
+/// is the last line on standard output.
+pub(super) fn run(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Exit {
+    match serve(config, greet) {
+        Ok(receipt) if receipt.is_clean() => Exit::Done,
+        Ok(_) => Exit::JobsLost,
+        Err(error) => {
+            anstream::eprintln!("error: {error}");
+            Exit::Failed
+        }
+    }
+}
+
+/// Where calls are taken, as scripts and people read it.
+pub(super) fn announcement(app: &App) -> String {
+    format!("grpc {} (reflection on)   ops {} (health, drain)", app.address(), app.ops_address())
+}
+
+fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Result<Receipt, ServerError> {
+    let telemetry = start_telemetry(&config.telemetry)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let receipt = runtime.block_on(async {
+        let signals = Signals::new()?;
+        let app = App::start(config, telemetry.sample_ratio())?;
+        info!(address = %app.address(), ops_address = %app.ops_address(), pid = id(), "serving");
+        greet(&app).await?;
+        let control = app.control();
+        let receipt = tokio::select! {
+            receipt = app.run() => receipt,
+            never = signals.steer(&control) => match never {},
+        };
+        Ok::<_, ServerError>(receipt)
+    })?;
+    // Jobs that do not stop may hold this runtime; the process does not wait for them.
+    runtime.shutdown_background();
+    telemetry.shutdown(receipt.flush_within());
+    anstream::println!("{}", receipt.to_json());
+    Ok(receipt)
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn steer(mut self, control: &Control) -> std::convert::Infallible {
+        self.next().await;
+        control.drain();
+        loop {
+            self.next().await;
+            info!("a second signal: stopping what still runs");
+            control.kill();
+        }
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn start_telemetry(telemetry: &config::Telemetry) -> Result<Telemetry, TelemetryError> {
+    let config::Telemetry { log, log_format, otlp, sample_ratio, service_name } = telemetry;
+    telemetry::init(&telemetry::Config {
+        log: log.clone(),
+        format: match log_format {
+            config::LogFormat::Auto => LogFormat::Auto,
+            config::LogFormat::Text => LogFormat::Text,
+            config::LogFormat::Json => LogFormat::Json,
+        },
+        otlp: otlp.clone(),
+        sample_ratio: *sample_ratio,
+        service_name: service_name.clone(),
+    })
+}
