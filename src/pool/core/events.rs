@@ -284,7 +284,7 @@ impl<H: Host> Core<H> {
         self.held_bytes += entry.bytes;
         self.estimates.queue(entry.class, entry.work);
         self.queued.push_back(&mut self.entries, AGE, index);
-        self.saturated |= self.queued.len() * 5 >= self.caps.jobs * 4;
+        self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
         match line {
             Some(line) if !free => self.lines.block(&mut self.entries, line, index),
             _ => self.queues.push(&mut self.entries, index),

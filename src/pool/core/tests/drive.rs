@@ -32,6 +32,8 @@ pub(super) struct Drive {
 #[derive(Debug, PartialEq)]
 pub(super) struct View {
     closed: bool,
+    finished: bool,
+    saturated: bool,
     pub(super) waiting: Vec<u32>,
     queued: Vec<u32>,
     pub(super) ready: Vec<u32>,
@@ -97,6 +99,11 @@ impl Drive {
         if view != expected {
             return Err(format!("the machine is at {view:?}, the rules say {expected:?}"));
         }
+        for job in &self.model.waiting {
+            if !self.machine.is_waiting(self.keys[job.job as usize].expect("the key of a caller")) {
+                return Err(format!("{} does not wait", job.job));
+            }
+        }
         self.compare_estimates()?;
         Ok(seen)
     }
@@ -107,7 +114,7 @@ impl Drive {
             self.apply(Event::Release { job })?;
         }
         let view = self.view();
-        let free = view.held_bytes == 0 && view.queued.is_empty() && view.waiting.is_empty() && self.machine.is_empty();
+        let free = view.held_bytes == 0 && view.queued.is_empty() && view.waiting.is_empty();
         if view.live > 0 && !free {
             return Err(format!("nothing runs, and yet somebody is left: {view:?}"));
         }
@@ -238,6 +245,8 @@ impl Drive {
         running.sort_unstable();
         View {
             closed: snapshot.closed,
+            finished: machine.is_finished(),
+            saturated: machine.is_saturated(),
             waiting: jobs(machine.waiting.iter(&machine.entries, LINE).collect()),
             queued: jobs(machine.queued.iter(&machine.entries, AGE).collect()),
             ready: jobs(machine.queues.ready(&machine.entries)),
@@ -282,6 +291,8 @@ fn model_view(model: &Naive) -> View {
         |home: usize| -> Vec<u32> { model.parked.iter().copied().filter(|id| model.home_of(*id) == home).collect() };
     View {
         closed: model.closed,
+        finished: model.closed && model.queued.is_empty() && model.running.is_empty(),
+        saturated: model.saturated,
         waiting: jobs(&model.waiting),
         queued: jobs(&model.queued),
         ready: model.ready(),

@@ -13,6 +13,8 @@ pub(super) struct Naive {
     pub(super) homes: usize,
     pub(super) now: Duration,
     pub(super) closed: bool,
+    /// From four fifths of the queue on, until it is down to one fifth.
+    pub(super) saturated: bool,
     /// In order of arrival.
     pub(super) waiting: Vec<Job>,
     /// In order of acceptance.
@@ -67,6 +69,7 @@ impl Naive {
             homes,
             now: Duration::ZERO,
             closed: false,
+            saturated: false,
             waiting: Vec::new(),
             queued: Vec::new(),
             running: Vec::new(),
@@ -108,6 +111,7 @@ impl Naive {
                     self.counts.cancelled += 1;
                     self.told.push(Told::Ended { job: job.job, why: QueueEnd::Drained });
                 }
+                self.refresh();
                 Answer::Done
             }
             Event::Retire => {

@@ -31,7 +31,13 @@ const AT_LEAST: &[(u64, &[&str])] = &[
     (100, &["told: drained", "told: refused", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
-        &["blocked by its key", "held by several tenants", "queue full, worker idle", "pool smaller than configured"],
+        &[
+            "blocked by its key",
+            "held by several tenants",
+            "queue full, worker idle",
+            "saturated",
+            "pool smaller than configured",
+        ],
     ),
 ];
 
@@ -250,6 +256,9 @@ impl Tally {
         }
         if (0..4).filter(|tenant| model.held_by(*tenant) > 0).count() > 1 {
             self.one("held by several tenants");
+        }
+        if model.saturated {
+            self.one("saturated");
         }
         if model.unreplaced() > 0 {
             self.one("pool smaller than configured");

@@ -195,8 +195,13 @@ impl Naive {
         job
     }
 
-    /// A job is ready from the moment when no job that was accepted before it has its key.
-    fn refresh(&mut self) {
+    /// The queue changed. A job is ready from the moment when no job that was accepted before it has its key.
+    pub(super) fn refresh(&mut self) {
+        if self.queued.len() * 5 <= self.caps.jobs {
+            self.saturated = false;
+        } else if self.queued.len() as f64 >= 0.8 * self.caps.jobs as f64 {
+            self.saturated = true;
+        }
         for at in 0..self.queued.len() {
             let key = self.queued[at].offer.key;
             let earlier = self.queued[..at].iter().any(|job| job.offer.key == key);
@@ -258,6 +263,7 @@ impl Naive {
             } else {
                 let next = self.queued.remove(at);
                 let (worker, state) = self.start(next);
+                self.refresh();
                 self.told.push(Told::Start { job, worker, state });
             }
         }
