@@ -188,8 +188,9 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Ends all jobs that are queued, in the order of their acceptance.
+    /// Ends all jobs that are queued in a closed pool, in the order of their acceptance.
     pub(crate) fn abandon_queued(&mut self, effects: &mut Vec<Effect<H>>) {
+        debug_assert!(self.closed, "an open pool would owe the room to callers that wait");
         while let Some(index) = self.queued.head() {
             self.end_queued(index, Ending::Cancelled, QueueEnd::Drained, effects);
         }
