@@ -17,6 +17,7 @@ mod ledger;
 mod lines;
 mod list;
 mod queues;
+mod settle;
 mod snapshot;
 #[cfg(test)]
 mod tests;

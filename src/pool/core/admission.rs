@@ -79,6 +79,11 @@ impl Tenants {
             None => true,
         }
     }
+
+    #[cfg(test)]
+    pub(super) fn jobs_of(&self, name: &str) -> usize {
+        self.by_name.get(name).map_or(0, |tenant| self.tenants[*tenant].jobs)
+    }
 }
 
 impl<H: Host> Core<H> {
@@ -119,8 +124,9 @@ impl<H: Host> Core<H> {
     /// Whether evicting jobs below the class of `arrival` would make room for it.
     pub(super) fn can_shed_for(&self, arrival: &Arrival<'_, H::Job>) -> bool {
         let (bytes, jobs) = self.queues.evictable(arrival.class);
-        let jobs_fit = self.queued.len() < self.caps.jobs + jobs;
-        jobs_fit && self.held_bytes + arrival.bytes <= self.caps.bytes + bytes
+        // Subtractions, because a cap may be as large as its type.
+        let jobs_fit = self.queued.len() - jobs < self.caps.jobs;
+        jobs_fit && arrival.bytes <= self.caps.bytes - (self.held_bytes - bytes)
     }
 }
 

@@ -105,4 +105,19 @@ mod tests {
         assert_eq!(wait(Criticality::Critical), 100);
         assert_eq!(wait(Criticality::Sheddable), 450);
     }
+
+    #[test]
+    fn rounding_stays_small_while_the_queue_is_never_empty() {
+        let mut estimates = Estimates::new(1);
+        let class = Criticality::Critical;
+        // From a tenth of a microsecond to an hour, out of step with each other.
+        let work = |job: u32| 1e-7 * 1.9_f64.powi((job * 7 % 38).try_into().expect("small"));
+        estimates.queue(class, work(0));
+        for job in 1..500_000 {
+            estimates.queue(class, work(job));
+            estimates.unqueue(class, work(job - 1), false);
+        }
+        let drift = (estimates.backlog[class.rank()] - work(499_999)).abs();
+        assert!(drift < 1e-6, "{drift} s");
+    }
 }

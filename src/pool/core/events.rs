@@ -155,7 +155,7 @@ impl<H: Host> Core<H> {
         found
     }
 
-    /// A worker's job does not stop. Returns whether a new worker took its place.
+    /// A worker's job does not stop. Returns whether a new worker takes its place; saying it again changes nothing.
     pub(crate) fn stick(
         &mut self,
         now: Instant,
@@ -188,8 +188,9 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Ends all jobs that are queued, in the order of their acceptance.
+    /// Ends all jobs that are queued in a closed pool, in the order of their acceptance.
     pub(crate) fn abandon_queued(&mut self, effects: &mut Vec<Effect<H>>) {
+        debug_assert!(self.closed, "an open pool would owe the room to callers that wait");
         while let Some(index) = self.queued.head() {
             self.end_queued(index, Ending::Cancelled, QueueEnd::Drained, effects);
         }
@@ -211,7 +212,7 @@ impl<H: Host> Core<H> {
     }
 
     fn may_wait(&self, bytes: usize) -> bool {
-        self.waiting.len() < self.caps.waiting && self.waiting_bytes + bytes <= self.caps.bytes
+        self.waiting.len() < self.caps.waiting && bytes <= self.caps.bytes - self.waiting_bytes
     }
 
     fn insert(
@@ -271,7 +272,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Room is there: the job becomes queued, behind its ordering key where that is in use.
-    fn accept(&mut self, index: usize, names: &Names) {
+    pub(super) fn accept(&mut self, index: usize, names: &Names) {
         self.ledger.counts.accepted += 1;
         let free = self.lines.is_free(&names.ordering_key);
         let line = self.lines.join(&names.ordering_key);
@@ -284,60 +285,11 @@ impl<H: Host> Core<H> {
         self.held_bytes += entry.bytes;
         self.estimates.queue(entry.class, entry.work);
         self.queued.push_back(&mut self.entries, AGE, index);
-        self.saturated |= self.queued.len() * 5 >= self.caps.jobs * 4;
+        self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
         match line {
             Some(line) if !free => self.lines.block(&mut self.entries, line, index),
             _ => self.queues.push(&mut self.entries, index),
         }
-    }
-
-    /// Brings the machine to rest: callers get the room that is there, workers the jobs that are ready.
-    fn settle(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        loop {
-            self.admit_waiting(now, effects);
-            if !self.workers.has_idle() {
-                break;
-            }
-            let Some(index) = self.queues.head() else { break };
-            if self.entries[index].start_by <= now {
-                self.end_queued(index, Ending::Expired, QueueEnd::Expired, effects);
-            } else {
-                self.start(now, index, effects);
-            }
-        }
-        debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
-        debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
-        debug_assert!(!self.workers.has_idle() || self.queues.is_empty());
-    }
-
-    fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        while let Some(index) = self.waiting.head() {
-            if self.entries[index].start_by <= now {
-                self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
-                let entry = self.leave_waiting(index);
-                tell(entry, QueueEnd::NoRoom, effects);
-                continue;
-            }
-            if !self.has_room(self.entries[index].bytes) {
-                break;
-            }
-            self.waiting.remove(&mut self.entries, LINE, index);
-            self.waiting_bytes -= self.entries[index].bytes;
-            let names = self.entries[index].names.take().expect("a waiting entry keeps its names");
-            self.accept(index, &names);
-        }
-    }
-
-    fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {
-        self.unqueue(index);
-        let entry = &mut self.entries[index];
-        let key = JobKey { index, sequence: entry.sequence };
-        let (slot, worker, state) =
-            self.workers.take(entry.home, key, now).expect("the caller saw an idle worker under this lock");
-        entry.place = Place::Running { slot, ended: false };
-        self.running += 1;
-        let waiter = entry.waiter.take().expect("a queued entry keeps its waiter");
-        effects.push(Effect::Start { waiter, grant: Grant { key, worker, state } });
     }
 
     fn shed_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
@@ -347,13 +299,13 @@ impl<H: Host> Core<H> {
         self.end_queued(victim, Ending::Shed, QueueEnd::Shed { retry_after }, effects);
     }
 
-    fn end_queued(&mut self, index: usize, ending: Ending, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
+    pub(super) fn end_queued(&mut self, index: usize, ending: Ending, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
         self.ledger.end(ending);
         let entry = self.remove_queued(index);
         tell(entry, why, effects);
     }
 
-    fn leave_waiting(&mut self, index: usize) -> Entry<H> {
+    pub(super) fn leave_waiting(&mut self, index: usize) -> Entry<H> {
         self.waiting.remove(&mut self.entries, LINE, index);
         self.waiting_bytes -= self.entries[index].bytes;
         self.entries.remove(index)
@@ -372,7 +324,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Takes a queued job out of the queue, to start or to end.
-    fn unqueue(&mut self, index: usize) {
+    pub(super) fn unqueue(&mut self, index: usize) {
         self.queued.remove(&mut self.entries, AGE, index);
         self.saturated &= self.queued.len() * 5 > self.caps.jobs;
         match (self.entries[index].place, self.entries[index].line) {
@@ -396,7 +348,7 @@ impl<H: Host> Core<H> {
     }
 }
 
-fn tell<H: Host>(entry: Entry<H>, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
+pub(super) fn tell<H: Host>(entry: Entry<H>, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
     let waiter = entry.waiter.expect("an entry that has not started keeps its waiter");
     effects.push(Effect::Ended { waiter, job: entry.job, why });
 }

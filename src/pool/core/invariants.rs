@@ -34,6 +34,9 @@ impl<H: Host> Core<H> {
         assert_eq!(accepted, self.ledger.counts.ended() + undecided as u64, "every accepted job ends once");
 
         assert!(!self.workers.has_idle() || ready == 0, "no worker idles while a job is ready");
+        let first = self.waiting.head().map(|index| &self.entries[index]);
+        let room = first.is_some_and(|entry| self.has_room(entry.bytes));
+        assert!(!room, "nobody waits for room that is there");
         let leaders = self.entries.iter().filter(|(_, entry)| entry.line.is_some() && entry.place != Place::Blocked);
         let mut lines: Vec<usize> = leaders.filter_map(|(_, entry)| entry.line).collect();
         lines.sort_unstable();

@@ -38,6 +38,7 @@ impl Links {
         }
     }
 
+    #[cfg(test)]
     fn next(self, link: Link) -> Option<usize> {
         let next = match link {
             Link::Line => self.line.next,
@@ -96,6 +97,7 @@ impl List {
     }
 
     /// The indexes from the front.
+    #[cfg(test)]
     pub(crate) fn iter<T: AsRef<Links>>(&self, entries: &Slab<T>, link: Link) -> impl Iterator<Item = usize> {
         std::iter::successors(self.head(), move |index| entries[*index].as_ref().next(link))
     }

@@ -1,1 +1,193 @@
+//! The machine against a naive model, step by step, and its rules as cases.
 
+mod cases;
+mod drive;
+mod naive;
+mod property;
+mod script;
+mod storm;
+
+use std::{fmt, time::Duration};
+
+use super::{Ending, Host, QueueEnd, Refusal, RefusalReason, Withdrawal, Withdrawn};
+use crate::model::{Criticality, WhenFull};
+
+/// A host whose jobs, waiters and states are numbers, so that each can be followed.
+struct Numbers;
+
+impl Host for Numbers {
+    type Job = u32;
+    type Waiter = u32;
+    type State = u32;
+}
+
+/// An arrival; its job gets the next number.
+#[derive(Debug, Clone, Copy)]
+struct Offer {
+    class: Criticality,
+    kind: usize,
+    bytes: usize,
+    /// Milliseconds from now until the job must not start any more.
+    patience: i64,
+    tenant: u8,
+    /// 0 is no key.
+    key: u8,
+    when_full: WhenFull,
+    home: usize,
+}
+
+/// One transition of the machine.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Offer(Offer),
+    End { job: u32, ending: Ending, run: Duration },
+    Release { job: u32 },
+    Withdraw { job: u32, why: Withdrawal },
+    Stick { job: u32 },
+    AddWorker,
+    Close,
+    Abandon,
+    Retire,
+    Pass { by: Duration },
+}
+
+/// All that a transition shows to its caller and to those who wait.
+#[derive(Debug, Clone)]
+struct Step {
+    answer: Answer,
+    told: Vec<Told>,
+}
+
+#[derive(Debug, Clone)]
+enum Answer {
+    Started {
+        worker: u32,
+        state: u32,
+    },
+    Queued,
+    Waiting,
+    Refused(Refusal),
+    Decided(bool),
+    /// The states that came back out of the machine, sorted.
+    Dropped(Vec<u32>),
+    Found(Withdrawn),
+    Replaced(bool),
+    Done,
+}
+
+#[derive(Debug, Clone)]
+enum Told {
+    Start { job: u32, worker: u32, state: u32 },
+    Ended { job: u32, why: QueueEnd },
+}
+
+/// Sums of floating-point numbers differ by their order: durations that stem from estimates may differ by this much.
+const SLACK: Duration = Duration::from_micros(1);
+
+fn near(a: Duration, b: Duration) -> bool {
+    a.abs_diff(b) <= SLACK
+}
+
+impl Step {
+    fn is_like(&self, other: &Self) -> bool {
+        self.answer.is_like(&other.answer)
+            && self.told.len() == other.told.len()
+            && self.told.iter().zip(&other.told).all(|(a, b)| a.is_like(b))
+    }
+}
+
+impl Answer {
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Started { worker: a, state: s }, Self::Started { worker: b, state: t }) => (a, s) == (b, t),
+            (Self::Queued, Self::Queued) | (Self::Waiting, Self::Waiting) | (Self::Done, Self::Done) => true,
+            (Self::Refused(a), Self::Refused(b)) => {
+                let hints = match (a.retry_after, b.retry_after) {
+                    (Some(a), Some(b)) => near(a, b),
+                    (None, None) => true,
+                    _ => false,
+                };
+                hints && same_reason(a.reason, b.reason)
+            }
+            (Self::Decided(a), Self::Decided(b)) | (Self::Replaced(a), Self::Replaced(b)) => a == b,
+            (Self::Dropped(a), Self::Dropped(b)) => a == b,
+            (Self::Found(a), Self::Found(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+fn same_reason(a: RefusalReason, b: RefusalReason) -> bool {
+    match (a, b) {
+        (
+            RefusalReason::DeadlineUnreachable { expected, budget },
+            RefusalReason::DeadlineUnreachable { expected: other, budget: left },
+        ) => near(expected, other) && budget == left,
+        _ => a == b,
+    }
+}
+
+impl Told {
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Start { job: a, worker: v, state: s }, Self::Start { job: b, worker: w, state: t }) => {
+                (a, v, s) == (b, w, t)
+            }
+            (Self::Ended { job: a, why }, Self::Ended { job: b, why: other }) => {
+                let same = match (why, other) {
+                    (QueueEnd::Shed { retry_after: x }, QueueEnd::Shed { retry_after: y }) => near(*x, *y),
+                    _ => why == other,
+                };
+                a == b && same
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started { worker, .. } => write!(f, "starts on {worker}"),
+            Self::Queued => f.write_str("queued"),
+            Self::Waiting => f.write_str("waits"),
+            Self::Refused(refusal) => write!(f, "refused: {}", reason_name(refusal.reason)),
+            Self::Decided(true) => f.write_str("decided"),
+            Self::Decided(false) => f.write_str("decided before"),
+            Self::Dropped(states) if states.is_empty() => f.write_str("done"),
+            Self::Dropped(states) => write!(f, "drops {}", states.len()),
+            Self::Found(found) => f.write_str(found_name(*found)),
+            Self::Replaced(true) => f.write_str("replaced"),
+            Self::Replaced(false) => f.write_str("not replaced"),
+            Self::Done => f.write_str("done"),
+        }
+    }
+}
+
+fn reason_name(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::QueueFull => "full",
+        RefusalReason::DeadlineUnreachable { budget: Duration::ZERO, .. } => "past",
+        RefusalReason::DeadlineUnreachable { .. } => "unreachable",
+        RefusalReason::QuotaExceeded => "quota",
+        RefusalReason::Draining => "draining",
+    }
+}
+
+fn found_name(found: Withdrawn) -> &'static str {
+    match found {
+        Withdrawn::Queued => "was queued",
+        Withdrawn::Waiting => "was waiting",
+        Withdrawn::Gone => "gone",
+    }
+}
+
+fn end_name(why: QueueEnd) -> &'static str {
+    match why {
+        QueueEnd::Expired => "expired",
+        QueueEnd::NoRoom => "no room",
+        QueueEnd::Shed { .. } => "shed",
+        QueueEnd::Drained => "drained",
+        QueueEnd::Refused => "refused",
+    }
+}

@@ -101,34 +101,45 @@ impl<S> Workers<S> {
         slot.total_run += run;
     }
 
-    /// Takes a worker back. One that was replaced while it was stuck goes away; its state is returned, so that it is
-    /// dropped outside of the lock.
+    /// Takes a worker back. One that was replaced while it was stuck goes away, unless another stuck one is missed; the
+    /// state of one that goes is returned, so that it is dropped outside of the lock.
     pub(super) fn give_back(&mut self, slot: usize, state: S, now: Instant) -> Option<S> {
         let returned = &mut self.slots[slot];
         returned.changed = now;
-        let before = std::mem::replace(&mut returned.duty, Duty::Idle(state));
-        match before {
+        match std::mem::replace(&mut returned.duty, Duty::Idle(state)) {
+            Duty::Stuck { replaced: true, .. } if self.pass_on_stand_in() => self.unreplaced -= 1,
             Duty::Stuck { replaced: true, .. } => {
                 self.replaced -= 1;
-                match self.slots.remove(slot).duty {
+                return match self.slots.remove(slot).duty {
                     Duty::Idle(state) => Some(state),
                     Duty::Busy(_) | Duty::Stuck { .. } => None,
-                }
+                };
             }
-            Duty::Stuck { replaced: false, .. } => {
-                self.unreplaced -= 1;
-                self.park(slot);
-                None
-            }
-            Duty::Busy(_) | Duty::Idle(_) => {
-                self.park(slot);
-                None
-            }
+            Duty::Stuck { replaced: false, .. } => self.unreplaced -= 1,
+            Duty::Busy(_) | Duty::Idle(_) => {}
         }
+        self.park(slot);
+        None
     }
 
-    /// Marks a worker as stuck. Returns whether it should be replaced: while fewer than `most` are.
+    /// Lets the worker that stood in for one that is back stand in for another stuck one, where there is one.
+    fn pass_on_stand_in(&mut self) -> bool {
+        if self.unreplaced == 0 {
+            return false;
+        }
+        let missed = self.slots.iter_mut().find_map(|(_, slot)| match &mut slot.duty {
+            Duty::Stuck { replaced, .. } if !*replaced => Some(replaced),
+            _ => None,
+        });
+        *missed.expect("an unreplaced worker is stuck") = true;
+        true
+    }
+
+    /// Marks a worker as stuck. Returns whether it should be replaced: while fewer than `most` are, and not twice.
     pub(super) fn stick(&mut self, slot: usize, key: JobKey, most: usize) -> bool {
+        if matches!(self.slots[slot].duty, Duty::Stuck { .. }) {
+            return false;
+        }
         let replaced = self.replaced < most;
         if replaced {
             self.replaced += 1;
@@ -150,6 +161,13 @@ impl<S> Workers<S> {
                 Duty::Busy(_) | Duty::Stuck { .. } => None,
             })
             .collect()
+    }
+
+    /// Ids of idle workers by home, the one that is taken next at the end.
+    #[cfg(test)]
+    pub(super) fn parked(&self) -> Vec<Vec<u32>> {
+        let ids = |slots: &Vec<usize>| slots.iter().map(|slot| self.slots[*slot].id).collect();
+        self.idle.iter().map(ids).collect()
     }
 
     fn park(&mut self, slot: usize) {

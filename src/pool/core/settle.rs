@@ -1,0 +1,76 @@
+use tokio::time::Instant;
+
+use super::{
+    Core, Effect, Ending, Grant, Host, JobKey, QueueEnd,
+    entry::{LINE, Place},
+    events::tell,
+};
+use crate::model::RejectionReason;
+
+impl<H: Host> Core<H> {
+    /// Brings the machine to rest: callers get the room that is there, workers the jobs that are ready.
+    pub(super) fn settle(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        loop {
+            self.admit_waiting(now, effects);
+            if !self.workers.has_idle() {
+                break;
+            }
+            let Some(index) = self.queues.head().or_else(|| self.admit_to_worker()) else { break };
+            if self.entries[index].start_by <= now {
+                self.end_queued(index, Ending::Expired, QueueEnd::Expired, effects);
+            } else {
+                self.start(now, index, effects);
+            }
+        }
+        debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
+        debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
+        debug_assert!(!self.workers.has_idle() || self.queues.is_empty());
+    }
+
+    fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        while let Some(index) = self.waiting.head() {
+            if self.entries[index].start_by <= now {
+                self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
+                let entry = self.leave_waiting(index);
+                tell(entry, QueueEnd::NoRoom, effects);
+                continue;
+            }
+            if !self.has_room(self.entries[index].bytes) {
+                break;
+            }
+            self.admit(index);
+        }
+    }
+
+    /// The first caller may find the queue full of jobs that wait for their ordering keys, and a worker free: it starts
+    /// as an arrival would, without a place in the queue. Returns its job, which must be started at once.
+    fn admit_to_worker(&mut self) -> Option<usize> {
+        let index = self.waiting.head()?;
+        let entry = &self.entries[index];
+        let names = entry.names.as_ref().expect("a waiting entry keeps its names");
+        if !self.fits(entry.bytes) || !self.lines.is_free(&names.ordering_key) {
+            return None;
+        }
+        self.admit(index);
+        Some(index)
+    }
+
+    fn admit(&mut self, index: usize) {
+        self.waiting.remove(&mut self.entries, LINE, index);
+        self.waiting_bytes -= self.entries[index].bytes;
+        let names = self.entries[index].names.take().expect("a waiting entry keeps its names");
+        self.accept(index, &names);
+    }
+
+    fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {
+        self.unqueue(index);
+        let entry = &mut self.entries[index];
+        let key = JobKey { index, sequence: entry.sequence };
+        let (slot, worker, state) =
+            self.workers.take(entry.home, key, now).expect("the caller saw an idle worker under this lock");
+        entry.place = Place::Running { slot, ended: false };
+        self.running += 1;
+        let waiter = entry.waiter.take().expect("a queued entry keeps its waiter");
+        effects.push(Effect::Start { waiter, grant: Grant { key, worker, state } });
+    }
+}

@@ -1,0 +1,40 @@
+mod door;
+mod end;
+mod order;
+mod room;
+
+use super::{
+    super::Caps,
+    script::{Case, check},
+};
+
+const ROOMY: Caps = Caps { jobs: 8, bytes: 100, waiting: 4, tenant_share: 1.0, stuck: 1 };
+
+/// One worker, and what a case changes of a roomy pool.
+const fn pool(rule: &'static str, caps: Caps, script: &'static str) -> Case {
+    Case { rule, caps, workers: 1, homes: 1, script }
+}
+
+const fn jobs(jobs: usize) -> Caps {
+    Caps { jobs, ..ROOMY }
+}
+
+#[test]
+fn jobs_start_in_order() {
+    order::CASES.iter().for_each(check);
+}
+
+#[test]
+fn room_is_given_out_by_the_rules() {
+    room::CASES.iter().for_each(check);
+}
+
+#[test]
+fn time_and_shares_decide_at_the_door() {
+    door::CASES.iter().for_each(check);
+}
+
+#[test]
+fn pools_and_workers_end_well() {
+    end::CASES.iter().for_each(check);
+}

@@ -1,0 +1,60 @@
+use super::{
+    super::{super::Caps, script::Case},
+    ROOMY, jobs, pool,
+};
+
+pub(super) const CASES: &[Case] = &[
+    pool(
+        "an expired job never starts",
+        ROOMY,
+        "offer late for=0 => refused: past
+         offer later for=-5 => refused: past
+         offer now => starts on 0
+         offer a for=10 => queued
+         offer b for=11 => queued
+         pass 10 => done
+         release now => done; a expired; b starts on 0
+         offer c for=5 => queued
+         expire c => was queued
+         ledger => 4 accepted, 1 cancelled, 2 expired, 2 rejected",
+    ),
+    pool(
+        "an estimate refuses only after something was measured",
+        ROOMY,
+        "offer now => starts on 0
+         offer a for=1 => queued
+         end now cancelled 500 => decided
+         release now => done; a starts on 0
+         offer b for=1 => queued
+         end a completed 500 => decided
+         offer c for=499 => refused: unreachable
+         offer d for=700 => queued
+         offer e for=700 plus => queued
+         offer f for=700 => refused: unreachable",
+    ),
+    pool(
+        "a free worker needs no estimate",
+        ROOMY,
+        "offer a => starts on 0
+         end a completed 500 => decided
+         release a => done
+         offer b for=1 => starts on 0
+         offer c for=1 => refused: unreachable",
+    ),
+    pool(
+        "a tenant keeps to its share while another one queues, and has all of the queue alone",
+        Caps { tenant_share: 0.5, ..jobs(4) },
+        "offer now => starts on 0
+         offer a of=1 => queued
+         offer b of=1 => queued
+         offer c of=1 => queued
+         offer d of=2 => queued
+         cancel a => was queued
+         offer e of=1 => refused: quota
+         offer f of=1 evict plus => refused: quota
+         cancel d => was queued
+         offer g of=1 => queued
+         offer h of=3 => queued
+         show => ready b c g h; runs now; 5 bytes",
+    ),
+];

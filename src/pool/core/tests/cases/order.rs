@@ -1,0 +1,109 @@
+use super::{super::script::Case, ROOMY, jobs, pool};
+
+pub(super) const CASES: &[Case] = &[
+    pool(
+        "classes in strict order, first in first out within a class",
+        ROOMY,
+        "offer now => starts on 0
+         offer a shed => queued
+         offer b crit => queued
+         offer c shed+ => queued
+         offer d plus => queued
+         offer e crit => queued
+         offer f plus => queued
+         show => ready d f b e c a; runs now; 7 bytes
+         release now => done; d starts on 0
+         offer g plus => queued
+         release d => done; f starts on 0
+         release f => done; g starts on 0
+         release g => done; b starts on 0
+         release b => done; e starts on 0
+         release e => done; c starts on 0
+         release c => done; a starts on 0",
+    ),
+    Case {
+        rule: "an idle worker gets an arrival directly, even beside a full queue",
+        caps: jobs(1),
+        workers: 2,
+        homes: 1,
+        script: "offer a key=1 => starts on 1
+                 offer b key=1 => queued
+                 offer c => starts on 0
+                 offer d => refused: full
+                 release c => done
+                 show => blocked b; runs a; 2 bytes",
+    },
+    Case {
+        rule: "the worker that parked last is taken first",
+        caps: ROOMY,
+        workers: 3,
+        homes: 1,
+        script: "offer a => starts on 2
+                 offer b => starts on 1
+                 offer c => starts on 0
+                 release b => done
+                 release c => done
+                 release a => done
+                 offer d => starts on 2
+                 offer e => starts on 0
+                 offer f => starts on 1",
+    },
+    Case {
+        rule: "a worker of the caller's home comes first, then one of the next homes",
+        caps: ROOMY,
+        workers: 4,
+        homes: 2,
+        script: "offer a home=0 => starts on 2
+                 offer b home=1 => starts on 3
+                 offer c home=1 => starts on 1
+                 offer d home=1 => starts on 0
+                 offer e home=1 => queued
+                 release a => done; e starts on 2
+                 release b => done
+                 offer f home=0 => starts on 3",
+    },
+    Case {
+        rule: "one job of an ordering key at a time, in order of acceptance; others pass",
+        caps: ROOMY,
+        workers: 2,
+        homes: 1,
+        script: "offer a key=1 => starts on 1
+                 offer b key=1 => queued
+                 offer c key=1 plus => queued
+                 offer d => starts on 0
+                 offer e => queued
+                 show => ready e; blocked b c; runs a d; 5 bytes
+                 release d => done; e starts on 0
+                 release a => done; b starts on 1
+                 cancel b => gone
+                 release e => done
+                 release b => done; c starts on 1",
+    },
+    pool(
+        "the next job of a key queues at the back of its class",
+        ROOMY,
+        "offer a key=1 => starts on 0
+         offer b key=1 => queued
+         offer c => queued
+         offer d => queued
+         show => ready c d; blocked b; runs a; 4 bytes
+         end a completed 5 => decided
+         release a => done; c starts on 0
+         show => ready d b; runs c; 3 bytes
+         release c => done; d starts on 0
+         release d => done; b starts on 0",
+    ),
+    pool(
+        "a job that leaves from the front of its key frees the next one, one behind frees nobody",
+        ROOMY,
+        "offer now => starts on 0
+         offer a key=1 => queued
+         offer b key=1 => queued
+         offer c key=1 => queued
+         cancel b => was queued
+         show => ready a; blocked c; runs now; 3 bytes
+         cancel a => was queued
+         show => ready c; runs now; 2 bytes
+         release now => done; c starts on 0",
+    ),
+];

@@ -1,0 +1,124 @@
+use super::{
+    super::{super::Caps, script::Case},
+    ROOMY, jobs, pool,
+};
+
+pub(super) const CASES: &[Case] = &[
+    pool(
+        "a job that is taken out of the middle frees its room at once",
+        Caps { bytes: 10, ..jobs(3) },
+        "offer now => starts on 0
+         offer a bytes=3 => queued
+         offer b bytes=3 => queued
+         offer c bytes=3 => queued
+         offer d => refused: full
+         cancel b => was queued
+         show => ready a c; runs now; 7 bytes
+         offer e bytes=4 => refused: full
+         offer f bytes=3 => queued
+         show => ready a c f; runs now; 10 bytes
+         cancel b => gone
+         expire b => gone",
+    ),
+    pool(
+        "callers wait in order of arrival, and the first one holds up those behind it",
+        Caps { bytes: 6, ..jobs(2) },
+        "offer now bytes=3 => starts on 0
+         offer a bytes=3 => queued
+         offer big bytes=5 wait => waits
+         offer b bytes=1 wait => waits
+         offer c bytes=0 => refused: full
+         cancel a => was queued
+         show => waiting big b; runs now; 3 bytes
+         cancel big => was waiting
+         show => ready b; runs now; 4 bytes",
+    ),
+    pool(
+        "as many callers and bytes wait as may, and no more",
+        Caps { bytes: 6, waiting: 2, ..jobs(1) },
+        "offer now => starts on 0
+         offer a => queued
+         offer b bytes=4 wait => waits
+         offer c bytes=3 wait => refused: full
+         offer d bytes=2 wait => waits
+         offer e bytes=0 wait => refused: full
+         release now => done; a starts on 0
+         show => ready b; waiting d; runs a; 5 bytes
+         offer f bytes=4 wait => waits",
+    ),
+    pool(
+        "a caller that waits until its time is over is told so, and the next one gets the room",
+        jobs(1),
+        "offer now => starts on 0
+         offer a => queued
+         offer b wait for=10 => waits
+         offer c wait => waits
+         pass 10 => done
+         release now => done; b no room; a starts on 0
+         show => ready c; runs a; 2 bytes
+         ledger => 3 accepted, 1 cancelled, 1 rejected",
+    ),
+    Case {
+        rule: "a caller before a queue full of one key gets the idle worker",
+        caps: jobs(1),
+        workers: 2,
+        homes: 1,
+        script: "offer a key=1 => starts on 1
+                 offer b key=1 => queued
+                 offer c => starts on 0
+                 offer d wait => waits
+                 offer e wait key=1 => waits
+                 offer f wait => waits
+                 release c => done; d starts on 0
+                 release d => done
+                 show => blocked b; waiting e f; runs a; 2 bytes
+                 release a => done; b starts on 1; f starts on 0
+                 show => blocked e; runs b f; 3 bytes",
+    },
+    pool(
+        "without a queue, a caller waits for a worker",
+        jobs(0),
+        "offer a => starts on 0
+         offer b => refused: full
+         offer c wait => waits
+         offer d evict plus => refused: full
+         release a => done; c starts on 0
+         release c => done
+         offer e => starts on 0",
+    ),
+    pool(
+        "caps may be as large as numbers are",
+        Caps { jobs: usize::MAX, bytes: usize::MAX, waiting: usize::MAX, ..ROOMY },
+        "offer now => starts on 0
+         offer a shed => queued
+         offer b bytes=18446744073709551615 => refused: full
+         offer c bytes=18446744073709551615 wait => waits
+         offer d wait => refused: full
+         offer e evict plus => queued
+         offer f evict plus bytes=18446744073709551615 => refused: full",
+    ),
+    pool(
+        "the newest of the lowest class gives way, as many as it takes",
+        Caps { bytes: 12, ..jobs(4) },
+        "offer now => starts on 0
+         offer a shed bytes=2 => queued
+         offer b shed+ bytes=2 => queued
+         offer c shed bytes=2 => queued
+         offer d crit bytes=2 => queued
+         offer e crit evict => queued; c shed
+         offer f crit evict bytes=9 => refused: full
+         offer g crit evict bytes=8 => queued; a shed; b shed
+         show => ready d e g; runs now; 12 bytes",
+    ),
+    pool(
+        "no job gives way to one of its own class or a lower one, nor one behind its key",
+        jobs(2),
+        "offer now key=1 => starts on 0
+         offer a => queued
+         offer b shed key=1 => queued
+         offer c crit evict => refused: full
+         offer d shed evict => refused: full
+         offer e plus evict => queued; a shed
+         show => ready e; blocked b; runs now; 3 bytes",
+    ),
+];

@@ -1,0 +1,205 @@
+mod rules;
+
+use std::time::Duration;
+
+use super::{
+    super::{Caps, Counts, QueueEnd},
+    Answer, Event, Offer, Step, Told,
+};
+
+/// The rules of the pool, written down as plainly as possible: vectors, and everything is counted anew each time.
+pub(super) struct Naive {
+    pub(super) caps: Caps,
+    pub(super) homes: usize,
+    pub(super) now: Duration,
+    pub(super) closed: bool,
+    /// From four fifths of the queue on, until it is down to one fifth.
+    pub(super) saturated: bool,
+    /// In order of arrival.
+    pub(super) waiting: Vec<Job>,
+    /// In order of acceptance.
+    pub(super) queued: Vec<Job>,
+    pub(super) running: Vec<Run>,
+    pub(super) workers: Vec<Worker>,
+    /// Ids of idle workers, the one that parked last at the end.
+    pub(super) parked: Vec<u32>,
+    /// Workers that the pool should have.
+    configured: usize,
+    hired: u32,
+    jobs: u32,
+    stamps: u64,
+    /// Kind and seconds of each measured run.
+    samples: Vec<(usize, f64)>,
+    pub(super) counts: Counts,
+    told: Vec<Told>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    pub(super) job: u32,
+    pub(super) offer: Offer,
+    start_by: Duration,
+    /// Estimated seconds, as of acceptance.
+    work: f64,
+    /// When it came to the front of its ordering key, in the order of such events.
+    ready: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) job: Job,
+    pub(super) worker: u32,
+    pub(super) decided: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Worker {
+    pub(super) id: u32,
+    pub(super) state: u32,
+    pub(super) stuck: bool,
+    pub(super) completed: u64,
+    pub(super) failed: u64,
+    pub(super) total_run: Duration,
+}
+
+impl Naive {
+    pub(super) fn new(caps: Caps, homes: usize) -> Self {
+        Self {
+            caps,
+            homes,
+            now: Duration::ZERO,
+            closed: false,
+            saturated: false,
+            waiting: Vec::new(),
+            queued: Vec::new(),
+            running: Vec::new(),
+            workers: Vec::new(),
+            parked: Vec::new(),
+            configured: 0,
+            hired: 0,
+            jobs: 0,
+            stamps: 0,
+            samples: Vec::new(),
+            counts: Counts::default(),
+            told: Vec::new(),
+        }
+    }
+
+    pub(super) fn apply(&mut self, event: Event) -> Step {
+        let answer = match event {
+            Event::Offer(offer) => self.offer(offer),
+            Event::End { job, ending, run } => Answer::Decided(self.end(job, ending, run)),
+            Event::Release { job } => self.release(job),
+            Event::Withdraw { job, why } => Answer::Found(self.withdraw(job, why)),
+            Event::Stick { job } => Answer::Replaced(self.stick(job)),
+            Event::AddWorker => {
+                self.configured += 1;
+                self.hire();
+                self.settle();
+                Answer::Done
+            }
+            Event::Close => {
+                self.closed = true;
+                for caller in std::mem::take(&mut self.waiting) {
+                    self.counts.rejected[3] += 1;
+                    self.told.push(Told::Ended { job: caller.job, why: QueueEnd::Refused });
+                }
+                Answer::Done
+            }
+            Event::Abandon => {
+                for job in std::mem::take(&mut self.queued) {
+                    self.counts.cancelled += 1;
+                    self.told.push(Told::Ended { job: job.job, why: QueueEnd::Drained });
+                }
+                self.refresh();
+                Answer::Done
+            }
+            Event::Retire => {
+                let leaving = std::mem::take(&mut self.parked);
+                self.configured -= leaving.len();
+                let mut states: Vec<u32> = leaving.iter().map(|id| self.worker(*id).state).collect();
+                self.workers.retain(|worker| !leaving.contains(&worker.id));
+                states.sort_unstable();
+                Answer::Dropped(states)
+            }
+            Event::Pass { by } => {
+                self.now += by;
+                Answer::Done
+            }
+        };
+        Step { answer, told: std::mem::take(&mut self.told) }
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        let running: usize = self.running.iter().map(|run| run.job.offer.bytes).sum();
+        running + self.queued.iter().map(|job| job.offer.bytes).sum::<usize>()
+    }
+
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.waiting.iter().map(|job| job.offer.bytes).sum()
+    }
+
+    pub(super) fn live(&self) -> usize {
+        self.workers.iter().filter(|worker| !worker.stuck).count()
+    }
+
+    pub(super) fn unreplaced(&self) -> usize {
+        self.configured - self.live()
+    }
+
+    /// The ready jobs as they will start.
+    pub(super) fn ready(&self) -> Vec<u32> {
+        let mut ready: Vec<&Job> = self.queued.iter().filter(|job| job.ready.is_some()).collect();
+        ready.sort_by_key(|job| (job.offer.class.rank(), job.ready));
+        ready.iter().map(|job| job.job).collect()
+    }
+
+    pub(super) fn held_by(&self, tenant: u8) -> usize {
+        self.queued.iter().filter(|job| job.offer.tenant == tenant).count()
+    }
+
+    pub(super) fn expected(&self, rank: usize) -> Duration {
+        let ahead: f64 = self.queued.iter().filter(|job| job.offer.class.rank() <= rank).map(|job| job.work).sum();
+        let seconds = (ahead + mean(self.samples.iter().map(|(_, seconds)| *seconds))) / self.live().max(1) as f64;
+        Duration::from_secs_f64(seconds)
+    }
+
+    pub(super) fn home_of(&self, worker: u32) -> usize {
+        worker as usize % self.homes
+    }
+
+    fn worker(&mut self, id: u32) -> &mut Worker {
+        self.workers.iter_mut().find(|worker| worker.id == id).expect("a worker of the model")
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        within(self.held_bytes(), bytes, self.caps.bytes)
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.queued.len() < self.caps.jobs && self.fits(bytes)
+    }
+
+    fn key_is_free(&self, key: u8) -> bool {
+        let runs = self.running.iter().any(|run| run.job.offer.key == key);
+        key == 0 || !(runs || self.queued.iter().any(|job| job.offer.key == key))
+    }
+}
+
+fn within(bytes: usize, more: usize, cap: usize) -> bool {
+    bytes.checked_add(more).is_some_and(|all| all <= cap)
+}
+
+/// An instant so many milliseconds from `now`, which may lie before it.
+pub(super) fn millis(now: Duration, from_now: i64) -> Duration {
+    let distance = Duration::from_millis(from_now.unsigned_abs());
+    if from_now < 0 { now.saturating_sub(distance) } else { now + distance }
+}
+
+/// Plain mean of the first twenty runs; from then on each run counts a twentieth. 50 ms where nothing is known.
+fn mean(samples: impl Iterator<Item = f64>) -> f64 {
+    samples.enumerate().fold(0.05, |mean, (before, next)| {
+        let weight = if before < 20 { 1.0 / (before + 1) as f64 } else { 0.05 };
+        mean + weight * (next - mean)
+    })
+}

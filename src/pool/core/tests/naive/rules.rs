@@ -1,0 +1,271 @@
+use std::time::Duration;
+
+use super::{
+    super::{
+        super::{Ending, QueueEnd, Refusal, RefusalReason, Withdrawal, Withdrawn},
+        Answer, Offer, Told,
+    },
+    Job, Naive, Run, Worker, mean, millis, within,
+};
+use crate::model::WhenFull;
+
+impl Naive {
+    pub(super) fn offer(&mut self, offer: Offer) -> Answer {
+        let job = self.jobs;
+        self.jobs += 1;
+        let budget = millis(self.now, offer.patience).saturating_sub(self.now);
+        let arrival = Job { job, offer, start_by: self.now + budget, work: 0.0, ready: None };
+        let ahead = !self.waiting.is_empty();
+        let expected = self.expected(offer.class.rank());
+        let come_back = |wait: Duration| Some(wait.clamp(Duration::from_millis(10), Duration::from_secs(5)));
+
+        if self.closed {
+            return self.refuse(RefusalReason::Draining, None);
+        }
+        if budget.is_zero() {
+            return self.refuse(RefusalReason::DeadlineUnreachable { expected: budget, budget }, None);
+        }
+        if !ahead && !self.parked.is_empty() && self.key_is_free(offer.key) && self.fits(offer.bytes) {
+            self.counts.accepted += 1;
+            let (worker, state) = self.start(arrival);
+            return Answer::Started { worker, state };
+        }
+        if !self.samples.is_empty() && expected > budget {
+            let retry_after = come_back(expected.saturating_sub(budget));
+            return self.refuse(RefusalReason::DeadlineUnreachable { expected, budget }, retry_after);
+        }
+        let share = (self.caps.jobs as f64 * self.caps.tenant_share).floor().max(1.0);
+        let others = self.queued.iter().any(|job| job.offer.tenant != offer.tenant);
+        if others && self.held_by(offer.tenant) as f64 >= share {
+            return self.refuse(RefusalReason::QuotaExceeded, come_back(expected));
+        }
+        if !ahead && self.has_room(offer.bytes) {
+            self.accept(arrival);
+            return Answer::Queued;
+        }
+        match offer.when_full {
+            WhenFull::Wait if self.may_wait(offer.bytes) => {
+                self.waiting.push(arrival);
+                Answer::Waiting
+            }
+            WhenFull::Shed if self.could_shed(&offer) => {
+                while !self.has_room(offer.bytes) {
+                    self.shed_one(offer.class.rank());
+                }
+                self.accept(arrival);
+                self.settle();
+                Answer::Queued
+            }
+            _ => self.refuse(RefusalReason::QueueFull, come_back(expected)),
+        }
+    }
+
+    fn refuse(&mut self, reason: RefusalReason, retry_after: Option<Duration>) -> Answer {
+        let index = match reason {
+            RefusalReason::QueueFull => 0,
+            RefusalReason::DeadlineUnreachable { .. } => 1,
+            RefusalReason::QuotaExceeded => 2,
+            RefusalReason::Draining => 3,
+        };
+        self.counts.rejected[index] += 1;
+        Answer::Refused(Refusal { reason, retry_after })
+    }
+
+    fn may_wait(&self, bytes: usize) -> bool {
+        self.waiting.len() < self.caps.waiting && within(self.waiting_bytes(), bytes, self.caps.bytes)
+    }
+
+    /// Whether room is there once every ready job of a lower class is gone.
+    fn could_shed(&self, offer: &Offer) -> bool {
+        let lower = |job: &&Job| job.ready.is_some() && job.offer.class.rank() > offer.class.rank();
+        let jobs = self.queued.iter().filter(lower).count();
+        let bytes: usize = self.queued.iter().filter(lower).map(|job| job.offer.bytes).sum();
+        self.queued.len() - jobs < self.caps.jobs && within(self.held_bytes() - bytes, offer.bytes, self.caps.bytes)
+    }
+
+    fn shed_one(&mut self, rank: usize) {
+        let lower = self.queued.iter().filter(|job| job.ready.is_some() && job.offer.class.rank() > rank);
+        let victim = lower.max_by_key(|job| (job.offer.class.rank(), job.ready)).expect("a job to shed");
+        let (job, lower) = (victim.job, victim.offer.class.rank());
+        let retry_after = self.expected(lower).clamp(Duration::from_millis(10), Duration::from_secs(5));
+        self.counts.shed += 1;
+        self.leave_queue(job);
+        self.told.push(Told::Ended { job, why: QueueEnd::Shed { retry_after } });
+    }
+
+    pub(super) fn end(&mut self, job: u32, ending: Ending, run: Duration) -> bool {
+        let Some(found) = self.running.iter_mut().find(|run| run.job.job == job && !run.decided) else { return false };
+        found.decided = true;
+        let (worker, kind) = (found.worker, found.job.offer.kind);
+        match ending {
+            Ending::Completed => self.counts.completed += 1,
+            Ending::Failed => self.counts.failed += 1,
+            Ending::Cancelled => self.counts.cancelled += 1,
+            Ending::Expired => self.counts.expired += 1,
+            Ending::Panicked => self.counts.panicked += 1,
+            Ending::Shed => self.counts.shed += 1,
+        }
+        let worker = self.worker(worker);
+        worker.completed += u64::from(ending == Ending::Completed);
+        worker.failed += u64::from(ending != Ending::Completed);
+        worker.total_run += run;
+        if ending != Ending::Cancelled {
+            self.samples.push((kind, run.as_secs_f64()));
+        }
+        true
+    }
+
+    pub(super) fn release(&mut self, job: u32) -> Answer {
+        self.end(job, Ending::Cancelled, Duration::ZERO);
+        let at = self.running.iter().position(|run| run.job.job == job).expect("a running job");
+        let run = self.running.remove(at);
+        self.refresh();
+        // A worker that comes back stays where it is missed.
+        let missed = self.live() < self.configured;
+        let worker = self.worker(run.worker);
+        let state = worker.state;
+        let dropped = if worker.stuck && !missed {
+            self.workers.retain(|worker| worker.id != run.worker);
+            vec![state]
+        } else {
+            worker.stuck = false;
+            self.parked.push(run.worker);
+            Vec::new()
+        };
+        self.settle();
+        Answer::Dropped(dropped)
+    }
+
+    pub(super) fn withdraw(&mut self, job: u32, why: Withdrawal) -> Withdrawn {
+        if let Some(at) = self.waiting.iter().position(|caller| caller.job == job) {
+            self.waiting.remove(at);
+            self.counts.rejected[0] += u64::from(why == Withdrawal::Expired);
+            self.settle();
+            return Withdrawn::Waiting;
+        }
+        if !self.queued.iter().any(|queued| queued.job == job) {
+            return Withdrawn::Gone;
+        }
+        match why {
+            Withdrawal::Cancelled => self.counts.cancelled += 1,
+            Withdrawal::Expired => self.counts.expired += 1,
+        }
+        self.leave_queue(job);
+        self.settle();
+        Withdrawn::Queued
+    }
+
+    pub(super) fn stick(&mut self, job: u32) -> bool {
+        let Some(run) = self.running.iter().find(|run| run.job.job == job) else { return false };
+        let id = run.worker;
+        let stand_ins = self.workers.len() - self.configured;
+        let worker = self.worker(id);
+        if worker.stuck {
+            return false;
+        }
+        worker.stuck = true;
+        let replaced = stand_ins < self.caps.stuck;
+        if replaced {
+            self.hire();
+            self.settle();
+        }
+        replaced
+    }
+
+    pub(super) fn hire(&mut self) {
+        let id = self.hired;
+        self.hired += 1;
+        let idle = Worker { id, state: id, stuck: false, completed: 0, failed: 0, total_run: Duration::ZERO };
+        self.workers.push(idle);
+        self.parked.push(id);
+    }
+
+    fn accept(&mut self, mut job: Job) {
+        self.counts.accepted += 1;
+        let of_kind = self.samples.iter().filter(|(kind, _)| *kind == job.offer.kind);
+        job.work = mean(of_kind.map(|(_, seconds)| *seconds));
+        self.queued.push(job);
+        self.refresh();
+    }
+
+    fn leave_queue(&mut self, job: u32) -> Job {
+        let at = self.queued.iter().position(|queued| queued.job == job).expect("a queued job");
+        let job = self.queued.remove(at);
+        self.refresh();
+        job
+    }
+
+    /// The queue changed. A job is ready from the moment when no job that was accepted before it has its key.
+    pub(super) fn refresh(&mut self) {
+        if self.queued.len() * 5 <= self.caps.jobs {
+            self.saturated = false;
+        } else if self.queued.len() as f64 >= 0.8 * self.caps.jobs as f64 {
+            self.saturated = true;
+        }
+        for at in 0..self.queued.len() {
+            let key = self.queued[at].offer.key;
+            let earlier = self.queued[..at].iter().any(|job| job.offer.key == key);
+            let behind = key != 0 && (earlier || self.running.iter().any(|run| run.job.offer.key == key));
+            if self.queued[at].ready.is_none() && !behind {
+                self.queued[at].ready = Some(self.stamps);
+                self.stamps += 1;
+            }
+        }
+    }
+
+    /// Gives the job the idle worker that parked last, of its home if possible, else of the next home that has one.
+    fn start(&mut self, job: Job) -> (u32, u32) {
+        let homes = (0..self.homes).map(|step| (job.offer.home + step) % self.homes);
+        let mut last = homes.filter_map(|home| self.parked.iter().rposition(|id| self.home_of(*id) == home));
+        let at = last.next().expect("an idle worker");
+        drop(last);
+        let worker = self.parked.remove(at);
+        self.running.push(Run { job, worker, decided: false });
+        (worker, self.worker(worker).state)
+    }
+
+    pub(super) fn settle(&mut self) {
+        loop {
+            while let Some(caller) = self.waiting.first().cloned() {
+                if caller.start_by <= self.now {
+                    self.waiting.remove(0);
+                    self.counts.rejected[0] += 1;
+                    self.told.push(Told::Ended { job: caller.job, why: QueueEnd::NoRoom });
+                } else if self.has_room(caller.offer.bytes) {
+                    self.waiting.remove(0);
+                    self.accept(caller);
+                } else {
+                    break;
+                }
+            }
+            if self.parked.is_empty() {
+                return;
+            }
+            let Some(job) = self.ready().first().copied() else {
+                // The queue may be full of jobs behind their keys: the first caller then does without a place in it.
+                let first = self.waiting.first().map(|caller| caller.offer);
+                if !first.is_some_and(|offer| self.fits(offer.bytes) && self.key_is_free(offer.key)) {
+                    return;
+                }
+                let caller = self.waiting.remove(0);
+                self.counts.accepted += 1;
+                let job = caller.job;
+                let (worker, state) = self.start(caller);
+                self.told.push(Told::Start { job, worker, state });
+                continue;
+            };
+            // The key of the job stays in use while it starts, so that the next one of its key is not freed between.
+            let at = self.queued.iter().position(|queued| queued.job == job).expect("a queued job");
+            if self.queued[at].start_by <= self.now {
+                self.counts.expired += 1;
+                self.leave_queue(job);
+                self.told.push(Told::Ended { job, why: QueueEnd::Expired });
+            } else {
+                let next = self.queued.remove(at);
+                let (worker, state) = self.start(next);
+                self.refresh();
+                self.told.push(Told::Start { job, worker, state });
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use proptest::{
+    collection::vec,
+    prelude::{Strategy, any},
+    test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner},
+};
+
+use super::{
+    super::{Caps, Ending, Withdrawal},
+    Answer, Event, Offer, Step, Told,
+    drive::{Drive, KINDS},
+    end_name, found_name, reason_name,
+};
+use crate::model::{Criticality, WhenFull};
+
+const SEED: [u8; 32] = *b"waterwheel: the heart, step by s";
+const POOLS: u32 = 1100;
+const EVENTS: usize = 220;
+
+/// What each must have happened at least this often.
+const AT_LEAST: &[(u64, &[&str])] = &[
+    (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
+    (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: draining"]),
+    (200, &["told: expired", "told: no room", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
+    (100, &["told: drained", "told: refused", "replaced", "not replaced", "drops", "released without outcome"]),
+    (
+        100,
+        &[
+            "blocked by its key",
+            "held by several tenants",
+            "queue full, worker idle",
+            "saturated",
+            "pool smaller than configured",
+        ],
+    ),
+];
+
+/// A pool of a case.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    caps: Caps,
+    workers: usize,
+    homes: usize,
+}
+
+/// An event that is drawn before it is known which jobs there are: `pick` is taken modulo their number.
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    Sure(Event),
+    End { pick: usize, ending: Ending, run: Duration },
+    Release { pick: usize },
+    Finish { pick: usize, ending: Ending, run: Duration },
+    Withdraw { pick: usize, why: Withdrawal },
+    WithdrawAny { pick: usize, why: Withdrawal },
+    EndAny { pick: usize },
+    Stick { pick: usize },
+    StickAny { pick: usize },
+}
+
+/// Draws from one number all that an event needs. A strategy of its own for each field would take most of the time.
+struct Dice(u64);
+
+impl Dice {
+    /// A number below `sides`, by the steps of SplitMix64.
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) % sides as u64).expect("less than a usize")
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.roll(of.len())]
+    }
+
+    /// The index of a weight, as often as it weighs.
+    fn weighted(&mut self, weights: &[usize]) -> usize {
+        let mut left = self.roll(weights.iter().sum());
+        let hit = |weight: &usize| {
+            let hit = left < *weight;
+            left = left.saturating_sub(*weight);
+            hit
+        };
+        weights.iter().position(hit).expect("less than the sum")
+    }
+
+    fn millis(&mut self, below: usize) -> Duration {
+        Duration::from_millis(self.roll(below) as u64)
+    }
+
+    fn shape(&mut self) -> Shape {
+        let caps = Caps {
+            jobs: self.roll(7),
+            bytes: if self.roll(2) == 0 { self.roll(13) } else { 12 + self.roll(29) },
+            waiting: self.roll(5),
+            tenant_share: self.one(&[0.0, 0.34, 0.5, 1.0]),
+            stuck: self.roll(3),
+        };
+        Shape { caps, workers: 1 + self.roll(4), homes: 1 + self.roll(3) }
+    }
+
+    fn offer(&mut self) -> Offer {
+        let patience = match self.weighted(&[1, 12, 2, 2]) {
+            0 => -(self.roll(4) as i64),
+            1 => 1 + self.roll(12) as i64,
+            2 => 13 + self.roll(140) as i64,
+            _ => 5000,
+        };
+        Offer {
+            class: self.one(&Criticality::BY_IMPORTANCE),
+            kind: self.roll(KINDS),
+            bytes: self.roll(9),
+            patience,
+            tenant: self.one(&[0, 1, 2, 3]),
+            key: self.one(&[0, 0, 0, 1, 2, 3]),
+            when_full: self.one(&[WhenFull::Reject, WhenFull::Wait, WhenFull::Shed]),
+            home: self.roll(3),
+        }
+    }
+
+    fn end(&mut self) -> (Ending, Duration) {
+        use Ending::{Cancelled, Completed, Expired, Failed, Panicked};
+        let ending = self.one(&[Completed, Completed, Completed, Completed, Failed, Cancelled, Expired, Panicked]);
+        let below = self.one(&[3, 3, 3, 60]);
+        // Never whole milliseconds, as deadlines are: an estimate then never ties with a budget.
+        (ending, self.millis(below) + Duration::from_nanos(123_457))
+    }
+
+    fn choice(&mut self) -> Choice {
+        let pick = self.roll(1 << 16);
+        let why = self.one(&[Withdrawal::Cancelled, Withdrawal::Expired]);
+        let (ending, run) = self.end();
+        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2]) {
+            0 => Choice::Sure(Event::Offer(self.offer())),
+            1 => Choice::End { pick, ending, run },
+            2 => Choice::Release { pick },
+            3 => Choice::Finish { pick, ending, run },
+            4 => Choice::Withdraw { pick, why },
+            5 => Choice::WithdrawAny { pick, why },
+            6 => Choice::EndAny { pick },
+            7 => Choice::Stick { pick },
+            8 => Choice::StickAny { pick },
+            9 => Choice::Sure(Event::Pass { by: self.millis(12) }),
+            _ => Choice::Sure(Event::AddWorker),
+        }
+    }
+
+    /// An event of a closed pool: only such a one gives up its queue and its workers.
+    fn farewell(&mut self) -> Choice {
+        match self.weighted(&[1, 2, 1, 16]) {
+            0 => Choice::Sure(Event::Close),
+            1 => Choice::Sure(Event::Abandon),
+            2 => Choice::Sure(Event::Retire),
+            _ => self.choice(),
+        }
+    }
+}
+
+/// A pool, its life and its end.
+fn lives() -> impl Strategy<Value = (Shape, Vec<Choice>)> {
+    let dice = || any::<u64>().no_shrink();
+    (dice(), vec(dice(), 1..EVENTS), vec(dice(), 0..25)).prop_map(|(shape, life, end)| {
+        let mut choices: Vec<Choice> = life.into_iter().map(|seed| Dice(seed).choice()).collect();
+        if !end.is_empty() {
+            choices.push(Choice::Sure(Event::Close));
+        }
+        choices.extend(end.into_iter().map(|seed| Dice(seed).farewell()));
+        (Dice(shape).shape(), choices)
+    })
+}
+
+impl Choice {
+    /// The events that it stands for in the state that `drive` is in.
+    fn resolve(self, drive: &Drive) -> Vec<Event> {
+        let model = &drive.model;
+        let running: Vec<u32> = model.running.iter().map(|run| run.job.job).collect();
+        let some = |jobs: &[u32], pick: usize| (!jobs.is_empty()).then(|| jobs[pick % jobs.len()]);
+        let one = |jobs: &[u32], pick: usize, event: &dyn Fn(u32) -> Vec<Event>| {
+            some(jobs, pick).map(event).unwrap_or_default()
+        };
+        match self {
+            Self::Sure(event) => vec![event],
+            Self::End { pick, ending, run } => one(&running, pick, &|job| vec![Event::End { job, ending, run }]),
+            Self::Release { pick } => one(&running, pick, &|job| vec![Event::Release { job }]),
+            Self::Finish { pick, ending, run } => {
+                one(&running, pick, &|job| vec![Event::End { job, ending, run }, Event::Release { job }])
+            }
+            Self::Withdraw { pick, why } => {
+                let here: Vec<u32> = model.queued.iter().chain(&model.waiting).map(|job| job.job).collect();
+                one(&here, pick, &|job| vec![Event::Withdraw { job, why }])
+            }
+            Self::WithdrawAny { pick, why } => one(&drive.keyed(), pick, &|job| vec![Event::Withdraw { job, why }]),
+            Self::EndAny { pick } => one(&drive.keyed(), pick, &|job| {
+                vec![Event::End { job, ending: Ending::Completed, run: Duration::from_micros(777) }]
+            }),
+            Self::Stick { pick } => one(&running, pick, &|job| vec![Event::Stick { job }]),
+            Self::StickAny { pick } => one(&drive.keyed(), pick, &|job| vec![Event::Stick { job }]),
+        }
+    }
+}
+
+/// Counts what happens.
+#[derive(Default)]
+struct Tally(BTreeMap<&'static str, u64>);
+
+impl Tally {
+    fn one(&mut self, name: &'static str) {
+        *self.0.entry(name).or_default() += 1;
+    }
+
+    fn step(&mut self, event: Event, step: &Step, drive: &Drive) {
+        self.one(match &step.answer {
+            Answer::Started { .. } => "starts",
+            Answer::Queued => "queued",
+            Answer::Waiting => "waits",
+            Answer::Refused(refusal) => match reason_name(refusal.reason) {
+                "full" => "refused: full",
+                "past" => "refused: past",
+                "unreachable" => "refused: unreachable",
+                "quota" => "refused: quota",
+                _ => "refused: draining",
+            },
+            Answer::Decided(true) => "decided",
+            Answer::Decided(false) => "decided before",
+            Answer::Dropped(states) if !states.is_empty() => "drops",
+            Answer::Found(found) => found_name(*found),
+            Answer::Replaced(true) => "replaced",
+            Answer::Replaced(false) => "not replaced",
+            Answer::Dropped(_) | Answer::Done => "done",
+        });
+        for told in &step.told {
+            self.one(match told {
+                Told::Start { .. } => "told: starts",
+                Told::Ended { why, .. } => match end_name(*why) {
+                    "expired" => "told: expired",
+                    "no room" => "told: no room",
+                    "shed" => "told: shed",
+                    "drained" => "told: drained",
+                    _ => "told: refused",
+                },
+            });
+        }
+        let model = &drive.model;
+        let ready = model.ready().len();
+        if matches!(event, Event::Offer(_)) && ready < model.queued.len() {
+            self.one("blocked by its key");
+        }
+        if !model.parked.is_empty() && model.queued.len() >= model.caps.jobs {
+            self.one("queue full, worker idle");
+        }
+        if (0..4).filter(|tenant| model.held_by(*tenant) > 0).count() > 1 {
+            self.one("held by several tenants");
+        }
+        if model.saturated {
+            self.one("saturated");
+        }
+        if model.unreplaced() > 0 {
+            self.one("pool smaller than configured");
+        }
+    }
+}
+
+/// Runs one case; each event is noted before it happens.
+fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Vec<Event>) -> Result<u64, String> {
+    let mut drive = Drive::new(shape.caps, shape.workers, shape.homes);
+    for choice in choices {
+        for event in choice.resolve(&drive) {
+            events.push(event);
+            let open = |job| drive.model.running.iter().any(|run| run.job.job == job && !run.decided);
+            if matches!(event, Event::Release { job } if open(job)) {
+                tally.one("released without outcome");
+            }
+            let step = drive.apply(event)?;
+            tally.step(event, &step, &drive);
+        }
+    }
+    drive.run_dry()?;
+    Ok(drive.steps)
+}
+
+#[test]
+fn machine_follows_the_rules() {
+    let config = Config { cases: POOLS, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED));
+    let tally = RefCell::new(Tally::default());
+    let steps = Cell::new(0);
+    let result = runner.run(&lives(), |(shape, choices)| {
+        let ran = run_case(shape, &choices, &mut tally.borrow_mut(), &mut Vec::new());
+        steps.set(steps.get() + ran.map_err(TestCaseError::fail)?);
+        Ok(())
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, (shape, choices))) => {
+            let mut events = Vec::new();
+            let again = || run_case(shape, &choices, &mut Tally::default(), &mut events);
+            let _ = catch_unwind(AssertUnwindSafe(again));
+            let list: Vec<String> = events.iter().map(|event| format!("  {event:?}\n")).collect();
+            panic!("{reason}\n{shape:?}, after these events:\n{}", list.concat());
+        }
+        Err(other) => panic!("{other}"),
+    }
+    let tally = tally.into_inner().0;
+    assert!(steps.get() >= 100_000, "only {} transitions", steps.get());
+    for (least, names) in AT_LEAST {
+        for name in *names {
+            let seen = tally.get(name).copied().unwrap_or_default();
+            assert!(seen >= *least, "{name:?} happened {seen} times, not {least}: {tally:#?}");
+        }
+    }
+}

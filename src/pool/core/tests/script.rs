@@ -1,0 +1,176 @@
+use std::time::Duration;
+
+use super::{
+    super::{Caps, Ending, Withdrawal},
+    Event, Offer, Step, Told,
+    drive::Drive,
+    end_name,
+};
+use crate::model::{Criticality, WhenFull};
+
+/// A rule, a pool, and what happens in it: one line for each event, `event => all that it shows`.
+///
+/// | event | |
+/// |---|---|
+/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict`, `bytes=`, `for=` (ms), `of=` (tenant), `key=`, `home=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
+/// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
+/// | `release a`, `cancel a`, `expire a`, `stick a` | |
+/// | `worker`, `close`, `abandon`, `retire`, `pass 10` | |
+/// | `show` | ready, blocked, waiting and running jobs, held bytes |
+/// | `pool` | live and missing workers |
+/// | `ledger` | the counts that are not zero |
+///
+/// Each event also runs through the model, and the pool is run dry in the end.
+pub(super) struct Case {
+    pub(super) rule: &'static str,
+    pub(super) caps: Caps,
+    pub(super) workers: usize,
+    pub(super) homes: usize,
+    pub(super) script: &'static str,
+}
+
+pub(super) fn check(case: &Case) {
+    let mut script = Script { drive: Drive::new(case.caps, case.workers, case.homes), names: Vec::new() };
+    for line in case.script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (event, expected) = line.split_once(" => ").expect("event => what it shows");
+        let seen = script.run(event).unwrap_or_else(|fault| panic!("{}: {line}: {fault}", case.rule));
+        assert_eq!(seen, expected, "{}: {event}", case.rule);
+    }
+    script.drive.run_dry().unwrap_or_else(|fault| panic!("{}: {fault}", case.rule));
+}
+
+struct Script {
+    drive: Drive,
+    names: Vec<&'static str>,
+}
+
+impl Script {
+    fn run(&mut self, line: &'static str) -> Result<String, String> {
+        let mut words = line.split_whitespace();
+        let verb = words.next().expect("a verb");
+        let words: Vec<&'static str> = words.collect();
+        let job = || {
+            let name = words.first().expect("the name of a job");
+            let job = self.names.iter().position(|known| known == name).expect("a job that was offered");
+            u32::try_from(job).expect("few jobs")
+        };
+        let event = match verb {
+            "offer" => {
+                self.names.push(words[0]);
+                Event::Offer(offer(&words[1..]))
+            }
+            "end" => Event::End { job: job(), ending: ending(words[1]), run: millis(words[2]) },
+            "release" => Event::Release { job: job() },
+            "cancel" => Event::Withdraw { job: job(), why: Withdrawal::Cancelled },
+            "expire" => Event::Withdraw { job: job(), why: Withdrawal::Expired },
+            "stick" => Event::Stick { job: job() },
+            "worker" => Event::AddWorker,
+            "close" => Event::Close,
+            "abandon" => Event::Abandon,
+            "retire" => Event::Retire,
+            "pass" => Event::Pass { by: millis(words[0]) },
+            "show" => return Ok(self.show()),
+            "pool" => {
+                let view = self.drive.view();
+                return Ok(format!("{} live, {} missing", view.live, view.unreplaced));
+            }
+            "ledger" => return Ok(self.ledger()),
+            other => panic!("no event {other:?}"),
+        };
+        let step = self.drive.apply(event)?;
+        Ok(self.describe(&step))
+    }
+
+    fn describe(&self, step: &Step) -> String {
+        let mut text = step.answer.to_string();
+        for told in &step.told {
+            text += &match told {
+                Told::Start { job, worker, .. } => format!("; {} starts on {worker}", self.names[*job as usize]),
+                Told::Ended { job, why } => format!("; {} {}", self.names[*job as usize], end_name(*why)),
+            };
+        }
+        text
+    }
+
+    fn show(&self) -> String {
+        let view = self.drive.view();
+        let running: Vec<u32> = view.running.iter().map(|run| run.0).collect();
+        let parts =
+            [("ready", &view.ready), ("blocked", &view.blocked()), ("waiting", &view.waiting), ("runs", &running)];
+        let mut text = String::new();
+        for (name, jobs) in parts.iter().filter(|(_, jobs)| !jobs.is_empty()) {
+            let jobs: Vec<&str> = jobs.iter().map(|job| self.names[*job as usize]).collect();
+            text += &format!("{name} {}; ", jobs.join(" "));
+        }
+        text + &format!("{} bytes", view.held_bytes)
+    }
+
+    fn ledger(&self) -> String {
+        let counts = self.drive.view().counts;
+        let all = [
+            ("accepted", counts.accepted),
+            ("completed", counts.completed),
+            ("failed", counts.failed),
+            ("cancelled", counts.cancelled),
+            ("expired", counts.expired),
+            ("panicked", counts.panicked),
+            ("shed", counts.shed),
+            ("rejected", counts.rejected.iter().sum()),
+        ];
+        let some: Vec<String> =
+            all.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name}")).collect();
+        some.join(", ")
+    }
+}
+
+fn offer(words: &[&str]) -> Offer {
+    let mut offer = Offer {
+        class: Criticality::Critical,
+        kind: 0,
+        bytes: 1,
+        patience: 1000,
+        tenant: 0,
+        key: 0,
+        when_full: WhenFull::Reject,
+        home: 0,
+    };
+    for word in words {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "plus" => offer.class = Criticality::CriticalPlus,
+            "crit" => offer.class = Criticality::Critical,
+            "shed+" => offer.class = Criticality::SheddablePlus,
+            "shed" => offer.class = Criticality::Sheddable,
+            "reject" => offer.when_full = WhenFull::Reject,
+            "wait" => offer.when_full = WhenFull::Wait,
+            "evict" => offer.when_full = WhenFull::Shed,
+            "bytes" => offer.bytes = number(value),
+            "for" => offer.patience = value.parse().expect("milliseconds"),
+            "of" => offer.tenant = number(value),
+            "key" => offer.key = number(value),
+            "home" => offer.home = number(value),
+            "kind" => offer.kind = number(value),
+            other => panic!("an offer has no {other:?}"),
+        }
+    }
+    offer
+}
+
+fn ending(word: &str) -> Ending {
+    match word {
+        "completed" => Ending::Completed,
+        "failed" => Ending::Failed,
+        "cancelled" => Ending::Cancelled,
+        "expired" => Ending::Expired,
+        "panicked" => Ending::Panicked,
+        other => panic!("no job ends {other:?} while it runs"),
+    }
+}
+
+fn millis(word: &str) -> Duration {
+    Duration::from_millis(number(word))
+}
+
+fn number<T: std::str::FromStr>(word: &str) -> T {
+    word.parse().unwrap_or_else(|_| panic!("{word:?} is no such number"))
+}
