@@ -6,8 +6,11 @@
 
 pub mod bench;
 mod call;
+mod check;
 mod completions;
+mod config;
 mod config_args;
+mod config_show;
 mod connect;
 mod console;
 mod dev;
@@ -63,6 +66,8 @@ enum Command {
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BareEcho(bench::BareEchoArgs),
+    Check(check::CheckArgs),
+    Config(config::ConfigCommand),
     Completions(completions::CompletionsArgs),
 }
 
@@ -90,6 +95,10 @@ pub fn run(cli: Cli) -> Exit {
         Command::Stats(args) => session::client(color, args.format(), async |console| stats::run(args, console).await),
         Command::Drain(args) => session::client(color, args.format(), async |console| drain::run(args, console).await),
         Command::Probe(args) => session::client(color, args.format(), async |console| probe::run(args, console).await),
+        Command::Check(args) => session::client(color, args.format(), async |console| check::run(args, console).await),
+        Command::Config(args) => {
+            session::client(color, args.format(), async |console| config::run(args, console).await)
+        }
         Command::Completions(args) => {
             session::client(color, output::Format::Text, async |console| completions::run(args, console).await)
         }

@@ -48,6 +48,7 @@ struct Assignment {
 
 impl Process {
     /// The process that runs.
+    #[expect(clippy::disallowed_methods, reason = "the one place where the environment enters the configuration")]
     pub(crate) fn current() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))

@@ -14,8 +14,9 @@ use super::{
     connect::{Address, explain, root_cause},
     console::{BAD, Console, FAINT, STRONG, paint},
     exit::Exit,
-    output::{Format, setting, views},
+    output::{Format, counted, setting, views},
 };
+use crate::config::Faults;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -41,6 +42,9 @@ pub(crate) enum Failure {
     /// The connection ended while the server still had jobs.
     #[error("lost sight of the drain with {queued} queued and {running} running")]
     DrainUnseen { queued: u64, running: u64 },
+    /// The configuration has faults.
+    #[error("the configuration has {}", counted(.0.iter().len(), "fault"))]
+    Config(#[from] Faults),
     /// The output could not be written.
     #[error("cannot write the output: {}", explain(.0))]
     Output(#[from] io::Error),
@@ -62,7 +66,7 @@ impl Failure {
     /// The code that the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::ReadPayload { .. } => Exit::Usage,
+            Self::ReadPayload { .. } | Self::Config(_) => Exit::Usage,
             Self::Unreachable { .. } => Exit::Unreachable,
             Self::Call(error) => error.exit(),
             Self::NoAnswer { .. } => Exit::DeadlineExceeded,
@@ -77,6 +81,9 @@ impl Failure {
 
     /// The failure for people, with styles and without a final line end.
     pub(crate) fn text(&self) -> String {
+        if let Self::Config(faults) = self {
+            return faults.styled();
+        }
         let what = indented(&self.to_string());
         let mut text = match self {
             Self::Call(error) => format!("{}  {what}", paint(BAD, error.name())),
@@ -100,8 +107,18 @@ impl Failure {
             Self::Call(error) => Some(&**error),
             _ => None,
         };
+        let faults = match self {
+            Self::Config(faults) => Some(faults.to_json()),
+            _ => None,
+        };
         views::line(&ErrorLine {
-            error: ErrorView { message: self.to_string(), help: self.help(), exit_code: self.exit().code(), call },
+            error: ErrorView {
+                message: self.to_string(),
+                help: self.help(),
+                exit_code: self.exit().code(),
+                call,
+                faults,
+            },
         })
     }
 
@@ -115,7 +132,7 @@ impl Failure {
             Self::Incomplete { .. } => "use a client of the same version as the server",
             Self::DrainUnseen { .. } => "the drain receipt in the server's log names what was lost",
             Self::Call(error) => return error.help(),
-            Self::Output(_) | Self::Runtime(_) => return None,
+            Self::Config(_) | Self::Output(_) | Self::Runtime(_) => return None,
         };
         Some(help.to_owned())
     }
@@ -147,6 +164,8 @@ struct ErrorView<'a> {
     exit_code: u8,
     #[serde(flatten)]
     call: Option<&'a CallError>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    faults: Option<serde_json::Value>,
 }
 
 /// Further lines of a text stand below its first.

@@ -101,6 +101,12 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{digits}{}", UNITS[unit])
 }
 
+/// A number of things, as in `1 pool`, `3 pools`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// A share, as in `37%`.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0)

@@ -4,6 +4,8 @@ use std::fmt;
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 
+use serde_json::json;
+
 use super::problem::Problem;
 use super::source::{Medium, Span, Texts};
 
@@ -71,6 +73,26 @@ impl Faults {
     /// As `Display`, with colours for a terminal. Write it through `anstream`, which strips them elsewhere.
     pub fn styled(&self) -> String {
         self.render(&Renderer::styled())
+    }
+
+    /// The faults as JSON: `[{"message", "help", "places": [{"source", …, "column"}]}]`, lines and columns counted
+    /// from 1.
+    pub fn to_json(&self) -> serde_json::Value {
+        let fault = |fault: &Fault| {
+            let places = fault.places.iter().map(|span| self.place(span));
+            json!({
+                "message": fault.problem.to_string(),
+                "help": fault.problem.help(),
+                "places": places.collect::<Vec<_>>(),
+            })
+        };
+        self.faults.iter().map(fault).collect()
+    }
+
+    fn place(&self, span: &Span) -> serde_json::Value {
+        let mut place = self.texts.origin(span).to_json();
+        place["column"] = json!(self.texts.column(span));
+        place
     }
 
     fn render(&self, renderer: &Renderer) -> String {

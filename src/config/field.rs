@@ -59,10 +59,10 @@ pub(super) fn within<T: Field + PartialOrd>(range: RangeInclusive<T>) -> impl Fn
 }
 
 /// Accepts every string but the empty one.
-pub(super) fn filled(key: &str, value: &String) -> Result<(), Problem> {
+pub(super) fn filled<S: AsRef<str>>(key: &str, value: &S) -> Result<(), Problem> {
     let key = key.to_owned();
     let example = String::EXAMPLE;
-    (!value.is_empty()).then_some(()).ok_or(Problem::Empty { key, example })
+    (!value.as_ref().is_empty()).then_some(()).ok_or(Problem::Empty { key, example })
 }
 
 /// The fault of a value that is no `T`.

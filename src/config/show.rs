@@ -93,7 +93,8 @@ impl Setting {
 }
 
 impl Origin {
-    fn to_json(&self) -> serde_json::Value {
+    /// The origin as a JSON object whose `source` says what else it has.
+    pub(super) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Default => json!({ "source": "default" }),
             Self::Inherited(key) => json!({ "source": "default", "from": key }),

@@ -99,6 +99,13 @@ impl Texts {
         matches!(self.get(span.text).medium, Medium::File(_))
     }
 
+    /// Column of the first character, counted in characters from 1.
+    pub(super) fn column(&self, span: &Span) -> usize {
+        let before = &self.get(span.text).text[..span.range.start];
+        let line = before.rsplit('\n').next().unwrap_or(before);
+        1 + line.chars().count()
+    }
+
     /// Origin that a reader can go to.
     pub(super) fn origin(&self, span: &Span) -> Origin {
         let text = self.get(span.text);

@@ -36,7 +36,7 @@ impl Field for LogFilter {
         let filter = String::read(node, key).map_err(|_| misfit::<Self>(node, key))?;
         // An empty filter parses and mutes everything, which nobody asks for by an empty string.
         let valid = !filter.trim().is_empty() && EnvFilter::builder().parse(&filter).is_ok();
-        valid.then(|| Self(filter)).ok_or_else(|| misfit::<Self>(node, key))
+        valid.then_some(Self(filter)).ok_or_else(|| misfit::<Self>(node, key))
     }
 
     fn show(&self) -> toml::Value {

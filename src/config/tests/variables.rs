@@ -1,5 +1,7 @@
 //! Faults of variables and flags.
 
+use serde_json::json;
+
 use super::{Case, check};
 
 #[test]
@@ -287,4 +289,25 @@ error: `server.listen` and `server.ops_listen` claim the same port 1
             ..Case::NONE
         },
     ]);
+}
+
+#[test]
+fn faults_of_all_sources_come_in_one_report_in_their_order() {
+    let case = Case {
+        file: "[drain]\nkill = 5",
+        env: &[("WATERWHEEL_DRAIN__FINISH", "x")],
+        flags: &[("--listen", "server.listen", "x")],
+        ..Case::NONE
+    };
+    let faults = case.load().unwrap_err().to_json();
+    let faults = faults.as_array().unwrap();
+    let places: Vec<_> = faults.iter().map(|fault| fault["places"].clone()).collect();
+    let expected = json!([
+        [{ "source": "file", "file": "ww.toml", "line": 2, "column": 8 }],
+        [{ "source": "env", "name": "WATERWHEEL_DRAIN__FINISH", "column": 26 }],
+        [{ "source": "flag", "name": "--listen", "column": 10 }],
+    ]);
+    assert_eq!(json!(places), expected);
+    let help = "write it like `\"127.0.0.1:7070\"`";
+    assert_eq!(faults[2]["help"], help);
 }

@@ -1,0 +1,55 @@
+//! `waterwheel config`: look at a configuration, or start one.
+
+use clap::{Args, Subcommand};
+
+use super::{
+    config_show::{self, ShowArgs},
+    console::Console,
+    exit::Exit,
+    failure::Failure,
+    output::Format,
+};
+use crate::config::starter;
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel config show --origin --config waterwheel.toml";
+
+const INIT_EXAMPLE: &str = "\
+Example:
+  waterwheel config init > waterwheel.toml";
+
+/// Show the configuration, or print one to start from.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ConfigCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Show(ShowArgs),
+    /// Print a commented file to start from, with every default.
+    #[command(after_help = INIT_EXAMPLE)]
+    Init,
+}
+
+impl ConfigCommand {
+    pub(super) fn format(&self) -> Format {
+        match &self.command {
+            Command::Show(args) => args.format(),
+            Command::Init => Format::Text,
+        }
+    }
+}
+
+pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    match args.command {
+        Command::Show(args) => config_show::run(args, console).await,
+        Command::Init => {
+            console.out.text(starter::TEXT).await?;
+            Ok(Exit::Done)
+        }
+    }
+}

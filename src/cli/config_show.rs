@@ -1,0 +1,107 @@
+//! `waterwheel config show`.
+
+use clap::Args;
+
+use super::{
+    config_args::{ConfigArgs, Process},
+    console::Console,
+    exit::Exit,
+    failure::Failure,
+    output::{Format, OutputArgs},
+};
+use crate::config::{Faults, starter, to_json, to_toml, to_toml_with_origins};
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel config show --origin --config waterwheel.toml";
+
+/// Show every effective value as TOML that reads as the same configuration.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ShowArgs {
+    /// Say behind each value where it comes from: file and line, variable, flag or default. JSON always does.
+    #[arg(long)]
+    origin: bool,
+    /// Show what `waterwheel dev` runs where no file is named.
+    #[arg(long)]
+    dev: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl ShowArgs {
+    pub(super) fn format(&self) -> Format {
+        self.output.output
+    }
+}
+
+pub(super) async fn run(args: ShowArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let shown = show(&args, &Process::current())?;
+    console.out.text(&shown).await?;
+    Ok(Exit::Done)
+}
+
+/// What to print, with its line ends.
+fn show(args: &ShowArgs, process: &Process) -> Result<String, Faults> {
+    let built_in = args.dev.then(starter::file);
+    let settings = args.config.load(process, built_in)?.settings;
+    Ok(match args.format() {
+        Format::Json => format!("{}\n", to_json(&settings)),
+        Format::Text if args.origin => to_toml_with_origins(&settings),
+        Format::Text => to_toml(&settings),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{ShowArgs, show};
+    use crate::cli::config_args::Process;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        show: ShowArgs,
+    }
+
+    fn shown(args: &[&str]) -> Result<String, String> {
+        let args = ["show"].iter().chain(args);
+        let args = Command::try_parse_from(args).unwrap().show;
+        let env = vec![("WATERWHEEL_DRAIN__KILL".to_owned(), "1s".to_owned())];
+        show(&args, &Process { env, cpus: 2 }).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn origins_stand_behind_values() {
+        let shown = shown(&["--dev", "--origin", "--listen", "127.0.0.1:0"]).unwrap();
+        for line in [
+            "listen = \"127.0.0.1:0\"         # flag --listen",
+            "kill = \"1s\"     # env WATERWHEEL_DRAIN__KILL",
+            "workers = 64           # built-in:44",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
+        }
+    }
+
+    #[test]
+    fn without_origins_values_stand_alone() {
+        let shown = shown(&["--dev"]).unwrap();
+        assert!(shown.lines().any(|line| line == "kill = \"1s\""), "{shown}");
+    }
+
+    #[test]
+    fn json_has_every_setting() {
+        let shown = shown(&["--dev", "--output", "json"]).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(json["settings"][0]["key"], "server.listen");
+    }
+
+    #[test]
+    fn without_a_file_there_is_nothing_to_run() {
+        let report = shown(&[]).unwrap_err();
+        assert!(report.starts_with("error: no kinds are configured"), "{report}");
+    }
+}
