@@ -4,12 +4,15 @@ use super::{Case, check};
 
 #[test]
 fn listeners_that_claim_one_port() {
-    check(&[
-        Case {
-            file: r#"[server]
+    check(LISTENERS_THAT_CLAIM_ONE_PORT);
+}
+
+const LISTENERS_THAT_CLAIM_ONE_PORT: &[Case] = &[
+    Case {
+        file: r#"[server]
 listen = "127.0.0.1:9000"
 ops_listen = "127.0.0.1:9000""#,
-            faults: r#"
+        faults: r#"
 error: `server.listen` and `server.ops_listen` claim the same port 9000
  --> ww.toml:3:14
   |
@@ -20,12 +23,12 @@ error: `server.listen` and `server.ops_listen` claim the same port 9000
   |
   = help: give each listener a port of its own
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[server]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[server]
 listen = "0.0.0.0:7071""#,
-            faults: r#"
+        faults: r#"
 error: `server.listen` and `server.ops_listen` claim the same port 7071
  --> ww.toml:2:10
   |
@@ -34,18 +37,20 @@ error: `server.listen` and `server.ops_listen` claim the same port 7071
   |
   = help: give each listener a port of its own
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn deadlines_that_contradict_each_other() {
-    check(&[
-        Case {
-            file: r#"[deadline]
+    check(DEADLINES_THAT_CONTRADICT_EACH_OTHER);
+}
+
+const DEADLINES_THAT_CONTRADICT_EACH_OTHER: &[Case] = &[
+    Case {
+        file: r#"[deadline]
 default = "20m""#,
-            faults: r#"
+        faults: r#"
 error: `deadline.default` is longer than `deadline.max`
  --> ww.toml:2:11
   |
@@ -54,13 +59,13 @@ error: `deadline.default` is longer than `deadline.max`
   |
   = help: lower `deadline.default` or raise `deadline.max`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[deadline]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[deadline]
 default = "20m"
 max = "10m""#,
-            faults: r#"
+        faults: r#"
 error: `deadline.default` is longer than `deadline.max`
  --> ww.toml:2:11
   |
@@ -71,12 +76,12 @@ error: `deadline.default` is longer than `deadline.max`
   |
   = help: lower `deadline.default` or raise `deadline.max`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[deadline]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[deadline]
 default = "5ms""#,
-            faults: r#"
+        faults: r#"
 error: `deadline.reply_margin` leaves nothing of `deadline.default`
  --> ww.toml:2:11
   |
@@ -85,20 +90,22 @@ error: `deadline.reply_margin` leaves nothing of `deadline.default`
   |
   = help: lower `deadline.reply_margin` or raise `deadline.default`
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn queues_that_hold_too_little() {
-    check(&[
-        Case {
-            file: r#"[server]
+    check(QUEUES_THAT_HOLD_TOO_LITTLE);
+}
+
+const QUEUES_THAT_HOLD_TOO_LITTLE: &[Case] = &[
+    Case {
+        file: r#"[server]
 max_payload = "8MiB"
 [pool.cpu]
 queue = { bytes = "1MiB" }"#,
-            faults: r#"
+        faults: r#"
 error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
  --> ww.toml:4:19
   |
@@ -110,13 +117,13 @@ error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
   |
   = help: raise `pool.cpu.queue.bytes` or lower `server.max_payload`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[pool.cpu]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[pool.cpu]
 queue = { bytes = "1MiB" }"#,
-            flags: &[("--max-payload", "server.max_payload", "8MiB")],
-            faults: r#"
+        flags: &[("--max-payload", "server.max_payload", "8MiB")],
+        faults: r#"
 error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
  --> ww.toml:2:19
   |
@@ -130,13 +137,13 @@ error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
   |
   = help: raise `pool.cpu.queue.bytes` or lower `server.max_payload`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[pool.cpu]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[pool.cpu]
 when_full = "wait"
 queue = { waiting = 0 }"#,
-            faults: r#"
+        faults: r#"
 error: pool `cpu` lets callers wait for room, but has no place for one that waits
  --> ww.toml:3:21
   |
@@ -147,20 +154,22 @@ error: pool `cpu` lets callers wait for room, but has no place for one that wait
   |
   = help: raise `pool.cpu.queue.waiting`, or set `when_full` to "reject" or "shed"
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn a_key_that_is_faulty_itself_clashes_with_nothing() {
-    check(&[
-        Case {
-            file: r#"[server]
+    check(A_KEY_THAT_IS_FAULTY_ITSELF_CLASHES_WITH_NOTHING);
+}
+
+const A_KEY_THAT_IS_FAULTY_ITSELF_CLASHES_WITH_NOTHING: &[Case] = &[
+    Case {
+        file: r#"[server]
 max_payload = "many"
 [pool.cpu]
 queue = { bytes = "1KiB" }"#,
-            faults: r#"
+        faults: r#"
 error: `server.max_payload` takes a size in bytes, and `many` is none
  --> ww.toml:2:15
   |
@@ -169,13 +178,13 @@ error: `server.max_payload` takes a size in bytes, and `many` is none
   |
   = help: write it like `"4MiB"`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[deadline]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[deadline]
 default = "1h"
 max = "0s""#,
-            faults: r#"
+        faults: r#"
 error: `deadline.max` is 0s, outside of 1ms to 7days
  --> ww.toml:3:7
   |
@@ -184,7 +193,6 @@ error: `deadline.max` is 0s, outside of 1ms to 7days
   |
   = help: give a value from 1ms to 7days
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];

@@ -4,11 +4,14 @@ use super::{Case, check};
 
 #[test]
 fn pool_and_handler_of_a_kind() {
-    check(&[
-        Case {
-            file: r#"[kind.k]
+    check(POOL_AND_HANDLER_OF_A_KIND);
+}
+
+const POOL_AND_HANDLER_OF_A_KIND: &[Case] = &[
+    Case {
+        file: r#"[kind.k]
 builtin = "echo""#,
-            faults: r#"
+        faults: r#"
 error: kind `k` names no pool
  --> ww.toml:1:7
   |
@@ -17,14 +20,14 @@ error: kind `k` names no pool
   |
   = help: add `pool = "NAME"`, one of the [pool.NAME] sections
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[pool.thumbs]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[pool.thumbs]
 [kind.k]
 pool = "thumb"
 builtin = "echo""#,
-            faults: r#"
+        faults: r#"
 error: kind `k` runs in pool `thumb`, which is not declared
  --> ww.toml:3:8
   |
@@ -33,13 +36,13 @@ error: kind `k` runs in pool `thumb`, which is not declared
   |
   = help: did you mean `thumbs`? else add [pool.thumb]
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "gpu"
 builtin = "echo""#,
-            faults: r#"
+        faults: r#"
 error: kind `k` runs in pool `gpu`, which is not declared
  --> ww.toml:2:8
   |
@@ -48,13 +51,13 @@ error: kind `k` runs in pool `gpu`, which is not declared
   |
   = help: add [pool.gpu]
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 env = { A = "b" }"#,
-            faults: r#"
+        faults: r#"
 error: kind `k` has neither `exec` nor `builtin`
  --> ww.toml:1:7
   |
@@ -63,14 +66,14 @@ error: kind `k` has neither `exec` nor `builtin`
   |
   = help: add `exec = ["/path/to/program"]` or `builtin = "echo"`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 builtin = "echo"
 exec = ["/bin/sh"]"#,
-            faults: r#"
+        faults: r#"
 error: kind `k` has both `exec` and `builtin`
  --> ww.toml:4:8
   |
@@ -81,13 +84,13 @@ error: kind `k` has both `exec` and `builtin`
   |
   = help: keep one of the two
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 builtin = "ehco""#,
-            faults: r#"
+        faults: r#"
 error: `kind.k.builtin` takes no `ehco`
  --> ww.toml:3:11
   |
@@ -96,15 +99,15 @@ error: `kind.k.builtin` takes no `ehco`
   |
   = help: did you mean `echo`?
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 builtin = "echo"
 kill_grace = "1s"
 pass_env = []"#,
-            faults: r#"
+        faults: r#"
 error: `kind.k.kill_grace` works only with `exec`
  --> ww.toml:4:1
   |
@@ -121,11 +124,11 @@ error: `kind.k.pass_env` works only with `exec`
   |
   = help: remove it, or replace `builtin` by `exec`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: "[kind.k]",
-            faults: r#"
+        ..Case::NONE
+    },
+    Case {
+        file: "[kind.k]",
+        faults: r#"
 error: kind `k` names no pool
  --> ww.toml:1:7
   |
@@ -142,7 +145,6 @@ error: kind `k` has neither `exec` nor `builtin`
   |
   = help: add `exec = ["/path/to/program"]` or `builtin = "echo"`
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];

@@ -4,12 +4,15 @@ use super::{Case, check};
 
 #[test]
 fn programs_that_cannot_start() {
-    check(&[
-        Case {
-            file: r#"[kind.k]
+    check(PROGRAMS_THAT_CANNOT_START);
+}
+
+const PROGRAMS_THAT_CANNOT_START: &[Case] = &[
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = []"#,
-            faults: r#"
+        faults: r#"
 error: `kind.k.exec` is empty
  --> ww.toml:3:8
   |
@@ -18,13 +21,13 @@ error: `kind.k.exec` is empty
   |
   = help: write it like `["/usr/bin/convert", "-"]`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = "/bin/sh -c true""#,
-            faults: r#"
+        faults: r#"
 error: `kind.k.exec` takes an array of strings, and `/bin/sh -c true` is none
  --> ww.toml:3:8
   |
@@ -33,13 +36,13 @@ error: `kind.k.exec` takes an array of strings, and `/bin/sh -c true` is none
   |
   = help: write it like `["one", "two"]`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/bin/sh", 1]"#,
-            faults: r#"
+        faults: r#"
 error: `kind.k.exec` takes an array of strings, not an integer
  --> ww.toml:3:20
   |
@@ -48,13 +51,13 @@ error: `kind.k.exec` takes an array of strings, not an integer
   |
   = help: write it like `["one", "two"]`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["sh", "-c", "true"]"#,
-            faults: r#"
+        faults: r#"
 error: program `sh` is not an absolute path
  --> ww.toml:3:9
   |
@@ -63,13 +66,13 @@ error: program `sh` is not an absolute path
   |
   = help: there is no shell and no search path; `command -v NAME` prints the whole path
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/no/such/program"]"#,
-            faults: r#"
+        faults: r#"
 error: program `/no/such/program` does not exist
  --> ww.toml:3:9
   |
@@ -78,13 +81,13 @@ error: program `/no/such/program` does not exist
   |
   = help: install it, or correct the path
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/"]"#,
-            faults: r#"
+        faults: r#"
 error: program `/` is not a file
  --> ww.toml:3:9
   |
@@ -93,13 +96,13 @@ error: program `/` is not a file
   |
   = help: name the program itself
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/etc/passwd"]"#,
-            faults: r#"
+        faults: r#"
 error: program `/etc/passwd` is not executable for this user
  --> ww.toml:3:9
   |
@@ -108,20 +111,22 @@ error: program `/etc/passwd` is not executable for this user
   |
   = help: `chmod +x /etc/passwd`, or run the server as a user who may
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn keys_of_a_program() {
-    check(&[
-        Case {
-            file: r#"[kind.k]
+    check(KEYS_OF_A_PROGRAM);
+}
+
+const KEYS_OF_A_PROGRAM: &[Case] = &[
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/bin/sh"]
 env = { A = 1, "2B" = "x", "C-D" = "x" }"#,
-            faults: r#"
+        faults: r#"
 error: `kind.k.env.A` takes a string, not an integer
  --> ww.toml:4:13
   |
@@ -146,16 +151,16 @@ error: `C-D` is no name for a variable
   |
   = help: use letters, digits and `_`, and no digit first
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/bin/sh"]
 env = { HOME = "/" }
 pass_env = ["LANG", "HOME", "PATH", "PATH"]"#,
-            env: &[("PATH", "/bin"), ("HOME", "/root")],
-            faults: r#"
+        env: &[("PATH", "/bin"), ("HOME", "/root")],
+        faults: r#"
 error: `LANG` is not set in the server's environment
  --> ww.toml:5:13
   |
@@ -180,14 +185,14 @@ error: variable `PATH` of kind `k` is given twice
   |
   = help: name it once, in `env` or in `pass_env`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/bin/sh"]
 exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }"#,
-            faults: r#"
+        faults: r#"
 error: `0` is no exit code of a failure
  --> ww.toml:4:16
   |
@@ -212,14 +217,14 @@ error: `256` is no exit code of a failure
   |
   = help: give a code from 1 to 255, like `"3" = "NOT_FOUND"`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/bin/sh"]
 exit_codes = { "3" = "NOTFOUND", "4" = "DEADLINE_EXCEEDED" }"#,
-            faults: r#"
+        faults: r#"
 error: `kind.k.exit_codes.3` takes no `NOTFOUND`
  --> ww.toml:4:22
   |
@@ -236,15 +241,15 @@ error: `kind.k.exit_codes.4` takes no `DEADLINE_EXCEEDED`
   |
   = help: choose from INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED, UNAVAILABLE, DATA_LOSS, UNKNOWN
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 exec = ["/bin/sh"]
 stderr_tail = "4KiB"
 kill_grace = "soon""#,
-            faults: r#"
+        faults: r#"
 error: `kind.k.stderr_tail` is 4KiB, outside of 0B to 3KiB
  --> ww.toml:4:15
   |
@@ -261,7 +266,6 @@ error: `kind.k.kill_grace` takes a duration, and `soon` is none
   |
   = help: write it like `"30s"`
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];

@@ -4,12 +4,15 @@ use super::{Case, check};
 
 #[test]
 fn bad_syntax_reports_every_place_and_hides_the_rest() {
-    check(&[
-        Case {
-            file: r"[server]
+    check(BAD_SYNTAX_REPORTS_EVERY_PLACE_AND_HIDES_THE_REST);
+}
+
+const BAD_SYNTAX_REPORTS_EVERY_PLACE_AND_HIDES_THE_REST: &[Case] = &[
+    Case {
+        file: r"[server]
 listen = 
 ",
-            faults: r"
+        faults: r"
 error: not valid TOML: string values must be quoted, expected literal string
  --> ww.toml:2:10
   |
@@ -18,13 +21,13 @@ error: not valid TOML: string values must be quoted, expected literal string
   |
   = help: put the string in quotes, on one line
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r"[server
+        ..Case::NONE
+    },
+    Case {
+        file: r"[server
 threads = 0
 ",
-            faults: r"
+        faults: r"
 error: not valid TOML: unclosed table, expected `]`
  --> ww.toml:1:8
   |
@@ -33,13 +36,13 @@ error: not valid TOML: unclosed table, expected `]`
   |
   = help: correct the line; `waterwheel config init` prints a file to compare with
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[drain]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[drain]
 kill = "5s
 "#,
-            faults: r#"
+        faults: r#"
 error: not valid TOML: invalid basic string, expected `"`
  --> ww.toml:2:11
   |
@@ -48,13 +51,13 @@ error: not valid TOML: invalid basic string, expected `"`
   |
   = help: put the string in quotes, on one line
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r"[drain]
+        ..Case::NONE
+    },
+    Case {
+        file: r"[drain]
 kill = 5s
 ",
-            faults: r"
+        faults: r"
 error: not valid TOML: string values must be quoted, expected literal string
  --> ww.toml:2:8
   |
@@ -63,15 +66,15 @@ error: not valid TOML: string values must be quoted, expected literal string
   |
   = help: put the string in quotes, on one line
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[drain]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[drain]
 kill = "1s"
 kill = "2s"
 [drain]
 "#,
-            faults: r#"
+        faults: r#"
 error: not valid TOML: duplicate key
  --> ww.toml:3:1
   |
@@ -88,18 +91,20 @@ error: not valid TOML: duplicate key
   |
   = help: merge the two, or remove one
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn an_unknown_key_gets_a_suggestion_or_the_choice() {
-    check(&[
-        Case {
-            file: r#"[server]
+    check(AN_UNKNOWN_KEY_GETS_A_SUGGESTION_OR_THE_CHOICE);
+}
+
+const AN_UNKNOWN_KEY_GETS_A_SUGGESTION_OR_THE_CHOICE: &[Case] = &[
+    Case {
+        file: r#"[server]
 listne = "127.0.0.1:1""#,
-            faults: r#"
+        faults: r#"
 error: unknown key `listne` in [server]
  --> ww.toml:2:1
   |
@@ -108,12 +113,12 @@ error: unknown key `listne` in [server]
   |
   = help: did you mean `listen`?
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[drain]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[drain]
 grace = "5s""#,
-            faults: r#"
+        faults: r#"
 error: unknown key `grace` in [drain]
  --> ww.toml:2:1
   |
@@ -122,12 +127,12 @@ error: unknown key `grace` in [drain]
   |
   = help: choose from notice, finish, kill
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r"[pools.cpu]
+        ..Case::NONE
+    },
+    Case {
+        file: r"[pools.cpu]
 workers = 1",
-            faults: r"
+        faults: r"
 error: unknown key `pools`
  --> ww.toml:1:2
   |
@@ -136,12 +141,12 @@ error: unknown key `pools`
   |
   = help: did you mean `pool`?
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r"[pool.cpu]
+        ..Case::NONE
+    },
+    Case {
+        file: r"[pool.cpu]
 queue = { jbos = 1 }",
-            faults: r"
+        faults: r"
 error: unknown key `jbos` in [pool.cpu.queue]
  --> ww.toml:2:11
   |
@@ -150,13 +155,13 @@ error: unknown key `jbos` in [pool.cpu.queue]
   |
   = help: did you mean `jobs`?
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[pool.cpu]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[pool.cpu]
 queue.jobs = 1
 When-Full = "wait""#,
-            faults: r#"
+        faults: r#"
 error: unknown key `When-Full` in [pool.cpu]
  --> ww.toml:3:1
   |
@@ -165,14 +170,14 @@ error: unknown key `When-Full` in [pool.cpu]
   |
   = help: did you mean `when_full`?
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.k]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
 pool = "base"
 builtin = "echo"
 timeout = "5s""#,
-            faults: r#"
+        faults: r#"
 error: unknown key `timeout` in [kind.k]
  --> ww.toml:4:1
   |
@@ -181,17 +186,19 @@ error: unknown key `timeout` in [kind.k]
   |
   = help: choose from pool, exec, builtin, run_timeout, max_output, idempotent
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn a_value_where_a_table_belongs() {
-    check(&[
-        Case {
-            file: "server = 5",
-            faults: r"
+    check(A_VALUE_WHERE_A_TABLE_BELONGS);
+}
+
+const A_VALUE_WHERE_A_TABLE_BELONGS: &[Case] = &[
+    Case {
+        file: "server = 5",
+        faults: r"
 error: `server` is a table, not an integer
  --> ww.toml:1:10
   |
@@ -200,11 +207,11 @@ error: `server` is a table, not an integer
   |
   = help: start a section [server]
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: "pool.cpu = 4",
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        file: "pool.cpu = 4",
+        faults: r"
 error: `pool.cpu` is a table, not an integer
  --> ww.toml:1:12
   |
@@ -213,12 +220,12 @@ error: `pool.cpu` is a table, not an integer
   |
   = help: start a section [pool.cpu]
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r"[[pool.cpu]]
+        ..Case::NONE
+    },
+    Case {
+        file: r"[[pool.cpu]]
 workers = 1",
-            faults: r"
+        faults: r"
 error: `pool.cpu` is a table, not an array
  --> ww.toml:1:1
   |
@@ -227,12 +234,12 @@ error: `pool.cpu` is a table, not an array
   |
   = help: start a section [pool.cpu]
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r"[pool.cpu]
+        ..Case::NONE
+    },
+    Case {
+        file: r"[pool.cpu]
 queue = 64",
-            faults: r"
+        faults: r"
 error: `pool.cpu.queue` is a table, not an integer
  --> ww.toml:2:9
   |
@@ -241,17 +248,19 @@ error: `pool.cpu.queue` is a table, not an integer
   |
   = help: start a section [pool.cpu.queue]
 ",
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn names_are_simple() {
-    check(&[
-        Case {
-            file: "[pool.CPU]",
-            faults: r"
+    check(NAMES_ARE_SIMPLE);
+}
+
+const NAMES_ARE_SIMPLE: &[Case] = &[
+    Case {
+        file: "[pool.CPU]",
+        faults: r"
 error: `CPU` is no name for a pool
  --> ww.toml:1:7
   |
@@ -260,11 +269,11 @@ error: `CPU` is no name for a pool
   |
   = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[pool."a b"]"#,
-            faults: r#"
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[pool."a b"]"#,
+        faults: r#"
 error: `a b` is no name for a pool
  --> ww.toml:1:7
   |
@@ -273,11 +282,11 @@ error: `a b` is no name for a pool
   |
   = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: "[pool.1st]",
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        file: "[pool.1st]",
+        faults: r"
 error: `1st` is no name for a pool
  --> ww.toml:1:7
   |
@@ -286,11 +295,11 @@ error: `1st` is no name for a pool
   |
   = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: "[pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]",
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        file: "[pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]",
+        faults: r"
 error: `abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb` is no name for a pool
  --> ww.toml:1:7
   |
@@ -299,13 +308,13 @@ error: `abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb` is no 
   |
   = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[kind.Echo]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.Echo]
 pool = "base"
 builtin = "echo""#,
-            faults: r"
+        faults: r"
 error: `Echo` is no name for a kind
  --> ww.toml:1:7
   |
@@ -314,7 +323,6 @@ error: `Echo` is no name for a kind
   |
   = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];

@@ -4,260 +4,254 @@ use super::check_lines;
 
 #[test]
 fn strings_booleans_and_numbers() {
-    check_lines(&[
-        (
-            "telemetry.service_name = 5",
-            "`telemetry.service_name` takes a string, not an integer",
-            r#"write it like `"text"`"#,
-        ),
-        (r#"telemetry.service_name = """#, "`telemetry.service_name` is empty", r#"write it like `"text"`"#),
-        (r#"telemetry.service_name = "a\u0000""#, "`telemetry.service_name` holds a NUL character", "remove it"),
-        (
-            r#"kind.k = { pool = "base", builtin = "echo", idempotent = "yes" }"#,
-            "`kind.k.idempotent` takes a boolean, and `yes` is none",
-            "write it like `true`",
-        ),
-        (
-            r#"server.submit_many_window = "many""#,
-            "`server.submit_many_window` takes a whole number, and `many` is none",
-            "write it like `16`",
-        ),
-        (
-            "server.submit_many_window = 1.5",
-            "`server.submit_many_window` takes a whole number, not a float",
-            "write it like `16`",
-        ),
-        (
-            r#"telemetry.sample_ratio = "half""#,
-            "`telemetry.sample_ratio` takes a number, and `half` is none",
-            "write it like `0.5`",
-        ),
-        (
-            r#"pool.cpu.workers = "all""#,
-            r#"`pool.cpu.workers` takes a whole number or "cpus", and `all` is none"#,
-            "write it like `8`",
-        ),
-        (
-            "pool.cpu.workers = [1]",
-            r#"`pool.cpu.workers` takes a whole number or "cpus", not an array"#,
-            "write it like `8`",
-        ),
-        (
-            "pool.cpu.workers = 1979-05-27",
-            r#"`pool.cpu.workers` takes a whole number or "cpus", not a date"#,
-            "write it like `8`",
-        ),
-    ]);
+    check_lines(STRINGS_BOOLEANS_AND_NUMBERS);
 }
+
+const STRINGS_BOOLEANS_AND_NUMBERS: &[(&str, &str, &str)] = &[
+    (
+        "telemetry.service_name = 5",
+        "`telemetry.service_name` takes a string, not an integer",
+        r#"write it like `"text"`"#,
+    ),
+    (r#"telemetry.service_name = """#, "`telemetry.service_name` is empty", r#"write it like `"text"`"#),
+    (r#"telemetry.service_name = "a\u0000""#, "`telemetry.service_name` holds a NUL character", "remove it"),
+    (
+        r#"kind.k = { pool = "base", builtin = "echo", idempotent = "yes" }"#,
+        "`kind.k.idempotent` takes a boolean, and `yes` is none",
+        "write it like `true`",
+    ),
+    (
+        r#"server.submit_many_window = "many""#,
+        "`server.submit_many_window` takes a whole number, and `many` is none",
+        "write it like `16`",
+    ),
+    (
+        "server.submit_many_window = 1.5",
+        "`server.submit_many_window` takes a whole number, not a float",
+        "write it like `16`",
+    ),
+    (
+        r#"telemetry.sample_ratio = "half""#,
+        "`telemetry.sample_ratio` takes a number, and `half` is none",
+        "write it like `0.5`",
+    ),
+    (
+        r#"pool.cpu.workers = "all""#,
+        r#"`pool.cpu.workers` takes a whole number or "cpus", and `all` is none"#,
+        "write it like `8`",
+    ),
+    (
+        "pool.cpu.workers = [1]",
+        r#"`pool.cpu.workers` takes a whole number or "cpus", not an array"#,
+        "write it like `8`",
+    ),
+    (
+        "pool.cpu.workers = 1979-05-27",
+        r#"`pool.cpu.workers` takes a whole number or "cpus", not a date"#,
+        "write it like `8`",
+    ),
+];
 
 #[test]
 fn durations_and_sizes() {
-    check_lines(&[
-        ("deadline.max = 5", "`deadline.max` takes a duration, not an integer", r#"write it like `"30s"`"#),
-        (r#"deadline.max = "5""#, "`deadline.max` takes a duration, and `5` is none", r#"write it like `"30s"`"#),
-        (
-            r#"deadline.max = "5 parsecs""#,
-            "`deadline.max` takes a duration, and `5 parsecs` is none",
-            r#"write it like `"30s"`"#,
-        ),
-        (
-            r#"server.max_payload = "4MB""#,
-            "`server.max_payload` takes a size in bytes, and `4MB` is none",
-            r#"write it like `"4MiB"`"#,
-        ),
-        (
-            r#"server.max_payload = "4 mebibytes""#,
-            "`server.max_payload` takes a size in bytes, and `4 mebibytes` is none",
-            r#"write it like `"4MiB"`"#,
-        ),
-        (
-            "server.max_payload = -1",
-            "`server.max_payload` takes a size in bytes, and `-1` is none",
-            r#"write it like `"4MiB"`"#,
-        ),
-        (
-            r#"server.max_payload = "99999999TiB""#,
-            "`server.max_payload` takes a size in bytes, and `99999999TiB` is none",
-            r#"write it like `"4MiB"`"#,
-        ),
-    ]);
+    check_lines(DURATIONS_AND_SIZES);
 }
+
+const DURATIONS_AND_SIZES: &[(&str, &str, &str)] = &[
+    ("deadline.max = 5", "`deadline.max` takes a duration, not an integer", r#"write it like `"30s"`"#),
+    (r#"deadline.max = "5""#, "`deadline.max` takes a duration, and `5` is none", r#"write it like `"30s"`"#),
+    (
+        r#"deadline.max = "5 parsecs""#,
+        "`deadline.max` takes a duration, and `5 parsecs` is none",
+        r#"write it like `"30s"`"#,
+    ),
+    (
+        r#"server.max_payload = "4MB""#,
+        "`server.max_payload` takes a size in bytes, and `4MB` is none",
+        r#"write it like `"4MiB"`"#,
+    ),
+    (
+        r#"server.max_payload = "4 mebibytes""#,
+        "`server.max_payload` takes a size in bytes, and `4 mebibytes` is none",
+        r#"write it like `"4MiB"`"#,
+    ),
+    (
+        "server.max_payload = -1",
+        "`server.max_payload` takes a size in bytes, and `-1` is none",
+        r#"write it like `"4MiB"`"#,
+    ),
+    (
+        r#"server.max_payload = "99999999TiB""#,
+        "`server.max_payload` takes a size in bytes, and `99999999TiB` is none",
+        r#"write it like `"4MiB"`"#,
+    ),
+];
 
 #[test]
 fn addresses_filters_and_urls() {
-    check_lines(&[
-        (
-            r#"server.listen = "localhost:7070""#,
-            "`server.listen` takes an IP address with a port, and `localhost:7070` is none",
-            r#"write it like `"127.0.0.1:7070"`"#,
-        ),
-        (
-            r#"server.listen = "127.0.0.1""#,
-            "`server.listen` takes an IP address with a port, and `127.0.0.1` is none",
-            r#"write it like `"127.0.0.1:7070"`"#,
-        ),
-        (
-            "server.ops_listen = 7071",
-            "`server.ops_listen` takes an IP address with a port, not an integer",
-            r#"write it like `"127.0.0.1:7070"`"#,
-        ),
-        (
-            r#"telemetry.log = "info,=""#,
-            "`telemetry.log` takes a log filter, and `info,=` is none",
-            r#"write it like `"info,waterwheel=debug"`"#,
-        ),
-        (
-            r#"telemetry.log = """#,
-            "`telemetry.log` takes a log filter, and `` is none",
-            r#"write it like `"info,waterwheel=debug"`"#,
-        ),
-        (
-            r#"telemetry.otlp = "https://collector:4317""#,
-            "`telemetry.otlp` takes an http:// URL of a collector, and `https://collector:4317` is none",
-            r#"write it like `"http://127.0.0.1:4317"`"#,
-        ),
-        (
-            r#"telemetry.otlp = "http://""#,
-            "`telemetry.otlp` takes an http:// URL of a collector, and `http://` is none",
-            r#"write it like `"http://127.0.0.1:4317"`"#,
-        ),
-        (
-            r#"telemetry.otlp = "http://host:0""#,
-            "`telemetry.otlp` takes an http:// URL of a collector, and `http://host:0` is none",
-            r#"write it like `"http://127.0.0.1:4317"`"#,
-        ),
-        (
-            "telemetry.otlp = 4317",
-            "`telemetry.otlp` takes an http:// URL of a collector, not an integer",
-            r#"write it like `"http://127.0.0.1:4317"`"#,
-        ),
-    ]);
+    check_lines(ADDRESSES_FILTERS_AND_URLS);
 }
+
+const ADDRESSES_FILTERS_AND_URLS: &[(&str, &str, &str)] = &[
+    (
+        r#"server.listen = "localhost:7070""#,
+        "`server.listen` takes an IP address with a port, and `localhost:7070` is none",
+        r#"write it like `"127.0.0.1:7070"`"#,
+    ),
+    (
+        r#"server.listen = "127.0.0.1""#,
+        "`server.listen` takes an IP address with a port, and `127.0.0.1` is none",
+        r#"write it like `"127.0.0.1:7070"`"#,
+    ),
+    (
+        "server.ops_listen = 7071",
+        "`server.ops_listen` takes an IP address with a port, not an integer",
+        r#"write it like `"127.0.0.1:7070"`"#,
+    ),
+    (
+        r#"telemetry.log = "info,=""#,
+        "`telemetry.log` takes a log filter, and `info,=` is none",
+        r#"write it like `"info,waterwheel=debug"`"#,
+    ),
+    (
+        r#"telemetry.log = """#,
+        "`telemetry.log` takes a log filter, and `` is none",
+        r#"write it like `"info,waterwheel=debug"`"#,
+    ),
+    (
+        r#"telemetry.otlp = "https://collector:4317""#,
+        "`telemetry.otlp` takes an http:// URL of a collector, and `https://collector:4317` is none",
+        r#"write it like `"http://127.0.0.1:4317"`"#,
+    ),
+    (
+        r#"telemetry.otlp = "http://""#,
+        "`telemetry.otlp` takes an http:// URL of a collector, and `http://` is none",
+        r#"write it like `"http://127.0.0.1:4317"`"#,
+    ),
+    (
+        r#"telemetry.otlp = "http://host:0""#,
+        "`telemetry.otlp` takes an http:// URL of a collector, and `http://host:0` is none",
+        r#"write it like `"http://127.0.0.1:4317"`"#,
+    ),
+    (
+        "telemetry.otlp = 4317",
+        "`telemetry.otlp` takes an http:// URL of a collector, not an integer",
+        r#"write it like `"http://127.0.0.1:4317"`"#,
+    ),
+];
 
 #[test]
 fn closed_sets() {
-    check_lines(&[
-        (r#"telemetry.log_format = "jsno""#, "`telemetry.log_format` takes no `jsno`", "did you mean `json`?"),
-        (r#"pool.cpu.when_full = "drop""#, "`pool.cpu.when_full` takes no `drop`", "choose from reject, wait, shed"),
-        (
-            "pool.cpu.when_full = true",
-            "`pool.cpu.when_full` takes a string, not a boolean",
-            r#"write it like `"reject"`"#,
-        ),
-    ]);
+    check_lines(CLOSED_SETS);
 }
+
+const CLOSED_SETS: &[(&str, &str, &str)] = &[
+    (r#"telemetry.log_format = "jsno""#, "`telemetry.log_format` takes no `jsno`", "did you mean `json`?"),
+    (r#"pool.cpu.when_full = "drop""#, "`pool.cpu.when_full` takes no `drop`", "choose from reject, wait, shed"),
+    ("pool.cpu.when_full = true", "`pool.cpu.when_full` takes a string, not a boolean", r#"write it like `"reject"`"#),
+];
 
 #[test]
 fn outside_of_the_range() {
-    check_lines(&[
-        ("server.threads = 0", "`server.threads` is 0, outside of 1 to 256", "give a value from 1 to 256"),
-        ("server.threads = 257", "`server.threads` is 257, outside of 1 to 256", "give a value from 1 to 256"),
-        (
-            "server.submit_many_window = 0",
-            "`server.submit_many_window` is 0, outside of 1 to 65536",
-            "give a value from 1 to 65536",
-        ),
-        (
-            "server.submit_many_window = 65537",
-            "`server.submit_many_window` is 65537, outside of 1 to 65536",
-            "give a value from 1 to 65536",
-        ),
-        (
-            "server.max_concurrent_streams = 0",
-            "`server.max_concurrent_streams` is 0, outside of 1 to 65536",
-            "give a value from 1 to 65536",
-        ),
-        (
-            r#"server.max_payload = "0B""#,
-            "`server.max_payload` is 0B, outside of 1B to 1GiB",
-            "give a value from 1B to 1GiB",
-        ),
-        (
-            r#"server.max_output = "2GiB""#,
-            "`server.max_output` is 2GiB, outside of 1B to 1GiB",
-            "give a value from 1B to 1GiB",
-        ),
-        (
-            r#"deadline.default = "0s""#,
-            "`deadline.default` is 0s, outside of 1ms to 7days",
-            "give a value from 1ms to 7days",
-        ),
-        (
-            r#"deadline.max = "8days""#,
-            "`deadline.max` is 8days, outside of 1ms to 7days",
-            "give a value from 1ms to 7days",
-        ),
-        (
-            r#"deadline.reply_margin = "1001ms""#,
-            "`deadline.reply_margin` is 1s 1ms, outside of 0s to 1s",
-            "give a value from 0s to 1s",
-        ),
-        (r#"drain.finish = "25h""#, "`drain.finish` is 1day 1h, outside of 0s to 1day", "give a value from 0s to 1day"),
-        (
-            "telemetry.sample_ratio = 1.01",
-            "`telemetry.sample_ratio` is 1.01, outside of 0.0 to 1.0",
-            "give a value from 0.0 to 1.0",
-        ),
-        (
-            "telemetry.sample_ratio = -0.5",
-            "`telemetry.sample_ratio` is -0.5, outside of 0.0 to 1.0",
-            "give a value from 0.0 to 1.0",
-        ),
-        (
-            "telemetry.sample_ratio = nan",
-            "`telemetry.sample_ratio` is nan, outside of 0.0 to 1.0",
-            "give a value from 0.0 to 1.0",
-        ),
-        ("pool.cpu.workers = 0", "`pool.cpu.workers` is 0, outside of 1 to 65536", "give a value from 1 to 65536"),
-        (
-            "pool.cpu.workers = 99999999999999999999",
-            "`pool.cpu.workers` is 9223372036854775807, outside of 1 to 65536",
-            "give a value from 1 to 65536",
-        ),
-        (
-            "pool.cpu.queue.jobs = 0",
-            "`pool.cpu.queue.jobs` is 0, outside of 1 to 16777216",
-            "give a value from 1 to 16777216",
-        ),
-        (
-            "pool.cpu.queue.bytes = 0",
-            "`pool.cpu.queue.bytes` is 0B, outside of 1B to 1TiB",
-            "give a value from 1B to 1TiB",
-        ),
-        (
-            "pool.cpu.queue.waiting = -1",
-            "`pool.cpu.queue.waiting` is -1, outside of 0 to 16777216",
-            "give a value from 0 to 16777216",
-        ),
-        (
-            r#"pool.cpu.cancel_grace = "2days""#,
-            "`pool.cpu.cancel_grace` is 2days, outside of 0s to 1day",
-            "give a value from 0s to 1day",
-        ),
-        (
-            "pool.cpu.max_stuck = 1025",
-            "`pool.cpu.max_stuck` is 1025, outside of 0 to 1024",
-            "give a value from 0 to 1024",
-        ),
-        (
-            "pool.cpu.tenant_share = 0",
-            "`pool.cpu.tenant_share` is 0, outside of 0 (excluded) to 1",
-            "give a value from 0 (excluded) to 1",
-        ),
-        (
-            "pool.cpu.tenant_share = 1.5",
-            "`pool.cpu.tenant_share` is 1.5, outside of 0 (excluded) to 1",
-            "give a value from 0 (excluded) to 1",
-        ),
-        (
-            r#"kind.k = { pool = "base", builtin = "echo", run_timeout = "0s" }"#,
-            "`kind.k.run_timeout` is 0s, outside of 1ms to 7days",
-            "give a value from 1ms to 7days",
-        ),
-        (
-            r#"kind.k = { pool = "base", builtin = "echo", max_output = 0 }"#,
-            "`kind.k.max_output` is 0B, outside of 1B to 1TiB",
-            "give a value from 1B to 1TiB",
-        ),
-    ]);
+    check_lines(OUTSIDE_OF_THE_RANGE);
 }
+
+const OUTSIDE_OF_THE_RANGE: &[(&str, &str, &str)] = &[
+    ("server.threads = 0", "`server.threads` is 0, outside of 1 to 256", "give a value from 1 to 256"),
+    ("server.threads = 257", "`server.threads` is 257, outside of 1 to 256", "give a value from 1 to 256"),
+    (
+        "server.submit_many_window = 0",
+        "`server.submit_many_window` is 0, outside of 1 to 65536",
+        "give a value from 1 to 65536",
+    ),
+    (
+        "server.submit_many_window = 65537",
+        "`server.submit_many_window` is 65537, outside of 1 to 65536",
+        "give a value from 1 to 65536",
+    ),
+    (
+        "server.max_concurrent_streams = 0",
+        "`server.max_concurrent_streams` is 0, outside of 1 to 65536",
+        "give a value from 1 to 65536",
+    ),
+    (
+        r#"server.max_payload = "0B""#,
+        "`server.max_payload` is 0B, outside of 1B to 1GiB",
+        "give a value from 1B to 1GiB",
+    ),
+    (
+        r#"server.max_output = "2GiB""#,
+        "`server.max_output` is 2GiB, outside of 1B to 1GiB",
+        "give a value from 1B to 1GiB",
+    ),
+    (
+        r#"deadline.default = "0s""#,
+        "`deadline.default` is 0s, outside of 1ms to 7days",
+        "give a value from 1ms to 7days",
+    ),
+    (r#"deadline.max = "8days""#, "`deadline.max` is 8days, outside of 1ms to 7days", "give a value from 1ms to 7days"),
+    (
+        r#"deadline.reply_margin = "1001ms""#,
+        "`deadline.reply_margin` is 1s 1ms, outside of 0s to 1s",
+        "give a value from 0s to 1s",
+    ),
+    (r#"drain.finish = "25h""#, "`drain.finish` is 1day 1h, outside of 0s to 1day", "give a value from 0s to 1day"),
+    (
+        "telemetry.sample_ratio = 1.01",
+        "`telemetry.sample_ratio` is 1.01, outside of 0.0 to 1.0",
+        "give a value from 0.0 to 1.0",
+    ),
+    (
+        "telemetry.sample_ratio = -0.5",
+        "`telemetry.sample_ratio` is -0.5, outside of 0.0 to 1.0",
+        "give a value from 0.0 to 1.0",
+    ),
+    (
+        "telemetry.sample_ratio = nan",
+        "`telemetry.sample_ratio` is nan, outside of 0.0 to 1.0",
+        "give a value from 0.0 to 1.0",
+    ),
+    ("pool.cpu.workers = 0", "`pool.cpu.workers` is 0, outside of 1 to 65536", "give a value from 1 to 65536"),
+    (
+        "pool.cpu.workers = 99999999999999999999",
+        "`pool.cpu.workers` is 9223372036854775807, outside of 1 to 65536",
+        "give a value from 1 to 65536",
+    ),
+    (
+        "pool.cpu.queue.jobs = 0",
+        "`pool.cpu.queue.jobs` is 0, outside of 1 to 16777216",
+        "give a value from 1 to 16777216",
+    ),
+    ("pool.cpu.queue.bytes = 0", "`pool.cpu.queue.bytes` is 0B, outside of 1B to 1TiB", "give a value from 1B to 1TiB"),
+    (
+        "pool.cpu.queue.waiting = -1",
+        "`pool.cpu.queue.waiting` is -1, outside of 0 to 16777216",
+        "give a value from 0 to 16777216",
+    ),
+    (
+        r#"pool.cpu.cancel_grace = "2days""#,
+        "`pool.cpu.cancel_grace` is 2days, outside of 0s to 1day",
+        "give a value from 0s to 1day",
+    ),
+    ("pool.cpu.max_stuck = 1025", "`pool.cpu.max_stuck` is 1025, outside of 0 to 1024", "give a value from 0 to 1024"),
+    (
+        "pool.cpu.tenant_share = 0",
+        "`pool.cpu.tenant_share` is 0, outside of 0 (excluded) to 1",
+        "give a value from 0 (excluded) to 1",
+    ),
+    (
+        "pool.cpu.tenant_share = 1.5",
+        "`pool.cpu.tenant_share` is 1.5, outside of 0 (excluded) to 1",
+        "give a value from 0 (excluded) to 1",
+    ),
+    (
+        r#"kind.k = { pool = "base", builtin = "echo", run_timeout = "0s" }"#,
+        "`kind.k.run_timeout` is 0s, outside of 1ms to 7days",
+        "give a value from 1ms to 7days",
+    ),
+    (
+        r#"kind.k = { pool = "base", builtin = "echo", max_output = 0 }"#,
+        "`kind.k.max_output` is 0B, outside of 1B to 1TiB",
+        "give a value from 1B to 1TiB",
+    ),
+];

@@ -6,10 +6,13 @@ use super::{Case, check};
 
 #[test]
 fn a_bad_value_of_a_variable() {
-    check(&[
-        Case {
-            env: &[("WATERWHEEL_POOL__BASE__WORKERS", "eight")],
-            faults: r#"
+    check(A_BAD_VALUE_OF_A_VARIABLE);
+}
+
+const A_BAD_VALUE_OF_A_VARIABLE: &[Case] = &[
+    Case {
+        env: &[("WATERWHEEL_POOL__BASE__WORKERS", "eight")],
+        faults: r#"
 error: `pool.base.workers` takes a whole number or "cpus", and `eight` is none
 --> environment:1:32
  |
@@ -18,11 +21,11 @@ error: `pool.base.workers` takes a whole number or "cpus", and `eight` is none
  |
  = help: write it like `8`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_POOL__BASE__WORKERS", "0")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_POOL__BASE__WORKERS", "0")],
+        faults: r"
 error: `pool.base.workers` is 0, outside of 1 to 65536
 --> environment:1:32
  |
@@ -31,11 +34,11 @@ error: `pool.base.workers` is 0, outside of 1 to 65536
  |
  = help: give a value from 1 to 65536
 ",
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_DRAIN__KILL", "")],
-            faults: r#"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_DRAIN__KILL", "")],
+        faults: r#"
 error: `drain.kill` takes a duration, and `` is none
 --> environment:1:24
  |
@@ -44,11 +47,11 @@ error: `drain.kill` takes a duration, and `` is none
  |
  = help: write it like `"30s"`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_KIND__ECHO__IDEMPOTENT", "yes")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_KIND__ECHO__IDEMPOTENT", "yes")],
+        faults: r"
 error: `kind.echo.idempotent` takes a boolean, and `yes` is none
 --> environment:1:35
  |
@@ -57,17 +60,19 @@ error: `kind.echo.idempotent` takes a boolean, and `yes` is none
  |
  = help: write it like `true`
 ",
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn a_variable_that_maps_to_no_key() {
-    check(&[
-        Case {
-            env: &[("WATERWHEEL_POOL__BASE__WORKRS", "8")],
-            faults: r"
+    check(A_VARIABLE_THAT_MAPS_TO_NO_KEY);
+}
+
+const A_VARIABLE_THAT_MAPS_TO_NO_KEY: &[Case] = &[
+    Case {
+        env: &[("WATERWHEEL_POOL__BASE__WORKRS", "8")],
+        faults: r"
 error: unknown key `workrs` in [pool.base]
 --> environment:1:24
  |
@@ -76,11 +81,11 @@ error: unknown key `workrs` in [pool.base]
  |
  = help: did you mean `workers`?
 ",
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_SRVER__LISTEN", "127.0.0.1:1")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_SRVER__LISTEN", "127.0.0.1:1")],
+        faults: r"
 error: unknown key `srver`
 --> environment:1:12
  |
@@ -89,11 +94,11 @@ error: unknown key `srver`
  |
  = help: did you mean `server`?
 ",
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_SERVER__LISTEN__X", "1")],
-            faults: r#"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_SERVER__LISTEN__X", "1")],
+        faults: r#"
 error: `server.listen` takes an IP address with a port, not a table
 --> environment:1:20
  |
@@ -102,13 +107,13 @@ error: `server.listen` takes an IP address with a port, not a table
  |
  = help: write it like `"127.0.0.1:7070"`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[server]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[server]
 listen = "127.0.0.1:1""#,
-            env: &[("WATERWHEEL_SERVER__LISTEN__X", "1")],
-            faults: r#"
+        env: &[("WATERWHEEL_SERVER__LISTEN__X", "1")],
+        faults: r#"
 error: `listen` is both a value and a table
  --> environment:1:20
   |
@@ -122,11 +127,11 @@ error: `listen` is both a value and a table
   |
   = help: remove one of the two
 "#,
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_POOL__BSAE__WORKERS", "8")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_POOL__BSAE__WORKERS", "8")],
+        faults: r"
 error: pool `bsae` is not in the file, and no kind uses it
 --> environment:1:18
  |
@@ -135,11 +140,11 @@ error: pool `bsae` is not in the file, and no kind uses it
  |
  = help: did you mean `base`? else add [pool.bsae] to the file
 ",
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_KIND__ECO__RUN_TIMEOUT", "8s")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_KIND__ECO__RUN_TIMEOUT", "8s")],
+        faults: r"
 error: kind `eco` is not in the file
 --> environment:1:18
  |
@@ -148,11 +153,11 @@ error: kind `eco` is not in the file
  |
  = help: did you mean `echo`? else give it `exec` or `builtin`
 ",
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_POOL__GPU__WORKERS", "8"), ("WATERWHEEL_KIND__RENDER__POOL", "base")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_POOL__GPU__WORKERS", "8"), ("WATERWHEEL_KIND__RENDER__POOL", "base")],
+        faults: r"
 error: kind `render` is not in the file
 --> environment:1:18
  |
@@ -169,11 +174,11 @@ error: pool `gpu` is not in the file, and no kind uses it
  |
  = help: add [pool.gpu] to the file, or a kind that uses it
 ",
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_POOL__BASE", "8")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_POOL__BASE", "8")],
+        faults: r"
 error: `pool.base` is a table, not an integer
 --> environment:1:23
  |
@@ -182,17 +187,19 @@ error: `pool.base` is a table, not an integer
  |
  = help: start a section [pool.base]
 ",
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn a_fault_of_a_flag_shows_the_flag() {
-    check(&[
-        Case {
-            flags: &[("--set", "pool.base.workers", "0")],
-            faults: r"
+    check(A_FAULT_OF_A_FLAG_SHOWS_THE_FLAG);
+}
+
+const A_FAULT_OF_A_FLAG_SHOWS_THE_FLAG: &[Case] = &[
+    Case {
+        flags: &[("--set", "pool.base.workers", "0")],
+        faults: r"
 error: `pool.base.workers` is 0, outside of 1 to 65536
 --> command line:1:25
  |
@@ -201,11 +208,11 @@ error: `pool.base.workers` is 0, outside of 1 to 65536
  |
  = help: give a value from 1 to 65536
 ",
-            ..Case::NONE
-        },
-        Case {
-            flags: &[("--set", "pool.base.wrokers", "1")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        flags: &[("--set", "pool.base.wrokers", "1")],
+        faults: r"
 error: unknown key `wrokers` in [pool.base]
 --> command line:1:17
  |
@@ -214,11 +221,11 @@ error: unknown key `wrokers` in [pool.base]
  |
  = help: did you mean `workers`?
 ",
-            ..Case::NONE
-        },
-        Case {
-            flags: &[("--listen", "server.listen", "7070")],
-            faults: r#"
+        ..Case::NONE
+    },
+    Case {
+        flags: &[("--listen", "server.listen", "7070")],
+        faults: r#"
 error: `server.listen` takes an IP address with a port, and `7070` is none
 --> command line:1:10
  |
@@ -227,11 +234,11 @@ error: `server.listen` takes an IP address with a port, and `7070` is none
  |
  = help: write it like `"127.0.0.1:7070"`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            flags: &[("--set", "drain", "5s")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        flags: &[("--set", "drain", "5s")],
+        faults: r"
 error: `drain` is a table, not a string
 --> command line:1:13
  |
@@ -240,11 +247,11 @@ error: `drain` is a table, not a string
  |
  = help: start a section [drain]
 ",
-            ..Case::NONE
-        },
-        Case {
-            flags: &[("--set", "kind.echo.exec", r#"["/bin/sh""#)],
-            faults: r#"
+        ..Case::NONE
+    },
+    Case {
+        flags: &[("--set", "kind.echo.exec", r#"["/bin/sh""#)],
+        faults: r#"
 error: `kind.echo.exec` takes an array of strings, and `["/bin/sh"` is none
 --> command line:1:22
  |
@@ -253,11 +260,11 @@ error: `kind.echo.exec` takes an array of strings, and `["/bin/sh"` is none
  |
  = help: write it like `["one", "two"]`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            flags: &[("--set", "pool..workers", "1")],
-            faults: r"
+        ..Case::NONE
+    },
+    Case {
+        flags: &[("--set", "pool..workers", "1")],
+        faults: r"
 error: `` is no name for a pool
 --> command line:1:12
  |
@@ -266,13 +273,13 @@ error: `` is no name for a pool
  |
  = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[server]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[server]
 listen = "127.0.0.1:1""#,
-            flags: &[("--ops-listen", "server.ops_listen", "127.0.0.1:1")],
-            faults: r#"
+        flags: &[("--ops-listen", "server.ops_listen", "127.0.0.1:1")],
+        faults: r#"
 error: `server.listen` and `server.ops_listen` claim the same port 1
  --> command line:1:14
   |
@@ -286,10 +293,9 @@ error: `server.listen` and `server.ops_listen` claim the same port 1
   |
   = help: give each listener a port of its own
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn faults_of_all_sources_come_in_one_report_in_their_order() {
