@@ -25,9 +25,9 @@ Example:
 #[command(after_help = EXAMPLE)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
-    config: ConfigArgs,
-    #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
 impl CheckArgs {

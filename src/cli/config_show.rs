@@ -26,9 +26,9 @@ pub(super) struct ShowArgs {
     #[arg(long)]
     dev: bool,
     #[command(flatten)]
-    config: ConfigArgs,
-    #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
 impl ShowArgs {
