@@ -66,7 +66,8 @@ impl CallError {
                 field: plain(&it.field),
                 description: plain(&it.description),
             };
-            request.field_violations.iter().map(violation).collect()
+            let told = |it: &Violation| it.description == plain(status.message());
+            request.field_violations.iter().map(violation).filter(|it| !told(it)).collect()
         });
         Self {
             code: status.code(),

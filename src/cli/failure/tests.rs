@@ -141,7 +141,7 @@ const CASES: [Case; 16] = [
         reason: "UNKNOWN_KIND",
         facts: &[NOT_STARTED],
         retry: None,
-        text: "UNKNOWN_KIND  what the server says; the job did not start\n  \
+        text: "UNKNOWN_KIND  what the server says\n  \
                help: \"waterwheel stats\" lists the kinds",
         exit: Exit::Usage,
     },
@@ -220,7 +220,7 @@ fn violations_are_listed_by_field() {
     let failure = Failure::of_status(status, &address());
     assert_eq!(
         plain(&failure.text()),
-        "INVALID_FIELD  two fields; the job did not start\n  \
+        "INVALID_FIELD  the request has invalid fields\n  \
          job.tenant: is 200 bytes long; at most 128\n  \
          job.labels: has 17 entries; at most 16\n  \
          help: correct the fields and send it again"
