@@ -8,3 +8,5 @@
     clippy::unwrap_used,
     reason = "a test's tasks end with its runtime, and a failed step is the failure of the test"
 )]
+
+mod command_line;

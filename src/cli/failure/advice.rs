@@ -145,7 +145,7 @@ impl CallError {
             Reason::UnknownKind => "\"waterwheel stats\" lists the kinds".to_owned(),
             Reason::InvalidField => "correct the fields and send it again".to_owned(),
             Reason::PayloadTooLarge => "send less, or raise server.max_payload in the server's config".to_owned(),
-            Reason::OutputTooLarge => "ask for less, or raise the limit in the server's config".to_owned(),
+            Reason::OutputTooLarge => "stream it, or raise max_output in the server's config".to_owned(),
             Reason::NotFound => "\"waterwheel stats\" lists the pools".to_owned(),
             Reason::Other(_) => return self.retry(),
         };

@@ -88,6 +88,8 @@ impl CallError {
     /// The code that the process ends with.
     pub(super) fn exit(&self) -> Exit {
         match (self.code, self.execution) {
+            // The handler chose the code, to say what it likes.
+            _ if self.reason == Some(Reason::HandlerFailed) => Exit::Failed,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
             (_, Execution::NotStarted) => Exit::Refused,

@@ -110,7 +110,7 @@ const CASES: [Case; 16] = [
         exit: Exit::DeadlineExceeded,
     },
     Case {
-        code: Code::FailedPrecondition,
+        code: Code::InvalidArgument,
         reason: "HANDLER_FAILED",
         facts: &[STARTED, ("job", "j1")],
         retry: None,
@@ -160,7 +160,7 @@ const CASES: [Case; 16] = [
         facts: &[STARTED],
         retry: None,
         text: "OUTPUT_TOO_LARGE  what the server says\n  \
-               help: ask for less, or raise the limit in the server's config",
+               help: stream it, or raise max_output in the server's config",
         exit: Exit::Failed,
     },
     Case {
