@@ -48,7 +48,7 @@ pub use exit::Exit;
 )]
 pub struct Cli {
     /// When to colour what is written.
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
     #[command(subcommand)]
     command: Command,

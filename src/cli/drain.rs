@@ -44,7 +44,7 @@ impl DrainArgs {
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let format = args.format();
-    let (call, connection) = Call::begin(&args.ops, CallArgs::none()).await?;
+    let (call, connection) = Call::begin(&args.ops, CallArgs::none()).await.map_err(Failure::of_ops)?;
     let request = call.request(DrainRequest {});
     let mut reports = call.wait(connection.admin().drain(request)).await?.into_inner();
     let mut watch = Watch::default();

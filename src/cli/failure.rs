@@ -27,6 +27,9 @@ pub(crate) enum Failure {
     /// There is no connection.
     #[error("cannot reach {address}: {cause}")]
     Unreachable { address: Address, cause: String },
+    /// There is no connection to the listener for operators.
+    #[error("cannot reach {address}: {cause}")]
+    OpsUnreachable { address: Address, cause: String },
     /// The connection broke, or the peer spoke something else.
     #[error("lost the call to {address}: {cause}; whether the job started is unknown")]
     Lost { address: Address, cause: String },
@@ -63,11 +66,19 @@ impl Failure {
         }
     }
 
+    /// The same failure where the address is the one for operators, which another flag names.
+    pub(crate) fn of_ops(self) -> Self {
+        match self {
+            Self::Unreachable { address, cause } => Self::OpsUnreachable { address, cause },
+            other => other,
+        }
+    }
+
     /// The code that the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::ReadPayload { .. } | Self::Config(_) => Exit::Usage,
-            Self::Unreachable { .. } => Exit::Unreachable,
+            Self::Unreachable { .. } | Self::OpsUnreachable { .. } => Exit::Unreachable,
             Self::Call(error) => error.exit(),
             Self::NoAnswer { .. } => Exit::DeadlineExceeded,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::OutputClosed,
@@ -127,6 +138,7 @@ impl Failure {
         let help = match self {
             Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
             Self::Unreachable { .. } => "start one with \"waterwheel dev\", or pass --server",
+            Self::OpsUnreachable { .. } => "start one with \"waterwheel dev\", or pass --ops",
             Self::Lost { .. } => "check that a waterwheel listens there, and its log",
             Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",
             Self::Incomplete { .. } => "use a client of the same version as the server",

@@ -1,5 +1,7 @@
 //! A server with real sockets that plays a script, for the tests of the commands.
 
+// tidy: real time, because what a slow server does to a client is what is tested, over real sockets.
+
 use std::{
     future::pending,
     net::{Ipv4Addr, SocketAddr},

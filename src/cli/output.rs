@@ -9,12 +9,10 @@ use clap::{Args, ValueEnum};
 
 use crate::proto::Waterfall;
 
-/// How a command prints what it found.
+/// How a command prints what it found: for people, or one JSON object per line for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
     Text,
-    /// For programs: one JSON object per line, with the names of the contract.
     Json,
 }
 

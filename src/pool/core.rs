@@ -172,11 +172,6 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Jobs that are accepted and not yet started.
-    pub(crate) fn queued(&self) -> usize {
-        self.queued.len()
-    }
-
     /// Callers that wait for room.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
@@ -185,16 +180,6 @@ impl<H: Host> Core<H> {
     /// Whether the job waits for room.
     pub(crate) fn is_waiting(&self, key: JobKey) -> bool {
         self.entry(key).is_some_and(|entry| entry.place == entry::Place::Waiting)
-    }
-
-    /// Jobs that hold a worker.
-    pub(crate) fn running(&self) -> usize {
-        self.running
-    }
-
-    /// Whether the pool takes no more jobs.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed
     }
 
     /// Whether the pool takes no more jobs, and has none.

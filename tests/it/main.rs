@@ -9,4 +9,5 @@
     reason = "a test's tasks end with its runtime, and a failed step is the failure of the test"
 )]
 
+mod command_line;
 mod config;

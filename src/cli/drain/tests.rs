@@ -3,6 +3,7 @@ use clap::Parser;
 use super::{DrainArgs, run};
 use crate::{
     cli::{
+        console::{Console, Sink},
         exit::Exit,
         fake::{self, DrainEnd, Ran, ReadBy, Script},
     },
@@ -115,4 +116,14 @@ async fn json_has_one_line_per_report() {
     );
     assert_eq!(lines[1]["phase"], "PHASE_STOPPED");
     assert_eq!(lines.len(), 2);
+}
+
+#[tokio::test]
+async fn nothing_there_names_the_flag_for_it() {
+    let mut line = Line::try_parse_from(["drain"]).unwrap();
+    line.args.ops = fake::closed_address().await;
+    let mut console = Console { out: Sink::pipe(tokio::io::sink()), err: Sink::pipe(tokio::io::sink()) };
+    let failure = run(line.args, &mut console).await.unwrap_err();
+    assert!(failure.text().ends_with("or pass --ops"), "{}", failure.text());
+    assert_eq!(failure.exit(), Exit::Unreachable);
 }

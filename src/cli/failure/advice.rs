@@ -82,8 +82,8 @@ impl CallError {
     pub(super) fn what(&self) -> String {
         let what = self.happening().unwrap_or_else(|| self.message.clone());
         let started = match (&self.reason, self.execution) {
-            // Without a job there is nothing to say.
-            (None | Some(Reason::NotFound), _) => "",
+            // Without a job, or with one that no retry mends, there is nothing to say.
+            (None | Some(Reason::NotFound | Reason::InvalidField | Reason::UnknownKind), _) => "",
             (_, Execution::NotStarted) => "; the job did not start",
             (Some(reason), Execution::Started) if reason.tells_the_start() => "",
             (_, Execution::Started) => "; the job had started",
@@ -116,6 +116,7 @@ impl CallError {
                 let run = exact(self.milliseconds("run_ms")?);
                 Some(format!("its time was up after it ran {run}"))
             }
+            Reason::InvalidField if !self.violations.is_empty() => Some("the request has invalid fields".to_owned()),
             _ => None,
         }
     }
@@ -144,7 +145,7 @@ impl CallError {
             Reason::UnknownKind => "\"waterwheel stats\" lists the kinds".to_owned(),
             Reason::InvalidField => "correct the fields and send it again".to_owned(),
             Reason::PayloadTooLarge => "send less, or raise server.max_payload in the server's config".to_owned(),
-            Reason::OutputTooLarge => "ask for less, or raise the limit in the server's config".to_owned(),
+            Reason::OutputTooLarge => "stream it, or raise max_output in the server's config".to_owned(),
             Reason::NotFound => "\"waterwheel stats\" lists the pools".to_owned(),
             Reason::Other(_) => return self.retry(),
         };

@@ -66,7 +66,8 @@ impl CallError {
                 field: plain(&it.field),
                 description: plain(&it.description),
             };
-            request.field_violations.iter().map(violation).collect()
+            let told = |it: &Violation| it.description == plain(status.message());
+            request.field_violations.iter().map(violation).filter(|it| !told(it)).collect()
         });
         Self {
             code: status.code(),
@@ -87,6 +88,8 @@ impl CallError {
     /// The code that the process ends with.
     pub(super) fn exit(&self) -> Exit {
         match (self.code, self.execution) {
+            // The handler chose the code, to say what it likes.
+            _ if self.reason == Some(Reason::HandlerFailed) => Exit::Failed,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
             (_, Execution::NotStarted) => Exit::Refused,

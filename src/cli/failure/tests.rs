@@ -110,7 +110,7 @@ const CASES: [Case; 16] = [
         exit: Exit::DeadlineExceeded,
     },
     Case {
-        code: Code::FailedPrecondition,
+        code: Code::InvalidArgument,
         reason: "HANDLER_FAILED",
         facts: &[STARTED, ("job", "j1")],
         retry: None,
@@ -141,7 +141,7 @@ const CASES: [Case; 16] = [
         reason: "UNKNOWN_KIND",
         facts: &[NOT_STARTED],
         retry: None,
-        text: "UNKNOWN_KIND  what the server says; the job did not start\n  \
+        text: "UNKNOWN_KIND  what the server says\n  \
                help: \"waterwheel stats\" lists the kinds",
         exit: Exit::Usage,
     },
@@ -160,7 +160,7 @@ const CASES: [Case; 16] = [
         facts: &[STARTED],
         retry: None,
         text: "OUTPUT_TOO_LARGE  what the server says\n  \
-               help: ask for less, or raise the limit in the server's config",
+               help: stream it, or raise max_output in the server's config",
         exit: Exit::Failed,
     },
     Case {
@@ -220,7 +220,7 @@ fn violations_are_listed_by_field() {
     let failure = Failure::of_status(status, &address());
     assert_eq!(
         plain(&failure.text()),
-        "INVALID_FIELD  two fields; the job did not start\n  \
+        "INVALID_FIELD  the request has invalid fields\n  \
          job.tenant: is 200 bytes long; at most 128\n  \
          job.labels: has 17 entries; at most 16\n  \
          help: correct the fields and send it again"

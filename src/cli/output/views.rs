@@ -166,6 +166,7 @@ struct PoolView<'a> {
     jobs: Option<JobCountsView<'a>>,
     kinds: Vec<KindView<'a>>,
     workers: Vec<WorkerView<'a>>,
+    slow_polls: u64,
 }
 
 impl<'a> From<&'a PoolStats> for PoolView<'a> {
@@ -179,6 +180,7 @@ impl<'a> From<&'a PoolStats> for PoolView<'a> {
             jobs: pool.jobs.as_ref().map(Into::into),
             kinds: pool.kinds.iter().map(Into::into).collect(),
             workers: pool.workers.iter().map(Into::into).collect(),
+            slow_polls: pool.slow_polls,
         }
     }
 }
@@ -313,3 +315,6 @@ impl<'a> From<&'a WorkerStats> for WorkerView<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,10 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
     if !jobs.rejected.is_empty() {
         lines.push(format!("  refused  {}", refusals(&jobs)));
     }
+    if pool.slow_polls > 0 {
+        let polls = format!("{} polls of handlers held up their thread", pool.slow_polls);
+        lines.push(format!("  slow     {}", paint(WARN, polls)));
+    }
     lines.extend(indented(kinds(&pool.kinds)));
     lines.extend(indented(workers_table(&pool.workers)));
     lines

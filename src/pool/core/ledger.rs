@@ -14,7 +14,8 @@ pub(crate) enum Ending {
 
 /// How jobs ended, from the start of the pool.
 ///
-/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`.
+/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`, where a running job
+/// whose caller was answered, and whose handler still stops, counts among the ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Jobs that got room.

@@ -37,6 +37,7 @@ fn busy_pool() -> PoolStats {
         }),
         in_flight: 1,
         utilization: 0.5,
+        slow_polls: 2,
         jobs: Some(JobCounts {
             accepted: 120,
             completed: 110,
@@ -79,6 +80,7 @@ pool cpu  SERVING  1 of 2 workers busy, 50%
   queue    3/64 jobs  12KiB/64MiB  2/64 waiting  oldest 4.1ms  expected wait 12ms
   jobs     120 accepted  110 completed  2 failed  0 cancelled  0 expired  0 panicked  0 shed
   refused  12 QUEUE_FULL
+  slow     2 polls of handlers held up their thread
   kind    time   count     p50    p90    p99   max
   sha256  queue    110  0.02ms  0.4ms  9.0ms  1.5s
           run        0       -      -      -     -
