@@ -1,4 +1,54 @@
-//! stub
+//! A gRPC worker pool to put in front of any work that must be bounded.
+//!
+//! The program `waterwheel` serves pools that a file configures. This library is the same parts for Rust: a [`Pool`]
+//! needs neither gRPC nor a file.
+//!
+//! ```
+//! use waterwheel::{Job, Output, Pool, handler::{BlockingHandler, Context, Kind}, model::HandlerError};
+//!
+//! /// Counts the words that its worker has seen.
+//! #[derive(Default)]
+//! struct Words(usize);
+//!
+//! impl BlockingHandler for Words {
+//!     fn handle(&mut self, job: Job, _cx: Context) -> Result<Output, HandlerError> {
+//!         let text = std::str::from_utf8(&job.payload).map_err(|_| HandlerError::invalid("send UTF-8"))?;
+//!         self.0 += text.split_whitespace().count();
+//!         Ok(Output::new(self.0.to_string()))
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = Pool::builder("text").kind(Kind::blocking("words", Words::default)).build();
+//! let counted = pool.submit(Job::new("words", "one two three")).await?;
+//! assert_eq!(counted.output.bytes, "3");
+//!
+//! pool.drain();
+//! assert!(pool.submit(Job::new("words", "four")).await.is_err());
+//! pool.wait().await;
+//! assert!(pool.is_drained());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The way of a job
+//!
+//! ```text
+//! wire in ─▶ net ─▶ rpc ─▶ admission ─▶ queue ─▶ worker ─▶ attempt ─▶ outcome ─▶ rpc ─▶ wire out
+//! ```
+//!
+//! | module | role |
+//! |---|---|
+//! | [`model`] | plain data: job, deadline, outcome, rejection |
+//! | [`handler`] | what runs jobs, and what it sees of them |
+//! | [`pool`] | the heart: admission, queue, workers, attempts, drain, stats |
+//! | [`rpc`] | from calls to jobs and back |
+//! | [`net`] | listener and connections |
+//! | [`phase`], [`task`] | where a process is in its life; the one place that spawns |
+//! | [`telemetry`], [`config`] | logs and traces; the file, the environment and the flags |
+//! | [`app`], [`cli`] | the composition root; the command line |
+
 #![forbid(unsafe_code)]
 
 pub mod app;
@@ -32,3 +82,8 @@ pub mod proto {
 
 pub use model::{Completed, Criticality, Job, JobError, Output, Rejection, WhenFull};
 pub use pool::{Pool, Pools};
+
+/// Runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
