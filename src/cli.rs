@@ -80,27 +80,21 @@ pub fn main() -> ExitCode {
 
 /// Runs one command to its end on the calling thread.
 pub fn run(cli: Cli) -> Exit {
-    let color = cli.color;
+    console::choose_color(cli.color);
     match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Dev(args) => dev::run(&args),
         Command::Bench(args) => session::plain(async || bench::run(args, &mut std::io::stdout()).await),
         Command::BareEcho(args) => session::ended(bench::run_bare_echo(&args)),
-        Command::Submit(args) => {
-            session::client(color, args.format(), async |console| submit::run(args, console).await)
-        }
-        Command::Stream(args) => {
-            session::client(color, args.format(), async |console| stream::run(args, console).await)
-        }
-        Command::Stats(args) => session::client(color, args.format(), async |console| stats::run(args, console).await),
-        Command::Drain(args) => session::client(color, args.format(), async |console| drain::run(args, console).await),
-        Command::Probe(args) => session::client(color, args.format(), async |console| probe::run(args, console).await),
-        Command::Check(args) => session::client(color, args.format(), async |console| check::run(args, console).await),
-        Command::Config(args) => {
-            session::client(color, args.format(), async |console| config::run(args, console).await)
-        }
+        Command::Submit(args) => session::client(args.format(), async |console| submit::run(args, console).await),
+        Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),
+        Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),
+        Command::Drain(args) => session::client(args.format(), async |console| drain::run(args, console).await),
+        Command::Probe(args) => session::client(args.format(), async |console| probe::run(args, console).await),
+        Command::Check(args) => session::client(args.format(), async |console| check::run(args, console).await),
+        Command::Config(args) => session::client(args.format(), async |console| config::run(args, console).await),
         Command::Completions(args) => {
-            session::client(color, output::Format::Text, async |console| completions::run(args, console).await)
+            session::client(output::Format::Text, async |console| completions::run(args, console).await)
         }
     }
 }
@@ -114,20 +108,5 @@ mod tests {
     #[test]
     fn the_tree_of_commands_is_sound() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn every_command_has_an_example_that_parses() {
-        let root = Cli::command();
-        for command in root.get_subcommands() {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            let name = command.get_name();
-            let line = help
-                .lines()
-                .skip_while(|line| *line != "Example:")
-                .nth(1)
-                .unwrap_or_else(|| panic!("{name}: the help ends in no example"));
-            assert!(line.trim().starts_with(&format!("waterwheel {name}")), "{name}: {line}");
-        }
     }
 }

@@ -19,6 +19,16 @@ pub(super) const STRONG: Style = Style::new().bold();
 /// What matters less.
 pub(super) const FAINT: Style = Style::new().dimmed();
 
+/// Decides for the whole process when colour is written. `Auto` also heeds `NO_COLOR` and its like.
+pub(super) fn choose_color(choice: ColorChoice) {
+    let choice = match choice {
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
+    };
+    choice.write_global();
+}
+
 /// The text between the codes of a style. A [`Sink`] without colour takes them out again.
 pub(super) fn paint(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
@@ -36,17 +46,17 @@ pub(crate) struct Console<'a> {
 
 impl Console<'static> {
     /// The process's own streams.
-    pub(crate) fn standard(choice: ColorChoice) -> Self {
+    pub(crate) fn standard() -> Self {
         Self {
             out: Sink {
                 writer: Box::new(tokio::io::stdout()),
                 reader: Reader::of(&io::stdout()),
-                styles: Styles::of(choice, &io::stdout()),
+                styles: Styles::of(&io::stdout()),
             },
             err: Sink {
                 writer: Box::new(tokio::io::stderr()),
                 reader: Reader::of(&io::stderr()),
-                styles: Styles::of(choice, &io::stderr()),
+                styles: Styles::of(&io::stderr()),
             },
         }
     }
@@ -124,13 +134,11 @@ enum Styles {
 }
 
 impl Styles {
-    fn of<S: anstream::stream::RawStream>(choice: ColorChoice, stream: &S) -> Self {
-        let keep = match choice {
-            ColorChoice::Always => true,
-            ColorChoice::Never => false,
-            ColorChoice::Auto => anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never,
-        };
-        if keep { Self::Keep } else { Self::Strip }
+    fn of<S: anstream::stream::RawStream>(stream: &S) -> Self {
+        match anstream::AutoStream::choice(stream) {
+            anstream::ColorChoice::Never => Self::Strip,
+            _ => Self::Keep,
+        }
     }
 }
 

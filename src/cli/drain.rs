@@ -1,6 +1,7 @@
 //! `waterwheel drain`.
 
 use clap::Args;
+use tonic::Streaming;
 
 use super::{
     call::{Call, CallArgs},
@@ -48,18 +49,10 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     let request = call.request(DrainRequest {});
     let mut reports = call.wait(connection.admin().drain(request)).await?.into_inner();
     let mut watch = Watch::default();
-    loop {
-        match call.wait(reports.message()).await {
-            Ok(Some(report)) => {
-                watch.show(report, format, console).await?;
-                if !args.watch {
-                    return Ok(Exit::Done);
-                }
-            }
-            // The server takes the connection with it when it exits.
-            Ok(None) | Err(Failure::Lost { .. }) => break,
-            Err(failure) => return Err(failure),
-        }
+    let followed = follow(&call, &mut reports, &args, &mut watch, console).await;
+    watch.leave(console).await?;
+    if followed? == Followed::First {
+        return Ok(Exit::Done);
     }
     let last = watch.ended()?;
     if format == Format::Text {
@@ -68,6 +61,37 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     match last.lost {
         0 => Ok(Exit::Done),
         _ => Ok(Exit::JobsLost),
+    }
+}
+
+/// How far the reports were followed.
+#[derive(Debug, PartialEq, Eq)]
+enum Followed {
+    /// To the first, which was all that was asked for.
+    First,
+    /// To the end of the call.
+    End,
+}
+
+async fn follow(
+    call: &Call,
+    reports: &mut Streaming<DrainResponse>,
+    args: &DrainArgs,
+    watch: &mut Watch,
+    console: &mut Console<'_>,
+) -> Result<Followed, Failure> {
+    loop {
+        match call.wait(reports.message()).await {
+            Ok(Some(report)) => {
+                watch.show(report, args.format(), console).await?;
+                if !args.watch {
+                    return Ok(Followed::First);
+                }
+            }
+            // The server takes the connection with it when it exits.
+            Ok(None) | Err(Failure::Lost { .. }) => return Ok(Followed::End),
+            Err(failure) => return Err(failure),
+        }
     }
 }
 
@@ -88,12 +112,29 @@ impl Watch {
             Format::Text => {
                 let line = progress(&report);
                 if report.phase() != Phase::Stopped && line != self.shown {
-                    console.out.line(&line).await?;
+                    self.draw(&line, console).await?;
                     self.shown = line;
                 }
             }
         }
         self.last = Some(report);
+        Ok(())
+    }
+
+    /// One line that a terminal redraws; elsewhere a line for each change.
+    async fn draw(&self, line: &str, console: &mut Console<'_>) -> Result<(), Failure> {
+        if !console.out.is_terminal() {
+            return Ok(console.out.line(line).await?);
+        }
+        console.out.control("\r\x1b[K").await?;
+        Ok(console.out.text(line).await?)
+    }
+
+    /// Ends the line that a terminal redraws.
+    async fn leave(&self, console: &mut Console<'_>) -> Result<(), Failure> {
+        if console.out.is_terminal() && !self.shown.is_empty() {
+            console.out.bytes(b"\n").await?;
+        }
         Ok(())
     }
 

@@ -1,7 +1,5 @@
 //! The frame around a command that calls a server: runtime, Ctrl-C, and the report of a failure.
 
-use clap::ColorChoice;
-
 use super::{
     console::Console,
     exit::Exit,
@@ -12,7 +10,7 @@ use super::{
 /// Runs `command` on a runtime of its own and turns its end into an exit code.
 ///
 /// Ctrl-C drops the command, which cancels the call that it waits for.
-pub(super) fn client<F>(color: ColorChoice, format: Format, command: F) -> Exit
+pub(super) fn client<F>(format: Format, command: F) -> Exit
 where
     F: AsyncFnOnce(&mut Console<'static>) -> Result<Exit, Failure>,
 {
@@ -25,7 +23,7 @@ where
         }
     };
     let exit = runtime.block_on(async {
-        let mut console = Console::standard(color);
+        let mut console = Console::standard();
         let ended = tokio::select! {
             ended = command(&mut console) => ended,
             _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),

@@ -36,6 +36,7 @@ impl Service {
             ("server.listen", "127.0.0.1:0"),
             ("server.ops_listen", "127.0.0.1:0"),
             ("server.max_payload", "32MiB"),
+            ("server.max_output", "32MiB"),
             ("drain.notice", "0s"),
             ("pool.cpu.workers", "2"),
         ];

@@ -17,10 +17,14 @@ struct Line {
 }
 
 async fn drain(line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) -> Ran {
+    drain_for(ReadBy::Program, line, drain_end, reports).await
+}
+
+async fn drain_for(read_by: ReadBy, line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) -> Ran {
     let line = Line::try_parse_from(["drain"].iter().chain(line)).unwrap();
     let format = line.args.format();
     let script = Script { reports, drain_end, ..Script::default() };
-    fake::run(script, ReadBy::Program, format, async |address, console| {
+    fake::run(script, read_by, format, async |address, console| {
         let args = DrainArgs { ops: address, ..line.args };
         run(args, console).await
     })
@@ -63,6 +67,20 @@ async fn watching_ends_with_the_receipt() {
         );
         assert_eq!(ran.exit, Exit::Done);
     }
+}
+
+#[tokio::test]
+async fn a_terminal_redraws_one_line() {
+    let reports = vec![first(), report(Phase::Draining, [0, 1, 46, 0]), report(Phase::Stopped, [0, 0, 47, 0])];
+    let ran = drain_for(ReadBy::Person, &["--watch"], DrainEnd::Closed, reports).await;
+    assert_eq!(
+        ran.text(),
+        "\r\x1b[KNOT_SERVING  41 queued  6 running  eta 7s  hard stop 30s\
+         \r\x1b[KNOT_SERVING  0 queued  1 running  eta 7s  hard stop 30s\n\
+         drained 47/47 in 6.8s, lost 0\n"
+    );
+    let ran = drain_for(ReadBy::Person, &[], DrainEnd::Cut, vec![first()]).await;
+    assert!(ran.text().ends_with("hard stop 30s\n"), "{}", ran.text());
 }
 
 #[tokio::test]

@@ -152,7 +152,7 @@ const CASES: [Case; 16] = [
         retry: None,
         text: "PAYLOAD_TOO_LARGE  what the server says; the job did not start\n  \
                help: send less, or raise server.max_payload in the server's config",
-        exit: Exit::Refused,
+        exit: Exit::Usage,
     },
     Case {
         code: Code::ResourceExhausted,

@@ -1,0 +1,151 @@
+//! Every command's help ends in an example that works, each against a fresh `waterwheel dev`.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use clap::CommandFactory;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
+    process::{Child, ChildStdout, Command},
+};
+use waterwheel::{cli::Cli, config::starter};
+
+/// Longest that an example may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Commands that serve until a signal ends them.
+const SERVERS: [&str; 2] = ["serve", "dev"];
+
+/// One line of one command's help.
+struct Example {
+    /// Names of the command, as in `config show`.
+    command: String,
+    line: String,
+}
+
+/// The examples of all commands below `command` that have no commands of their own.
+fn examples(command: &clap::Command, path: &str, found: &mut Vec<Example>) {
+    for below in command.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help") {
+        let name = format!("{path} {}", below.get_name()).trim().to_owned();
+        if below.has_subcommands() {
+            examples(below, &name, found);
+            continue;
+        }
+        let help = below.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let (_, lines) = help.split_once("Example:\n").unwrap_or_else(|| panic!("{name}: the help ends in no example"));
+        let lines: Vec<&str> = lines.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let own = lines.iter().all(|line| line.starts_with(&format!("waterwheel {name}")));
+        assert!(own && !lines.is_empty(), "{name}: the help ends in something other than its examples: {lines:?}");
+        found.extend(lines.into_iter().map(|line| Example { command: name.clone(), line: line.to_owned() }));
+    }
+}
+
+fn all_examples() -> Vec<Example> {
+    let mut found = Vec::new();
+    examples(&Cli::command(), "", &mut found);
+    found
+}
+
+/// Where examples run: a directory with what a user has at hand, and the program on the path.
+struct Shell {
+    directory: TempDir,
+    path: OsString,
+}
+
+impl Shell {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("README.md"), "# waterwheel\n".repeat(1000)).unwrap();
+        std::fs::write(directory.path().join("waterwheel.toml"), starter::TEXT).unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap();
+        let path = [program, Path::new("/usr/local/bin"), Path::new("/usr/bin"), Path::new("/bin")];
+        Self { directory, path: std::env::join_paths(path.map(PathBuf::from)).unwrap() }
+    }
+
+    /// `line` as its own process, which takes the place of its shell. Servers take ports that are free.
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("exec {line}")])
+            .current_dir(self.directory.path())
+            .env("PATH", &self.path)
+            .env("WATERWHEEL_SERVER__LISTEN", "127.0.0.1:0")
+            .env("WATERWHEEL_SERVER__OPS_LISTEN", "127.0.0.1:0")
+            .env("WATERWHEEL_DRAIN__NOTICE", "0s")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+}
+
+/// A server that takes calls.
+struct Server {
+    process: Child,
+    address: String,
+    ops_address: String,
+    out: BufReader<ChildStdout>,
+}
+
+impl Server {
+    /// Starts `line` and reads where it listens from the first line that it prints.
+    async fn start(shell: &Shell, line: &str) -> Self {
+        let mut process = shell.command(line).spawn().unwrap();
+        let mut out = BufReader::new(process.stdout.take().unwrap());
+        let mut first = String::new();
+        out.read_line(&mut first).await.unwrap();
+        let words: Vec<&str> = first.split_whitespace().collect();
+        let after = |name| words.iter().skip_while(|word| **word != name).nth(1).map(ToString::to_string);
+        let (Some(address), Some(ops_address)) = (after("grpc"), after("ops")) else {
+            let mut errors = String::new();
+            process.stderr.take().unwrap().read_to_string(&mut errors).await.unwrap();
+            panic!("{line}: {first}{errors}");
+        };
+        Self { process, address, ops_address, out }
+    }
+
+    /// Ends it as an operator would, and checks that nothing was lost.
+    async fn stop(mut self) {
+        let id = self.process.id().expect("it runs");
+        kill_process(Pid::from_raw(id.cast_signed()).unwrap(), Signal::TERM).unwrap();
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).await.unwrap();
+        let status = self.process.wait().await.unwrap();
+        assert!(status.success(), "{status}: {rest}");
+    }
+}
+
+async fn works(shell: &Shell, Example { command, line }: Example) {
+    if SERVERS.contains(&command.as_str()) {
+        return Server::start(shell, &line).await.stop().await;
+    }
+    let dev = Server::start(shell, "waterwheel dev").await;
+    let ended = shell
+        .command(&line)
+        .env("WATERWHEEL_SERVER", &dev.address)
+        .env("WATERWHEEL_OPS", &dev.ops_address)
+        .output()
+        .await
+        .unwrap();
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{line}: {}\n{errors}", ended.status);
+    if command != "drain" {
+        dev.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn every_example_works() {
+    let shell = Shell::new();
+    for example in all_examples() {
+        let line = example.line.clone();
+        let worked = tokio::time::timeout(PATIENCE, works(&shell, example)).await;
+        worked.unwrap_or_else(|_| panic!("{line}: it does not end"));
+    }
+}
