@@ -11,3 +11,4 @@
 
 mod command_line;
 mod config;
+mod tracing;
