@@ -11,6 +11,8 @@ mod capture;
 mod export;
 mod filter;
 mod lines;
+#[cfg(test)]
+mod tests;
 mod traces;
 
 use std::{
@@ -22,7 +24,7 @@ use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
 use tokio::runtime::Runtime;
 use tracing::Dispatch;
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry,
+    EnvFilter, Registry,
     fmt::{self, MakeWriter},
     layer::SubscriberExt,
     util::SubscriberInitExt,
@@ -36,8 +38,9 @@ use self::{
 /// What is logged and traced, and where to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which lines are logged: directives of `tracing_subscriber::EnvFilter`, such as `warn,waterwheel=debug`.
-    /// Default `info`.
+    /// Which lines are logged: directives of `tracing_subscriber::EnvFilter`, such as `warn,waterwheel=debug`. The spans
+    /// and events that handlers add to a trace pass the same directives, those of calls and jobs need not. Default
+    /// `info`.
     pub log: String,
     /// How lines are written. Default [`LogFormat::Auto`].
     pub format: LogFormat,
@@ -131,14 +134,24 @@ impl Default for Config {
 /// # Errors
 /// [`TelemetryError`] where a part of `config` cannot be used, or a subscriber is installed.
 pub fn init(config: &Config) -> Result<Telemetry, TelemetryError> {
-    let traces = config.otlp.as_deref().map(|endpoint| traces::otlp(endpoint, config)).transpose()?;
-    let (telemetry, subscriber) = assemble(config, traces, io::stderr)?;
+    let (telemetry, subscriber) = build(config, io::stderr)?;
     subscriber.try_init().map_err(|_| TelemetryError::Installed)?;
     Ok(telemetry)
 }
 
-/// As [`init`], with an exporter and a writer of the caller's, and without installing: the subscriber is returned.
-/// `config.otlp` is not read. Spans reach the exporter when they end, on the thread that ends them; so tests can look
+/// As [`init`], but lines go to `writer`, and the subscriber is returned instead of installed.
+///
+/// # Errors
+/// [`TelemetryError`] where a part of `config` cannot be used.
+pub fn build<W>(config: &Config, writer: W) -> Result<(Telemetry, Dispatch), TelemetryError>
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let traces = config.otlp.as_deref().map(|endpoint| traces::otlp(endpoint, config)).transpose()?;
+    assemble(config, traces, writer)
+}
+
+/// As [`build`], with an exporter of the caller's; `config.otlp` is not read. Spans reach the exporter when they end, on the thread that ends them; so tests can look
 /// at them at once.
 ///
 /// # Errors
@@ -199,12 +212,12 @@ where
     };
     let color =
         matches!(lines, Lines::Text) && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    let logs = fmt::layer()
-        .fmt_fields(SpanFields)
-        .event_format(lines)
-        .with_ansi(color)
-        .with_writer(writer)
-        .with_filter(LogFilter::new(directives));
-    let subscriber = Registry::default().with(traces.as_ref().map(|traces| traces::layer(&traces.provider))).with(logs);
+    let logs = fmt::layer().fmt_fields(SpanFields).event_format(lines).with_ansi(color).with_writer(writer);
+    let mut filter = LogFilter::new(directives);
+    if traces.is_some() {
+        filter = filter.exporting();
+    }
+    let subscriber =
+        Registry::default().with(traces.as_ref().map(|traces| traces::layer(&traces.provider))).with(logs).with(filter);
     Ok((Telemetry { traces, sample_ratio: *sample_ratio }, Dispatch::new(subscriber)))
 }

@@ -41,7 +41,7 @@ pub(super) fn drain_plan(drain: &config::Drain) -> DrainPlan {
 
 /// The most output that a result of any kind may hold.
 pub(super) fn largest_output(config: &Config) -> usize {
-    let kinds = config.kinds.iter().map(|kind| kind.max_output);
+    let kinds = config.kinds.iter().filter_map(|kind| kind.max_output);
     kinds.chain([config.server.max_output]).max().unwrap_or(config.server.max_output)
 }
 
@@ -75,12 +75,8 @@ fn build(config: &Config, pool: &config::Pool) -> Result<Pool, AssembleError> {
 
 fn kind(kind: &config::Kind) -> Result<Kind, AssembleError> {
     let config::Kind { name, pool: _, handler, run_timeout, max_output, idempotent } = kind;
-    let mut options = KindOptions {
-        run_timeout: *run_timeout,
-        max_output: Some(*max_output),
-        idempotent: *idempotent,
-        cancel_grace: None,
-    };
+    let mut options =
+        KindOptions { run_timeout: *run_timeout, max_output: *max_output, idempotent: *idempotent, cancel_grace: None };
     match handler {
         config::Handler::Builtin(builtin) => Ok(self::builtin(*builtin).kind(name, options)),
         config::Handler::Exec(exec) => {

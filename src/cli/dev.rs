@@ -33,7 +33,7 @@ pub(super) fn run(args: &DevArgs) -> Exit {
     let loaded = match args.config.load(&Process::current(), Some(starter::dev_file())) {
         Ok(loaded) => loaded,
         Err(faults) => {
-            anstream::eprintln!("{faults}");
+            anstream::eprintln!("{}", faults.styled());
             return Exit::Usage;
         }
     };

@@ -25,7 +25,7 @@ pub(super) fn run(args: &ServeArgs) -> Exit {
     let loaded = match args.config.load(&Process::current(), None) {
         Ok(loaded) => loaded,
         Err(faults) => {
-            anstream::eprintln!("{faults}");
+            anstream::eprintln!("{}", faults.styled());
             return Exit::Usage;
         }
     };

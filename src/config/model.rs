@@ -141,8 +141,9 @@ pub struct Kind {
     pub handler: Handler,
     /// Longest run of one job. Default none: the deadline alone bounds it.
     pub run_timeout: Option<Duration>,
-    /// Most output of one job, in bytes. Default [`Server::max_output`].
-    pub max_output: usize,
+    /// Most output of one job, in bytes. Default none: [`Server::max_output`] bounds a unary result, and a stream, of
+    /// which nothing is held, has no bound.
+    pub max_output: Option<usize>,
     /// Whether a job may run twice without harm. Default false.
     pub idempotent: bool,
 }

@@ -32,7 +32,7 @@ pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)]) -> Config
     let drain = root.section("drain", drain);
     let telemetry = root.section("telemetry", telemetry);
     let pools = root.each("pool", pool);
-    let context = kind::Context { pools: &pools, max_output: server.max_output, env };
+    let context = kind::Context { pools: &pools, env };
     let kinds = root.each("kind", |name, section| kind::read(name, section, &context));
     let config = Config { server, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
     clash::report(&config, root.reader());
