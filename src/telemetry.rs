@@ -11,6 +11,8 @@ mod capture;
 mod export;
 mod filter;
 mod lines;
+#[cfg(test)]
+mod tests;
 mod traces;
 
 use std::{
@@ -131,14 +133,24 @@ impl Default for Config {
 /// # Errors
 /// [`TelemetryError`] where a part of `config` cannot be used, or a subscriber is installed.
 pub fn init(config: &Config) -> Result<Telemetry, TelemetryError> {
-    let traces = config.otlp.as_deref().map(|endpoint| traces::otlp(endpoint, config)).transpose()?;
-    let (telemetry, subscriber) = assemble(config, traces, io::stderr)?;
+    let (telemetry, subscriber) = build(config, io::stderr)?;
     subscriber.try_init().map_err(|_| TelemetryError::Installed)?;
     Ok(telemetry)
 }
 
-/// As [`init`], with an exporter and a writer of the caller's, and without installing: the subscriber is returned.
-/// `config.otlp` is not read. Spans reach the exporter when they end, on the thread that ends them; so tests can look
+/// As [`init`], but lines go to `writer`, and the subscriber is returned instead of installed.
+///
+/// # Errors
+/// [`TelemetryError`] where a part of `config` cannot be used.
+pub fn build<W>(config: &Config, writer: W) -> Result<(Telemetry, Dispatch), TelemetryError>
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let traces = config.otlp.as_deref().map(|endpoint| traces::otlp(endpoint, config)).transpose()?;
+    assemble(config, traces, writer)
+}
+
+/// As [`build`], with an exporter of the caller's; `config.otlp` is not read. Spans reach the exporter when they end, on the thread that ends them; so tests can look
 /// at them at once.
 ///
 /// # Errors

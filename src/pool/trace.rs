@@ -39,3 +39,65 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Span {
         worker,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::{SpanKind, TracerProvider};
+    use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
+    use tracing::info_span;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+    use crate::handler::ContextParts;
+
+    fn exported(act: impl FnOnce()) -> Vec<SpanData> {
+        let exporter = InMemorySpanExporter::default();
+        let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), act);
+        exporter.get_finished_spans().expect("in memory")
+    }
+
+    fn attribute(span: &SpanData, name: &str) -> Option<String> {
+        span.attributes.iter().find(|pair| pair.key.as_str() == name).map(|pair| pair.value.to_string())
+    }
+
+    #[test]
+    fn queue_and_attempt_are_children_of_the_call_and_name_the_job() {
+        let mut job = None;
+        let spans = exported(|| {
+            // The workers run elsewhere: what is entered there must not become the parent.
+            let call = info_span!("call");
+            let _elsewhere = info_span!("elsewhere").entered();
+            let cx = Context::new(ContextParts { span: call, ..ContextParts::sample() });
+            job = Some(cx.job().to_string());
+            drop(queue_span(&cx));
+            attempt_span(&cx, 3).in_scope(|| ());
+        });
+        let [queue, attempt, call, _elsewhere] = spans.as_slice() else { panic!("{spans:#?}") };
+        assert_eq!((&*call.name, &*queue.name, &*attempt.name), ("call", "queue", "process resize"));
+        for child in [queue, attempt] {
+            assert_eq!(child.parent_span_id, call.span_context.span_id(), "{}", child.name);
+            assert_eq!(child.span_context.trace_id(), call.span_context.trace_id());
+            assert_eq!(attribute(child, "request_id").as_deref(), Some("r-1"));
+            assert_eq!(attribute(child, "job"), job);
+            assert_eq!(attribute(child, "kind").as_deref(), Some("resize"));
+            assert_eq!(attribute(child, "pool").as_deref(), Some("media"));
+        }
+        assert_eq!(attempt.span_kind, SpanKind::Consumer);
+        assert_eq!(attribute(attempt, "worker").as_deref(), Some("3"));
+        assert_eq!(attribute(attempt, "messaging.operation.type").as_deref(), Some("process"));
+        assert_eq!(attribute(attempt, "messaging.destination.name").as_deref(), Some("media"));
+    }
+
+    #[test]
+    fn without_child_spans_the_attempt_runs_in_the_span_of_the_call() {
+        let spans = exported(|| {
+            let call = info_span!("call");
+            let cx = Context::new(ContextParts { span: call.clone(), child_spans: false, ..ContextParts::sample() });
+            assert!(queue_span(&cx).is_none());
+            assert_eq!(attempt_span(&cx, 3).id(), call.id());
+        });
+        assert_eq!(spans.len(), 1, "the call alone: {spans:#?}");
+    }
+}

@@ -116,3 +116,76 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
         _ => headers.remove(name),
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, time::Duration};
+
+    use tokio::time::Instant;
+    use tonic::{Code, body::Body};
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::{
+        handler::ContextParts,
+        model::{Deadline, TraceContext},
+    };
+
+    fn context(budget: Duration, trace: Option<TraceContext>) -> Context {
+        let deadline = Deadline::new(Instant::now(), budget, Duration::ZERO);
+        Context::new(ContextParts { deadline, trace, child_spans: false, ..ContextParts::sample() })
+    }
+
+    /// What the callee gets, or the status that the caller gets without it.
+    async fn call(cx: &Context, headers: &[(&'static str, &'static str)]) -> Result<HeaderMap, Code> {
+        let callee = service_fn(async |request: http::Request<()>| {
+            let mut response = http::Response::new(Body::default());
+            *response.headers_mut() = request.headers().clone();
+            Ok::<_, Infallible>(response)
+        });
+        let mut request = http::Request::new(());
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, HeaderValue::from_static(value));
+        }
+        let response = PropagateLayer::new(cx).layer(callee).oneshot(request).await.expect("infallible");
+        match Status::from_header_map(response.headers()) {
+            Some(status) => Err(status.code()),
+            None => Ok(response.headers().clone()),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_smaller_timeout_wins() {
+        let cx = context(Duration::from_secs(10), None);
+        for (own, sent) in
+            [(None, "10000000u"), (Some("2S"), "2000000u"), (Some("1H"), "10000000u"), (Some("soon"), "10000000u")]
+        {
+            let headers: Vec<_> = own.map(|own| ("grpc-timeout", own)).into_iter().collect();
+            let got = call(&cx, &headers).await.expect("sent");
+            assert_eq!(got.get("grpc-timeout").expect("set"), sent, "{own:?}");
+        }
+        tokio::time::advance(Duration::from_millis(9_999)).await;
+        assert_eq!(call(&cx, &[]).await.expect("sent").get("grpc-timeout").expect("set"), "1000000n");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_sent_without_a_budget() {
+        let cx = context(Duration::from_secs(10), None);
+        assert_eq!(call(&cx, &[("grpc-timeout", "0S")]).await, Err(Code::DeadlineExceeded));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(call(&cx, &[]).await, Err(Code::DeadlineExceeded));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn identity_goes_along() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+        let trace = TraceContext { traceparent: parent.into(), tracestate: String::new(), baggage: "k=v".into() };
+        let cx = context(Duration::from_secs(10), Some(trace));
+        let got = call(&cx, &[("x-request-id", "mine"), ("tracestate", "old=1"), ("accept", "x")]).await.expect("sent");
+        assert_eq!(got.get("x-request-id").expect("set"), "r-1");
+        assert_eq!(got.get("traceparent").expect("set"), parent);
+        assert_eq!(got.get("tracestate"), None, "one that belongs to another parent");
+        assert_eq!(got.get("baggage").expect("set"), "k=v");
+        assert_eq!(got.get("accept").expect("kept"), "x");
+    }
+}

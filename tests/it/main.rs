@@ -12,3 +12,4 @@
 mod command_line;
 mod config;
 mod help_examples;
+mod tracing;

@@ -33,20 +33,34 @@ pub(in crate::handler) fn traced(limit: usize, trace: TraceContext) -> Bench {
     with(OutputSink::collect(limit), Some(trace))
 }
 
+impl ContextParts {
+    /// A job of kind `resize` in pool `media`, called by `r-1`, with ten seconds and no output.
+    pub(crate) fn sample() -> Self {
+        Self {
+            job: JobId::next(),
+            kind: "resize".into(),
+            pool: "media".into(),
+            request_id: "r-1".parse().expect("sound"),
+            deadline: Deadline::new(Instant::now(), Duration::from_secs(10), Duration::ZERO),
+            trace: None,
+            span: Span::none(),
+            child_spans: true,
+            cancel: CancelToken::default(),
+            output: OutputSink::collect(0),
+            tasks: Tasks::new(),
+        }
+    }
+}
+
 fn with(output: OutputSink, trace: Option<TraceContext>) -> Bench {
     let tasks = Tasks::new();
     let context = Context::new(ContextParts {
-        job: JobId::next(),
-        kind: "test".into(),
-        pool: "bench".into(),
         request_id: RequestId::generate(),
-        deadline: Deadline::new(Instant::now(), Duration::from_secs(60), Duration::ZERO),
         trace,
-        span: Span::none(),
         child_spans: false,
-        cancel: CancelToken::default(),
         output,
         tasks: tasks.clone(),
+        ..ContextParts::sample()
     });
     Bench { context, tasks }
 }

@@ -1,0 +1,105 @@
+use opentelemetry_sdk::trace::{InMemorySpanExporter, SpanData};
+use tracing::{debug, error_span, info, info_span, trace_span, warn};
+
+use super::{capture::Capture, *};
+use crate::model::{CALL_TARGET, TRACE_TARGET};
+
+/// What is logged and exported while `act` runs.
+fn observe(log: &str, ratio: f64, act: impl FnOnce()) -> (Vec<String>, Vec<SpanData>) {
+    let (capture, exporter) = (Capture::default(), InMemorySpanExporter::default());
+    let config = Config { log: log.into(), format: LogFormat::Json, sample_ratio: ratio, ..Config::default() };
+    let (_telemetry, subscriber) = with_exporter(&config, exporter.clone(), capture.clone()).expect("sound");
+    tracing::dispatcher::with_default(&subscriber, act);
+    (capture.lines(), exporter.get_finished_spans().expect("in memory"))
+}
+
+fn names(spans: &[SpanData]) -> Vec<&str> {
+    spans.iter().map(|span| &*span.name).collect()
+}
+
+#[test]
+fn a_line_names_its_request_whatever_is_logged() {
+    let act = || {
+        for target in [CALL_TARGET, TRACE_TARGET] {
+            // A span's target is a constant of its call site.
+            let call = if target == CALL_TARGET {
+                error_span!(target: CALL_TARGET, parent: None, "call", request_id = "r-1")
+            } else {
+                error_span!(target: TRACE_TARGET, parent: None, "call", request_id = "r-1")
+            };
+            call.in_scope(|| {
+                warn!(target: "mine", "a warning");
+                info!(target: "mine", "news");
+                debug!(target: "mine", "detail");
+            });
+        }
+    };
+    for (log, expected) in [("off", 0), ("warn", 2), ("info", 4), ("mine=debug", 6), ("waterwheel=off,mine=warn", 2)] {
+        let (lines, _) = observe(log, 0.0, act);
+        assert_eq!(lines.len(), expected, "{log}: {lines:#?}");
+        assert!(lines.iter().all(|line| line.contains(r#""request_id":"r-1""#)), "{log}: {lines:#?}");
+    }
+}
+
+#[test]
+fn handlers_add_to_a_call_that_is_exported_and_to_no_other() {
+    let handler = || {
+        info_span!(target: "mine", "fetch").in_scope(|| info!(target: "mine", "fetched"));
+        tracing::debug_span!(target: "mine", "detail").in_scope(|| ());
+    };
+    let (_, spans) = observe("trace", 0.0, || {
+        error_span!(target: TRACE_TARGET, parent: None, "chosen", otel.kind = "server").in_scope(handler);
+        error_span!(target: CALL_TARGET, parent: None, "not chosen").in_scope(handler);
+        handler();
+    });
+    assert_eq!(names(&spans), ["fetch", "chosen"]);
+    assert_eq!(spans[0].parent_span_id, spans[1].span_context.span_id());
+    assert_eq!(spans[0].events.len(), 1);
+}
+
+#[test]
+fn the_libraries_of_the_wire_are_never_exported() {
+    let (lines, spans) = observe("trace", 1.0, || {
+        error_span!(target: TRACE_TARGET, parent: None, "chosen", otel.kind = "server").in_scope(|| {
+            trace_span!(target: "h2::proto", "frame").in_scope(|| ());
+            info_span!(target: "hyper_util::client", "connect").in_scope(|| ());
+            info!(target: "tonic::transport", "connected");
+            info!(target: "opentelemetry_sdk", "exported");
+        });
+    });
+    assert_eq!(names(&spans), ["chosen"]);
+    assert_eq!(spans[0].events.len(), 0);
+    assert_eq!(lines.len(), 2, "they are still logged on demand: {lines:#?}");
+}
+
+#[test]
+fn the_ratio_holds_for_jobs_without_a_call() {
+    let jobs = || (0..1_000).for_each(|_| drop(error_span!(target: TRACE_TARGET, parent: None, "queue")));
+    assert_eq!(observe("info", 0.0, jobs).1.len(), 0);
+    assert!((100..400).contains(&observe("info", 0.25, jobs).1.len()));
+    assert_eq!(observe("info", 1.0, jobs).1.len(), 1_000);
+}
+
+#[test]
+fn faults_of_the_config_are_named() {
+    let fault = |config: Config| init(&config).expect_err("refused").to_string();
+    let cases = [
+        (Config { log: "waterwheel=loud".into(), ..Config::default() }, "`waterwheel=loud`"),
+        (Config { sample_ratio: 1.5, ..Config::default() }, "ratio 1.5"),
+        (Config { sample_ratio: f64::NAN, ..Config::default() }, "ratio NaN"),
+        (Config { otlp: Some(String::new()), ..Config::default() }, "no scheme"),
+        (Config { otlp: Some("127.0.0.1:4317".into()), ..Config::default() }, "`127.0.0.1:4317`"),
+        (Config { otlp: Some("http://a b".into()), ..Config::default() }, "`http://a b`"),
+        (Config { otlp: Some("https://collector:4317".into()), ..Config::default() }, "TLS"),
+    ];
+    for (config, part) in cases {
+        let message = fault(config);
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn nothing_is_sampled_without_an_exporter() {
+    let (telemetry, _) = assemble(&Config::default(), None, io::sink).expect("sound");
+    assert_eq!(telemetry.sample_ratio(), None);
+}
