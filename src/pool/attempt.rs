@@ -123,6 +123,8 @@ async fn run_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span
     let (done, ended) = oneshot::channel();
     let taken = thread.run(move || {
         let ended = span.in_scope(|| run_on_thread(lease, job, kind, cx));
+        // The attempt's span ends before the call that it belongs to is answered.
+        drop(span);
         // Where nobody waits any more, dropping the end gives the worker back.
         let _ = done.send(ended);
     });

@@ -1,18 +1,133 @@
 //! One trace from the caller's span to the attempt, and out of the process.
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    num::NonZeroUsize,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{Request, Response, body::Frame, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{net::TcpListener, sync::mpsc, task::spawn_blocking, time::Instant};
+use opentelemetry_sdk::trace::InMemorySpanExporter;
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, mpsc},
+    task::spawn_blocking,
+    time::Instant,
+};
 use waterwheel::{
-    model::RequestId,
+    Job, Output, Pool,
+    handler::{BlockingHandler, Context, Handler, Kind},
+    model::{HandlerError, RequestId, TraceContext},
     rpc::trace::{Sampler, server_span},
     task::Tasks,
     telemetry::{self, Config, Telemetry},
 };
+
+/// Says what it would hand on, once it is let go.
+struct Relay(Arc<Semaphore>);
+
+impl Handler for Relay {
+    async fn handle(&mut self, _job: Job, cx: Context) -> Result<Output, HandlerError> {
+        let _open = self.0.acquire().await.expect("never closed");
+        tracing::info!("relayed");
+        let shielded = cx.clone();
+        let parent = cx.shield(async move { handed_on(&shielded) }).await?;
+        assert_eq!(parent, handed_on(&cx), "a task of its own stays in the attempt");
+        Ok(Output::new(parent))
+    }
+}
+
+struct BlockingRelay;
+
+impl BlockingHandler for BlockingRelay {
+    fn handle(&mut self, _job: Job, cx: Context) -> Result<Output, HandlerError> {
+        Ok(Output::new(handed_on(&cx)))
+    }
+}
+
+fn handed_on(cx: &Context) -> String {
+    cx.outgoing_trace().map(|trace| trace.traceparent).unwrap_or_default()
+}
+
+/// The spans that this process exports. Spans end on whatever thread drops them last, so the subscriber must be that of
+/// the process.
+fn exported() -> &'static InMemorySpanExporter {
+    static EXPORTED: OnceLock<InMemorySpanExporter> = OnceLock::new();
+    EXPORTED.get_or_init(|| {
+        let exporter = InMemorySpanExporter::default();
+        let config = Config { log: "off".into(), ..Config::default() };
+        let (telemetry, subscriber) =
+            telemetry::with_exporter(&config, exporter.clone(), std::io::sink).expect("sound");
+        tracing::dispatcher::set_global_default(subscriber).expect("no other file of this binary sets one");
+        // It lives as long as the process.
+        std::mem::forget(telemetry);
+        exporter
+    })
+}
+
+/// Two calls on a pool of one worker: the first is not traced; the second comes from `caller`, and waits in the queue.
+/// What each hands on.
+async fn two_calls(kind: &str, caller: &TraceContext, request_id: &RequestId) -> [String; 2] {
+    let (gate, sampler) = (Arc::new(Semaphore::new(0)), Sampler::new(Some(0.0)));
+    let held = Arc::clone(&gate);
+    let pool = Pool::builder("media")
+        .workers(NonZeroUsize::MIN)
+        .kind(Kind::new("relay", move || Relay(Arc::clone(&held))))
+        .kind(Kind::blocking("blocking", || BlockingRelay))
+        .build();
+    let submit = |kind, request_id: &RequestId, trace: Option<TraceContext>| {
+        let call = server_span("Submit", request_id, trace.as_ref(), &sampler);
+        let mut job = Job::new(kind, "").request_id(request_id.clone());
+        (job.span, job.child_spans, job.trace) = (call.span, call.sampled, trace);
+        pool.submit(job)
+    };
+    let (first, second, ()) = tokio::join!(
+        biased;
+        submit("relay", &RequestId::generate(), None),
+        submit(kind, request_id, Some(caller.clone())),
+        async {
+            assert_eq!((pool.stats().in_flight, pool.stats().queued), (1, 1));
+            gate.add_permits(2);
+        },
+    );
+    [first, second]
+        .map(|ended| String::from_utf8(ended.expect("completed").output.bytes.into()).expect("the value of a header"))
+}
+
+#[tokio::test]
+async fn call_queue_and_attempt_are_one_trace() {
+    for kind in ["relay", "blocking"] {
+        let trace_id = uuid::Uuid::now_v7().simple().to_string();
+        let traceparent = format!("00-{trace_id}-b7ad6b7169203331-01");
+        let caller = TraceContext { traceparent, ..TraceContext::default() };
+        let request_id = RequestId::generate();
+        let exporter = exported();
+        let handed_on = two_calls(kind, &caller, &request_id).await;
+        let mut spans = exporter.get_finished_spans().expect("in memory");
+        spans.retain(|span| span.span_context.trace_id().to_string() == trace_id);
+        let find = |name: &str| {
+            spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("no {name} in {spans:#?}"))
+        };
+        let call = find("waterwheel.v1.WorkerPoolService/Submit");
+        let (queue, attempt) = (find("queue"), find(&format!("process {kind}")));
+        assert_eq!(spans.len(), 3, "{spans:#?}");
+        assert_eq!(call.parent_span_id.to_string(), "b7ad6b7169203331");
+        assert_eq!(queue.parent_span_id, call.span_context.span_id());
+        assert_eq!(attempt.parent_span_id, call.span_context.span_id());
+        assert!(queue.end_time <= attempt.start_time && attempt.start_time <= attempt.end_time);
+        for span in &spans {
+            let id = span.attributes.iter().find(|pair| pair.key.as_str() == "request_id").expect("identity");
+            assert_eq!(id.value.as_str(), request_id.as_str(), "{}", span.name);
+        }
+        let parent = format!("00-{trace_id}-{}-01", attempt.span_context.span_id());
+        assert_eq!(handed_on, [String::new(), parent], "{kind}");
+    }
+}
 
 /// Takes what any gRPC client sends and answers OK with an empty message.
 async fn collector(tasks: &Tasks) -> (SocketAddr, mpsc::Receiver<(String, Bytes)>) {
