@@ -57,17 +57,16 @@ fn handed_on(cx: &Context) -> String {
 /// The spans that this process exports. Spans end on whatever thread drops them last, so the subscriber must be that of
 /// the process.
 fn exported() -> &'static InMemorySpanExporter {
-    static EXPORTED: OnceLock<InMemorySpanExporter> = OnceLock::new();
-    EXPORTED.get_or_init(|| {
+    static EXPORTED: OnceLock<(Telemetry, InMemorySpanExporter)> = OnceLock::new();
+    let (_telemetry, exporter) = EXPORTED.get_or_init(|| {
         let exporter = InMemorySpanExporter::default();
         let config = Config { log: "off".into(), ..Config::default() };
         let (telemetry, subscriber) =
             telemetry::with_exporter(&config, exporter.clone(), std::io::sink).expect("sound");
         tracing::dispatcher::set_global_default(subscriber).expect("no other file of this binary sets one");
-        // It lives as long as the process.
-        std::mem::forget(telemetry);
-        exporter
-    })
+        (telemetry, exporter)
+    });
+    exporter
 }
 
 /// Two calls on a pool of one worker: the first is not traced; the second comes from `caller`, and waits in the queue.

@@ -55,7 +55,10 @@ impl ContextParts {
 fn with(output: OutputSink, trace: Option<TraceContext>) -> Bench {
     let tasks = Tasks::new();
     let context = Context::new(ContextParts {
+        kind: "test".into(),
+        pool: "bench".into(),
         request_id: RequestId::generate(),
+        deadline: Deadline::new(Instant::now(), Duration::from_secs(60), Duration::ZERO),
         trace,
         child_spans: false,
         output,
