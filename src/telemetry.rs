@@ -24,7 +24,7 @@ use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
 use tokio::runtime::Runtime;
 use tracing::Dispatch;
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry,
+    EnvFilter, Registry,
     fmt::{self, MakeWriter},
     layer::SubscriberExt,
     util::SubscriberInitExt,
@@ -38,8 +38,9 @@ use self::{
 /// What is logged and traced, and where to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which lines are logged: directives of `tracing_subscriber::EnvFilter`, such as `warn,waterwheel=debug`.
-    /// Default `info`.
+    /// Which lines are logged: directives of `tracing_subscriber::EnvFilter`, such as `warn,waterwheel=debug`. The spans
+    /// and events that handlers add to a trace pass the same directives, those of calls and jobs need not. Default
+    /// `info`.
     pub log: String,
     /// How lines are written. Default [`LogFormat::Auto`].
     pub format: LogFormat,
@@ -211,12 +212,12 @@ where
     };
     let color =
         matches!(lines, Lines::Text) && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    let logs = fmt::layer()
-        .fmt_fields(SpanFields)
-        .event_format(lines)
-        .with_ansi(color)
-        .with_writer(writer)
-        .with_filter(LogFilter::new(directives));
-    let subscriber = Registry::default().with(traces.as_ref().map(|traces| traces::layer(&traces.provider))).with(logs);
+    let logs = fmt::layer().fmt_fields(SpanFields).event_format(lines).with_ansi(color).with_writer(writer);
+    let mut filter = LogFilter::new(directives);
+    if traces.is_some() {
+        filter = filter.exporting();
+    }
+    let subscriber =
+        Registry::default().with(traces.as_ref().map(|traces| traces::layer(&traces.provider))).with(logs).with(filter);
     Ok((Telemetry { traces, sample_ratio: *sample_ratio }, Dispatch::new(subscriber)))
 }

@@ -1,11 +1,11 @@
 use tracing::{
-    Event, Metadata, Subscriber,
+    Metadata, Subscriber,
     level_filters::LevelFilter,
     span::{Attributes, Id, Record},
     subscriber::Interest,
 };
 use tracing_subscriber::{
-    EnvFilter,
+    EnvFilter, Layer,
     layer::{Context, Filter},
     registry::LookupSpan,
 };
@@ -14,13 +14,20 @@ use crate::model::{CALL_TARGET, TRACE_TARGET};
 
 /// Lets through what the operator's directives ask for, and always the spans that carry a job's identity: a line that
 /// is logged must name its request, whatever the directives say about our own targets.
+///
+/// It stands before all layers, not around one: a filter of one layer looks each span up whenever it is entered, which
+/// costs more than all the rest of a span that nobody exports.
 #[derive(Debug)]
 pub(super) struct LogFilter {
     directives: EnvFilter,
-    off: bool,
+    /// Targets whose spans pass in any case.
+    kept: &'static [&'static str],
+    /// Whether a directive asks for the fields of spans, so that it must see them.
+    sees_spans: bool,
 }
 
-/// Lets through what is exported: our own spans, and what handlers add below one of them at INFO or above.
+/// Lets through what is exported: our own spans, and what handlers add below one of them at INFO or above, as far as
+/// it is logged.
 ///
 /// Nothing of the HTTP/2 and gRPC libraries passes, so the exporter's own calls cannot feed it. The level matters as
 /// much: those libraries make spans at TRACE for each frame.
@@ -30,53 +37,72 @@ pub(super) struct TraceFilter;
 const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "tonic", "tower", "opentelemetry"];
 
 impl LogFilter {
+    /// The filter of a process that logs only.
     pub(super) fn new(directives: EnvFilter) -> Self {
-        let off = directives.max_level_hint() == Some(LevelFilter::OFF);
-        Self { directives, off }
+        let silent = directives.max_level_hint() == Some(LevelFilter::OFF);
+        let kept: &[_] = if silent { &[] } else { &[CALL_TARGET, TRACE_TARGET] };
+        let sees_spans = directives.to_string().contains('[');
+        Self { directives, kept, sees_spans }
+    }
+
+    /// The filter of a process that exports too: it needs the spans of traced calls even where it logs nothing.
+    pub(super) fn exporting(mut self) -> Self {
+        if self.kept.is_empty() {
+            self.kept = &[TRACE_TARGET];
+        }
+        self
     }
 
     fn keeps(&self, metadata: &Metadata<'_>) -> bool {
-        !self.off && metadata.is_span() && [TRACE_TARGET, CALL_TARGET].contains(&metadata.target())
+        metadata.is_span() && self.kept.contains(&metadata.target())
     }
 }
 
-impl<S: Subscriber> Filter<S> for LogFilter {
-    fn enabled(&self, metadata: &Metadata<'_>, cx: &Context<'_, S>) -> bool {
-        self.keeps(metadata) || Filter::enabled(&self.directives, metadata, cx)
-    }
-
-    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+impl<S: Subscriber> Layer<S> for LogFilter {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         // Asked in any case, for directives on fields of spans learn of their call sites here.
-        let asked = Filter::<S>::callsite_enabled(&self.directives, metadata);
+        let asked = Layer::<S>::register_callsite(&self.directives, metadata);
         if self.keeps(metadata) { Interest::always() } else { asked }
     }
 
-    fn event_enabled(&self, event: &Event<'_>, cx: &Context<'_, S>) -> bool {
-        Filter::event_enabled(&self.directives, event, cx)
+    fn enabled(&self, metadata: &Metadata<'_>, cx: Context<'_, S>) -> bool {
+        self.keeps(metadata) || Layer::enabled(&self.directives, metadata, cx)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Filter::<S>::max_level_hint(&self.directives)
+        let asked = Layer::<S>::max_level_hint(&self.directives)?;
+        // Spans that pass in any case are made at ERROR, which a hint of OFF would hide from this filter.
+        Some(if self.kept.is_empty() { asked } else { asked.max(LevelFilter::ERROR) })
     }
 
     fn on_new_span(&self, attrs: &Attributes<'_>, id: &Id, cx: Context<'_, S>) {
-        Filter::on_new_span(&self.directives, attrs, id, cx);
+        if self.sees_spans {
+            Layer::on_new_span(&self.directives, attrs, id, cx);
+        }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, cx: Context<'_, S>) {
-        Filter::on_record(&self.directives, id, values, cx);
+        if self.sees_spans {
+            Layer::on_record(&self.directives, id, values, cx);
+        }
     }
 
     fn on_enter(&self, id: &Id, cx: Context<'_, S>) {
-        Filter::on_enter(&self.directives, id, cx);
+        if self.sees_spans {
+            Layer::on_enter(&self.directives, id, cx);
+        }
     }
 
     fn on_exit(&self, id: &Id, cx: Context<'_, S>) {
-        Filter::on_exit(&self.directives, id, cx);
+        if self.sees_spans {
+            Layer::on_exit(&self.directives, id, cx);
+        }
     }
 
     fn on_close(&self, id: Id, cx: Context<'_, S>) {
-        Filter::on_close(&self.directives, id, cx);
+        if self.sees_spans {
+            Layer::on_close(&self.directives, id, cx);
+        }
     }
 }
 

@@ -44,9 +44,12 @@ const FOR_EXPORTERS: [&str; 6] = [
 
 impl<'writer> FormatFields<'writer> for SpanFields {
     fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut pairs = Pairs { out: &mut writer, message: None, result: Ok(()) };
+        // Room for a request id; the copy is of the exact length.
+        let mut text = String::with_capacity(64);
+        let mut pairs = Pairs { out: &mut text, message: None, result: Ok(()) };
         fields.record(&mut pairs);
-        pairs.result
+        pairs.result?;
+        writer.write_str(&text)
     }
 
     fn add_fields(&self, current: &'writer mut FormattedFields<Self>, fields: &Record<'_>) -> fmt::Result {

@@ -42,6 +42,15 @@ fn a_line_names_its_request_whatever_is_logged() {
 }
 
 #[test]
+fn traces_need_no_log() {
+    let call = || drop(error_span!(target: TRACE_TARGET, parent: None, "chosen", otel.kind = "server"));
+    for log in ["off", "error", "mine=debug"] {
+        let (lines, spans) = observe(log, 0.0, call);
+        assert_eq!((names(&spans), lines.len()), (vec!["chosen"], 0), "{log}");
+    }
+}
+
+#[test]
 fn handlers_add_to_a_call_that_is_exported_and_to_no_other() {
     let handler = || {
         info_span!(target: "mine", "fetch").in_scope(|| info!(target: "mine", "fetched"));
