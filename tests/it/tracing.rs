@@ -1,6 +1,10 @@
 //! One trace from the caller's span to the attempt, and out of the process.
 
 use std::{
+<<<<<<< HEAD
+=======
+    collections::BTreeMap,
+>>>>>>> telemetry
     convert::Infallible,
     net::SocketAddr,
     num::NonZeroUsize,
@@ -12,6 +16,10 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{Request, Response, body::Frame, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+<<<<<<< HEAD
+=======
+use opentelemetry::trace::{SpanKind, Status};
+>>>>>>> telemetry
 use opentelemetry_sdk::trace::InMemorySpanExporter;
 use tokio::{
     net::TcpListener,
@@ -19,6 +27,10 @@ use tokio::{
     task::spawn_blocking,
     time::Instant,
 };
+<<<<<<< HEAD
+=======
+use tonic::Code;
+>>>>>>> telemetry
 use waterwheel::{
     Job, Output, Pool,
     handler::{BlockingHandler, Context, Handler, Kind},
@@ -28,6 +40,12 @@ use waterwheel::{
     telemetry::{self, Config, Telemetry},
 };
 
+<<<<<<< HEAD
+=======
+/// What a traced caller sends.
+const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+>>>>>>> telemetry
 /// Says what it would hand on, once it is let go.
 struct Relay(Arc<Semaphore>);
 
@@ -98,6 +116,52 @@ async fn two_calls(kind: &str, caller: &TraceContext, request_id: &RequestId) ->
         .map(|ended| String::from_utf8(ended.expect("completed").output.bytes.into()).expect("the value of a header"))
 }
 
+<<<<<<< HEAD
+=======
+#[test]
+fn a_chosen_call_is_exported_below_its_caller_and_another_is_not() {
+    let exporter = InMemorySpanExporter::default();
+    let config = Config::default();
+    let (_telemetry, subscriber) = telemetry::with_exporter(&config, exporter.clone(), std::io::sink).expect("sound");
+    let request_id = RequestId::generate();
+    tracing::dispatcher::with_default(&subscriber, || {
+        for (flags, code) in [("01", Code::Internal), ("01", Code::NotFound), ("00", Code::Ok)] {
+            let trace = TraceContext {
+                traceparent: format!("{}{flags}", &CALLER[..53]),
+                tracestate: "a=1".into(),
+                baggage: String::new(),
+            };
+            let span = server_span("Submit", &request_id, Some(&trace), &Sampler::new(Some(0.0)));
+            assert_eq!(span.sampled, flags == "01");
+            span.span.in_scope(|| tracing::info!("in the call"));
+            span.record_status(code);
+        }
+    });
+    let spans = exporter.get_finished_spans().expect("in memory");
+    assert_eq!(spans.len(), 2, "{spans:#?}");
+    for (span, (code, status)) in spans.iter().zip([("13", Status::error("")), ("5", Status::Unset)]) {
+        assert_eq!(span.name, "waterwheel.v1.WorkerPoolService/Submit");
+        assert_eq!(span.span_kind, SpanKind::Server);
+        assert_eq!(span.span_context.trace_id().to_string(), CALLER[3..35]);
+        assert_eq!(span.parent_span_id.to_string(), CALLER[36..52]);
+        assert!(span.parent_span_is_remote);
+        assert_eq!(span.span_context.trace_state().header(), "a=1");
+        assert_eq!(span.status, status);
+        let pairs: BTreeMap<_, _> =
+            span.attributes.iter().map(|pair| (pair.key.as_str(), pair.value.to_string())).collect();
+        let expected = [
+            ("request_id", request_id.as_str()),
+            ("rpc.method", "Submit"),
+            ("rpc.service", "waterwheel.v1.WorkerPoolService"),
+            ("rpc.status_code", code),
+            ("rpc.system", "grpc"),
+        ];
+        assert_eq!(pairs, expected.map(|(name, value)| (name, value.to_owned())).into());
+        assert_eq!(span.events.len(), 1, "the line of log");
+    }
+}
+
+>>>>>>> telemetry
 #[tokio::test]
 async fn call_queue_and_attempt_are_one_trace() {
     for kind in ["relay", "blocking"] {

@@ -70,6 +70,7 @@ tenant_share = 0.25   # default
 pool = "cpu"                          # ww.toml:7
 exec = ["/bin/sh", "-c", 'cat "$0"']  # ww.toml:8
 # run_timeout is not set
+# max_output is not set
 idempotent = false                    # default
 env.A = "1"                           # ww.toml:10
 env.B = "2"                           # env WATERWHEEL_KIND__THUMBNAIL__ENV__B
