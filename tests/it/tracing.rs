@@ -1,10 +1,7 @@
 //! One trace from the caller's span to the attempt, and out of the process.
 
 use std::{
-<<<<<<< HEAD
-=======
     collections::BTreeMap,
->>>>>>> telemetry
     convert::Infallible,
     net::SocketAddr,
     num::NonZeroUsize,
@@ -16,10 +13,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{Request, Response, body::Frame, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-<<<<<<< HEAD
-=======
 use opentelemetry::trace::{SpanKind, Status};
->>>>>>> telemetry
 use opentelemetry_sdk::trace::InMemorySpanExporter;
 use tokio::{
     net::TcpListener,
@@ -27,10 +21,7 @@ use tokio::{
     task::spawn_blocking,
     time::Instant,
 };
-<<<<<<< HEAD
-=======
 use tonic::Code;
->>>>>>> telemetry
 use waterwheel::{
     Job, Output, Pool,
     handler::{BlockingHandler, Context, Handler, Kind},
@@ -40,12 +31,9 @@ use waterwheel::{
     telemetry::{self, Config, Telemetry},
 };
 
-<<<<<<< HEAD
-=======
 /// What a traced caller sends.
 const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
->>>>>>> telemetry
 /// Says what it would hand on, once it is let go.
 struct Relay(Arc<Semaphore>);
 
@@ -116,8 +104,6 @@ async fn two_calls(kind: &str, caller: &TraceContext, request_id: &RequestId) ->
         .map(|ended| String::from_utf8(ended.expect("completed").output.bytes.into()).expect("the value of a header"))
 }
 
-<<<<<<< HEAD
-=======
 #[test]
 fn a_chosen_call_is_exported_below_its_caller_and_another_is_not() {
     let exporter = InMemorySpanExporter::default();
@@ -161,7 +147,6 @@ fn a_chosen_call_is_exported_below_its_caller_and_another_is_not() {
     }
 }
 
->>>>>>> telemetry
 #[tokio::test]
 async fn call_queue_and_attempt_are_one_trace() {
     for kind in ["relay", "blocking"] {
