@@ -4,7 +4,7 @@
 //! A command gets a [`console::Console`] to write to and never touches the process's own streams, so that tests run
 //! it against a buffer and a server on a port of their own.
 
-pub mod bench;
+mod bench;
 mod call;
 mod check;
 mod completions;
@@ -84,7 +84,7 @@ pub fn run(cli: Cli) -> Exit {
     match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Dev(args) => dev::run(&args),
-        Command::Bench(args) => session::plain(async || bench::run(args, &mut std::io::stdout()).await),
+        Command::Bench(args) => session::client(color, args.format(), async |console| bench::run(args, console).await),
         Command::BareEcho(args) => session::ended(bench::run_bare_echo(&args)),
         Command::Submit(args) => session::client(args.format(), async |console| submit::run(args, console).await),
         Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),

@@ -1,12 +1,9 @@
 //! `waterwheel bench`: a closed-loop load over real gRPC, and the paired comparison with a bare tonic echo.
 
-use std::{
-    io::{self, Write},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{fmt, io, path::PathBuf, thread, time::Duration};
 
 use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
+use http::uri::Authority;
 use serde::Serialize;
 use tokio::{
     net::lookup_host,
@@ -14,24 +11,36 @@ use tokio::{
 };
 
 use self::{
-    child::{Flavour, StartError},
+    child::Flavour,
     compare::Comparison,
-    load::{LoadError, Plan},
+    load::Plan,
     report::{ComparisonReport, LoadReport, Machine},
+};
+use super::{
+    connect::Address,
+    console::Console,
+    exit::Exit,
+    failure::Failure,
+    output::{Format, OutputArgs, views},
 };
 use crate::proto::Job;
 
-pub mod bare;
+mod bare;
 mod call;
 mod child;
 mod client;
 mod compare;
+mod failure;
 mod load;
 mod process;
 mod report;
 mod submit;
 mod submit_many;
 mod tally;
+
+pub(super) use bare::BareEchoArgs;
+pub(super) use bare::serve as run_bare_echo;
+pub(super) use failure::BenchError;
 
 /// The default of `--payload`, in bytes.
 const PAYLOAD: &str = "64";
@@ -46,13 +55,13 @@ const MAX_PAYLOAD: u64 = 64 << 20;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:
   waterwheel bench echo --duration 5s")]
-pub struct BenchArgs {
+pub(super) struct BenchArgs {
     /// Kind of the jobs.
     #[arg(default_value = "echo")]
     kind: String,
     /// The server to load, as HOST:PORT; without TLS.
-    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070")]
-    server: String,
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070", value_parser = authority)]
+    server: Authority,
     /// Process whose CPU time is the server's. Without it, the process that listens on a loopback ADDR.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
@@ -77,9 +86,9 @@ pub struct BenchArgs {
     /// Deadline of each call. A submit-many call lasts as long as the load and has none.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive)]
     deadline: Duration,
-    /// Threads of the load generator.
-    #[arg(long, value_name = "N", default_value = "2", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
-    client_threads: usize,
+    /// Threads of the load generator. [default: one for every two cores]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
+    client_threads: Option<usize>,
     /// Start waterwheel and a bare tonic echo, and compare them.
     #[arg(long, conflicts_with_all = ["kind", "server", "server_pid", "rpc", "duration", "warm_up"])]
     compare_bare: bool,
@@ -92,131 +101,58 @@ pub struct BenchArgs {
     /// Measured time of each burst of the comparison; a fifth more goes before it.
     #[arg(long, value_name = "TIME", default_value = "500ms", requires = "compare_bare", value_parser = positive)]
     burst: Duration,
-    /// Another build of waterwheel to serve the bare echo, such as one with cargo's default release profile.
+    /// Another build of waterwheel to serve the bare echo, such as one without link-time optimisation. [default: this]
     #[arg(long, value_name = "PATH", requires = "compare_bare")]
     bare_executable: Option<PathBuf>,
-    /// How to print.
-    #[arg(long, value_enum, default_value_t = Output::Text)]
-    output: Output,
-}
-
-/// Serves a bare tonic echo until standard input ends.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:
-  waterwheel bare-echo --listen 127.0.0.1:7080")]
-pub struct BareEchoArgs {
-    /// Where to listen.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
-    listen: std::net::SocketAddr,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// A method that takes jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rpc {
+pub(super) enum Rpc {
     /// One call per job.
     Submit,
     /// One call per connection.
     SubmitMany,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For people.
-    Text,
-    /// One JSON object.
-    Json,
-}
-
-/// Why there are no figures.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// The server's name means nothing.
-    #[error("cannot resolve {server}: {cause}; pass HOST:PORT")]
-    Resolve {
-        /// What was given.
-        server: String,
-        /// What the system says.
-        cause: io::Error,
-    },
-    /// The load did not run.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A server of the comparison did not start.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// Calls failed in the comparison.
-    #[error("{count} calls of {} failed with {reason}, so the comparison says nothing; try fewer --in-flight", rpc.method())]
-    Failures {
-        /// The method.
-        rpc: Rpc,
-        /// How many.
-        count: u64,
-        /// The most common reason.
-        reason: String,
-    },
-    /// A burst of the comparison had no reply.
-    #[error("no reply to {} within a burst; try a longer --burst", rpc.method())]
-    NoReply {
-        /// The method.
-        rpc: Rpc,
-    },
-    /// A signal ended the run.
-    #[error("interrupted; nothing was measured")]
-    Interrupted,
-    /// This program's file, or standard output.
-    #[error("cannot find this program or write the report: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// Runs the load or the comparison and writes its report to `out`.
+/// Runs the load or the comparison and prints its report.
 ///
-/// SIGINT and SIGTERM end it early; the servers that it started end with it, as they do when the future is dropped.
+/// SIGTERM and SIGHUP end it as Ctrl-C does. The servers that it started end with the future.
 ///
 /// # Errors
 /// See [`BenchError`]. Failed calls of a load are no error; its report counts them.
-pub async fn run(args: BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+pub(super) async fn run(args: BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     tokio::select! {
-        ended = measure(args, out) => ended,
-        _ = interrupt.recv() => Err(BenchError::Interrupted),
-        _ = terminate.recv() => Err(BenchError::Interrupted),
+        ended = measure(&args, console) => ended,
+        _ = terminate.recv() => Ok(Exit::Interrupted),
+        _ = hang_up.recv() => Ok(Exit::Interrupted),
     }
 }
 
-/// Serves the bare echo; see [`bare::serve`]. It makes a runtime of its own, so it must not be called on one.
-///
-/// # Errors
-/// Where the address cannot be bound or the runtime not be made.
-pub fn run_bare_echo(args: &BareEchoArgs) -> io::Result<()> {
-    bare::serve(args.listen)
-}
-
-async fn measure(args: BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
+async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let machine = Machine::this();
-    if args.compare_bare {
+    let report = if args.compare_bare {
         let comparison = args.comparison()?;
-        let rounds = compare::run(&comparison).await?;
-        let report = ComparisonReport::new(machine, &comparison, &rounds);
-        match args.output {
-            Output::Text => report.write(out)?,
-            Output::Json => json(out, &report)?,
-        }
+        let rounds = compare::run(&comparison, console).await?;
+        shown(args.format(), &ComparisonReport::new(machine, &comparison, &rounds))
     } else {
         let plan = args.plan().await?;
-        let measurement = load::run(&plan).await?;
-        let report = LoadReport::new(machine, &plan, &measurement);
-        match args.output {
-            Output::Text => report.write(out)?,
-            Output::Json => json(out, &report)?,
-        }
-    }
-    Ok(())
+        let measurement = load::run(&plan).await.map_err(BenchError::from)?;
+        shown(args.format(), &LoadReport::new(machine, &plan, &measurement))
+    };
+    console.out.text(&report).await?;
+    Ok(Exit::Done)
 }
 
-fn json(out: &mut dyn Write, report: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, report)?;
-    writeln!(out)
+fn shown(format: Format, report: &(impl Serialize + fmt::Display)) -> String {
+    match format {
+        Format::Text => report.to_string(),
+        Format::Json => format!("{}\n", views::line(report)),
+    }
 }
 
 impl Rpc {
@@ -230,17 +166,21 @@ impl Rpc {
 }
 
 impl BenchArgs {
+    /// How to print.
+    pub(super) fn format(&self) -> Format {
+        self.output.output
+    }
+
     async fn plan(&self) -> Result<Plan, BenchError> {
         let unresolved = |cause| BenchError::Resolve { server: self.server.clone(), cause };
-        let host = self.server.strip_prefix("http://").unwrap_or(&self.server);
-        let server = lookup_host(host).await.map_err(unresolved)?.next();
+        let server = lookup_host(self.server.as_str()).await.map_err(unresolved)?.next();
         let server = server.ok_or_else(|| unresolved(io::ErrorKind::NotFound.into()))?;
         let server_pid = self.server_pid.or_else(|| process::listening_on(server));
         Ok(Plan { server, server_pid, ..self.load() })
     }
 
     fn comparison(&self) -> Result<Comparison, BenchError> {
-        let executable = std::env::current_exe()?;
+        let executable = std::env::current_exe().map_err(BenchError::Executable)?;
         Ok(Comparison {
             plan: self.load(),
             rounds: self.rounds,
@@ -260,11 +200,24 @@ impl BenchArgs {
             job: Job { kind: self.kind.clone(), payload: vec![b'w'; self.payload].into(), ..Job::default() },
             connections: self.connections,
             in_flight: self.in_flight,
-            client_threads: self.client_threads,
+            client_threads: self.client_threads.unwrap_or_else(half_of_the_cores),
             deadline: self.deadline,
             warm_up: self.warm_up,
             window: self.duration,
         }
+    }
+}
+
+/// A thread that is busy all the time keeps up with servers on as many cores as its own.
+fn half_of_the_cores() -> usize {
+    thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
+}
+
+fn authority(text: &str) -> Result<Authority, String> {
+    match text.parse() {
+        Ok(Address::Tcp(authority)) => Ok(authority),
+        Ok(Address::Unix(_)) => Err("bench loads TCP listeners only; pass HOST:PORT".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -11,6 +11,7 @@ use tonic::Status;
 
 use self::status::CallError;
 use super::{
+    bench::BenchError,
     connect::{Address, explain, root_cause},
     console::{BAD, Console, FAINT, STRONG, paint},
     exit::Exit,
@@ -48,6 +49,9 @@ pub(crate) enum Failure {
     /// The configuration has faults.
     #[error("the configuration has {}", counted(.0.iter().len(), "fault"))]
     Config(#[from] Faults),
+    /// There are no figures.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// The output could not be written.
     #[error("cannot write the output: {}", explain(.0))]
     Output(#[from] io::Error),
@@ -80,6 +84,7 @@ impl Failure {
             Self::ReadPayload { .. } | Self::Config(_) => Exit::Usage,
             Self::Unreachable { .. } | Self::OpsUnreachable { .. } => Exit::Unreachable,
             Self::Call(error) => error.exit(),
+            Self::Bench(error) => error.exit(),
             Self::NoAnswer { .. } => Exit::DeadlineExceeded,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::OutputClosed,
             Self::Lost { .. }
@@ -144,6 +149,7 @@ impl Failure {
             Self::Incomplete { .. } => "use a client of the same version as the server",
             Self::DrainUnseen { .. } => "the drain receipt in the server's log names what was lost",
             Self::Call(error) => return error.help(),
+            Self::Bench(error) => return error.help().map(str::to_owned),
             Self::Config(_) | Self::Output(_) | Self::Runtime(_) => return None,
         };
         Some(help.to_owned())

@@ -38,14 +38,6 @@ where
     exit
 }
 
-/// Runs `command`, which brings its own output and needs no server, on a runtime of its own.
-pub(super) fn plain<E: std::fmt::Display>(command: impl AsyncFnOnce() -> Result<(), E>) -> Exit {
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => ended(runtime.block_on(command())),
-        Err(error) => ended(Err(error)),
-    }
-}
-
 /// Reports the end of a command that failed or not.
 pub(super) fn ended<E: std::fmt::Display>(result: Result<(), E>) -> Exit {
     match result {

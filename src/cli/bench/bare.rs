@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
 };
 
+use clap::Args;
 use futures_util::{Stream, StreamExt};
 use tonic::{
     Request, Response, Status, Streaming,
@@ -21,16 +22,27 @@ use crate::proto::{
 /// Begins the line that tells the bound address.
 pub(super) const LISTENING: &str = "listening ";
 
-/// Serves the echo on `listen` until standard input ends, with tonic's and tokio's stock settings.
+/// Serves a bare tonic echo until standard input ends.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:
+  waterwheel bare-echo --listen 127.0.0.1:7080")]
+pub(in crate::cli) struct BareEchoArgs {
+    /// Where to listen.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+}
+
+/// Serves the echo until standard input ends, with tonic's and tokio's stock settings.
 ///
 /// Prints `listening ADDR` first. Standard input is the switch that ends it with its parent, however that ends.
+/// It makes a runtime of its own, so it must not be called on one.
 ///
 /// # Errors
 /// Where the address cannot be bound or the runtime not be made.
-pub fn serve(listen: SocketAddr) -> io::Result<()> {
+pub(in crate::cli) fn serve(args: &BareEchoArgs) -> io::Result<()> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-        let incoming = TcpIncoming::bind(listen)?.with_nodelay(Some(true));
-        println!("{LISTENING}{}", incoming.local_addr()?);
+        let incoming = TcpIncoming::bind(args.listen)?.with_nodelay(Some(true));
+        anstream::println!("{LISTENING}{}", incoming.local_addr()?);
         io::stdout().flush()?;
         let server = Server::builder().add_service(WorkerPoolServiceServer::new(BareEcho));
         let (mut stdin, mut nowhere) = (tokio::io::stdin(), tokio::io::sink());

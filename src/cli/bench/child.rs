@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read, Seek},
+    io::{Read, Seek},
     net::SocketAddr,
     path::Path,
     process::Stdio,
@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::bare;
+use super::{BenchError, bare};
 
 /// Time that a server may take to tell its address.
 const START: Duration = Duration::from_secs(10);
@@ -41,27 +41,6 @@ pub(super) struct Server {
     _stdout: BufReader<ChildStdout>,
 }
 
-/// Why a server did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// No process.
-    #[error("cannot start {command}: {cause}")]
-    Spawn {
-        /// What was to run.
-        command: String,
-        /// What the system says.
-        cause: io::Error,
-    },
-    /// It ended, or did not say where it listens.
-    #[error("{command} did not print its address within {START:?}{stderr}")]
-    Silent {
-        /// What ran.
-        command: String,
-        /// What it wrote to standard error, after a colon.
-        stderr: String,
-    },
-}
-
 impl Flavour {
     fn arguments(self) -> &'static [&'static str] {
         match self {
@@ -83,13 +62,15 @@ impl Server {
     /// Starts a server from `executable` and waits for its address.
     ///
     /// # Errors
-    /// See [`StartError`].
-    pub(super) async fn start(flavour: Flavour, executable: &Path) -> Result<Self, StartError> {
+    /// A process that cannot be started, ends early or does not tell its address.
+    pub(super) async fn start(flavour: Flavour, executable: &Path) -> Result<Self, BenchError> {
         let command = format!("{} {}", executable.display(), flavour.arguments().join(" "));
-        let spawned = |cause| StartError::Spawn { command: command.clone(), cause };
+        let spawned = |cause| BenchError::Spawn { command: command.clone(), cause };
         let mut stderr = tempfile::tempfile().map_err(spawned)?;
         let mut process = Command::new(executable)
             .args(flavour.arguments())
+            // The settings of the servers are their defaults, whatever this process was started with.
+            .env_clear()
             // Never written to: its end tells the bare echo that this process is gone.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -101,7 +82,7 @@ impl Server {
         let mut stdout = BufReader::new(process.stdout.take().expect("standard output is piped"));
         match timeout(START, announced(flavour.announcement(), &mut stdout)).await {
             Ok(Some(address)) => Ok(Self { address, pid, _process: process, _stdout: stdout }),
-            _ => Err(StartError::Silent { command, stderr: tail(&mut stderr) }),
+            _ => Err(BenchError::Silent { command, last_words: tail(&mut stderr) }),
         }
     }
 }
@@ -150,6 +131,6 @@ mod tests {
         let error = Server::start(Flavour::Bare, Path::new("/bin/cat")).await.unwrap_err();
         assert!(error.to_string().contains("bare-echo"), "{error}");
         let error = Server::start(Flavour::Bare, Path::new("/nonexistent/waterwheel")).await.unwrap_err();
-        assert!(matches!(error, StartError::Spawn { .. }), "{error}");
+        assert!(matches!(error, BenchError::Spawn { .. }), "{error}");
     }
 }

@@ -13,9 +13,9 @@ use tokio::{
 };
 
 use super::{
-    Rpc,
+    BenchError, Rpc,
     call::{self, Head, Link},
-    load::{LoadError, Plan},
+    load::Plan,
     submit, submit_many,
     tally::{Measured, Reason, Tally, Totals},
 };
@@ -52,7 +52,7 @@ impl Client {
     ///
     /// # Errors
     /// Where requests cannot be addressed to the server.
-    pub(super) fn new(plan: Plan, tally: Tally, stage: watch::Receiver<Stage>) -> Result<Self, LoadError> {
+    pub(super) fn new(plan: Plan, tally: Tally, stage: watch::Receiver<Stage>) -> Result<Self, BenchError> {
         let deadline = (plan.rpc == Rpc::Submit).then_some(plan.deadline);
         let head = Head::new(&plan.server.to_string(), plan.rpc.method(), deadline)?;
         Ok(Self { plan, head, tally, stage, outstanding: Cell::new(0) })
@@ -81,10 +81,10 @@ impl Client {
     }
 
     /// Connects, tells so, follows the load's stages to the end, and returns what was counted through `done`.
-    pub(super) fn run(self, connected: &mpsc::Sender<Result<(), LoadError>>, done: oneshot::Sender<Totals>) {
+    pub(super) fn run(self, connected: &mpsc::Sender<Result<(), BenchError>>, done: oneshot::Sender<Totals>) {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            Err(error) => return drop(connected.try_send(Err(error.into()))),
+            Err(error) => return drop(connected.try_send(Err(BenchError::Thread(error)))),
         };
         runtime.block_on(async {
             let links = future::try_join_all((0..self.plan.connections).map(|_| call::connect(self.plan.server))).await;
@@ -94,7 +94,7 @@ impl Client {
                     self.load(links).await;
                 }
                 Err(cause) => {
-                    let _ = connected.try_send(Err(LoadError::Connect { server: self.plan.server, cause }));
+                    let _ = connected.try_send(Err(BenchError::Connect { server: self.plan.server, cause }));
                 }
             }
         });

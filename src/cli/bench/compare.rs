@@ -1,12 +1,16 @@
 //! The paired comparison: short bursts on two servers in turn, so that what disturbs the machine disturbs both.
 
-use std::{path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use super::{
     BenchError, Rpc,
     child::{Flavour, Server},
     load::{self, Measurement, Plan},
 };
+use crate::cli::{console::Console, failure::Failure};
+
+/// Takes back what the line of a terminal shows.
+const CLEAR_LINE: &str = "\r\x1b[K";
 
 /// What to compare and how often.
 #[derive(Debug, Clone)]
@@ -17,12 +21,12 @@ pub(super) struct Comparison {
     pub(super) rounds: usize,
     /// The measured part of each burst.
     pub(super) burst: Duration,
-    /// The executable of the bare echo. Waterwheel is this process' own.
+    /// The executable of the bare echo.
     pub(super) bare_executable: PathBuf,
-    /// The executable of waterwheel.
+    /// The executable of the subject.
     pub(super) executable: PathBuf,
-    /// The server that is compared with the bare echo: [`Flavour::Bare`] makes the control, whose ratios are one but
-    /// for noise.
+    /// The server that is compared with the bare echo. [`Flavour::Bare`] makes the control: between two bare echoes
+    /// of one build the ratios are one but for noise.
     pub(super) subject: Flavour,
 }
 
@@ -57,16 +61,13 @@ pub(super) struct Spread {
 /// # Errors
 /// A server that does not start, a load that cannot run, or any failed call: figures of bursts with failures say
 /// nothing.
-pub(super) async fn run(comparison: &Comparison) -> Result<Vec<Round>, BenchError> {
+pub(super) async fn run(comparison: &Comparison, console: &mut Console<'_>) -> Result<Vec<Round>, Failure> {
     let bare = Server::start(Flavour::Bare, &comparison.bare_executable).await?;
-    let subject_executable = match comparison.subject {
-        Flavour::Bare => &comparison.bare_executable,
-        Flavour::Waterwheel => &comparison.executable,
-    };
-    let subject = Server::start(comparison.subject, subject_executable).await?;
+    let subject = Server::start(comparison.subject, &comparison.executable).await?;
     let mut rounds = Vec::with_capacity(comparison.rounds);
     // The round before the first warms both servers up.
     for number in 0..=comparison.rounds {
+        show_progress(console, number, comparison.rounds).await?;
         let round = if number % 2 == 0 {
             let bare = burst(comparison, &bare, Rpc::Submit).await?;
             let submit = burst(comparison, &subject, Rpc::Submit).await?;
@@ -82,7 +83,19 @@ pub(super) async fn run(comparison: &Comparison) -> Result<Vec<Round>, BenchErro
             rounds.push(round);
         }
     }
+    if console.err.is_terminal() {
+        console.err.control(CLEAR_LINE).await?;
+    }
     Ok(rounds)
+}
+
+async fn show_progress(console: &mut Console<'_>, number: usize, of: usize) -> io::Result<()> {
+    if !console.err.is_terminal() {
+        return Ok(());
+    }
+    console.err.control(CLEAR_LINE).await?;
+    let what = if number == 0 { "warm-up".to_owned() } else { format!("round {number} of {of}") };
+    console.err.text(&what).await
 }
 
 async fn burst(comparison: &Comparison, server: &Server, rpc: Rpc) -> Result<Measurement, BenchError> {

@@ -1,13 +1,11 @@
 //! A load and the window in which it is measured.
 
 use std::{
-    io,
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
     time::Duration,
 };
 
@@ -18,12 +16,12 @@ use tokio::{
 };
 
 use super::{
-    Rpc,
+    BenchError, Rpc,
     client::{Client, Stage},
     process::{Spent, Usage},
     tally::{Tally, Totals},
 };
-use crate::proto::Job;
+use crate::{proto::Job, task::spawn_thread};
 
 #[cfg(test)]
 mod tests;
@@ -68,43 +66,13 @@ pub(super) struct Measurement {
     pub(super) client: Option<Spent>,
 }
 
-/// Why a load could not be run.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// Nobody answers.
-    #[error("cannot connect to {server}: {cause}; start `waterwheel dev`, or name the server with --server")]
-    Connect {
-        /// Where the load was to go.
-        server: SocketAddr,
-        /// What the system says.
-        cause: io::Error,
-    },
-    /// The kernel says nothing about the server's process.
-    #[error("cannot read the CPU time of process {pid}: {cause}; name the server's process with --server-pid")]
-    Usage {
-        /// The process.
-        pid: u32,
-        /// What the system says.
-        cause: io::Error,
-    },
-    /// The address cannot stand in a request.
-    #[error("cannot address requests to the server: {0}")]
-    Authority(#[from] http::Error),
-    /// No thread or runtime for the client.
-    #[error("cannot start a client thread: {0}")]
-    Thread(#[from] io::Error),
-    /// A client thread panicked; the panic is on standard error.
-    #[error("a client thread ended early")]
-    Lost,
-}
-
 /// Runs the load of `plan` and returns what its window measured.
 ///
 /// Dropping the future stops the load.
 ///
 /// # Errors
-/// See [`LoadError`]. Failed calls are no error; the measurement counts them.
-pub(super) async fn run(plan: &Plan) -> Result<Measurement, LoadError> {
+/// See [`BenchError`]. Failed calls are no error; the measurement counts them.
+pub(super) async fn run(plan: &Plan) -> Result<Measurement, BenchError> {
     let stages = Stages(watch::channel(Stage::Connecting).0);
     let threads = plan.client_threads.clamp(1, plan.connections);
     let (connected, mut all_connected) = mpsc::channel(threads);
@@ -119,11 +87,11 @@ pub(super) async fn run(plan: &Plan) -> Result<Measurement, LoadError> {
         let (done, outcome) = oneshot::channel();
         totals.push(outcome);
         let connected = connected.clone();
-        thread::Builder::new().name(format!("bench-{index}")).spawn(move || client.run(&connected, done))?;
+        spawn_thread(format!("bench-{index}"), move || client.run(&connected, done)).map_err(BenchError::Thread)?;
     }
     drop(connected);
     for _ in 0..threads {
-        all_connected.recv().await.ok_or(LoadError::Lost)??;
+        all_connected.recv().await.ok_or(BenchError::ThreadLost)??;
     }
     stages.0.send_replace(Stage::WarmUp);
     sleep(plan.warm_up).await;
@@ -132,7 +100,7 @@ pub(super) async fn run(plan: &Plan) -> Result<Measurement, LoadError> {
     sleep(plan.window).await;
     let after = Reading::take(plan, &replies)?;
     drop(stages);
-    let totals = future::try_join_all(totals).await.map_err(|_| LoadError::Lost)?;
+    let totals = future::try_join_all(totals).await.map_err(|_| BenchError::ThreadLost)?;
     Ok(after.since(&before, Totals::sum(totals)))
 }
 
@@ -183,10 +151,10 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(plan: &Plan, replies: &[Arc<AtomicU64>]) -> Result<Self, LoadError> {
+    fn take(plan: &Plan, replies: &[Arc<AtomicU64>]) -> Result<Self, BenchError> {
         let at = Instant::now();
         let replies = replies.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
-        let read = |pid: u32| Usage::of(pid).map_err(|cause| LoadError::Usage { pid, cause });
+        let read = |pid: u32| Usage::of(pid).map_err(|cause| BenchError::Usage { pid, cause });
         let server = plan.server_pid.map(read).transpose()?;
         Ok(Self { at, replies, server, client: Usage::of(std::process::id()).ok() })
     }

@@ -1,11 +1,8 @@
-//! What `bench` prints.
+//! What `bench` prints: the figures, named as programs read them.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, Write},
-    time::Duration,
-};
+mod text;
+
+use std::{collections::BTreeMap, fs, thread};
 
 use serde::Serialize;
 
@@ -121,7 +118,7 @@ impl Machine {
             Some(line.split_once(':')?.1.trim().to_owned())
         };
         Self {
-            cores: std::thread::available_parallelism().map_or(1, Into::into),
+            cores: thread::available_parallelism().map_or(1, Into::into),
             cpu: line("/proc/cpuinfo").and_then(model),
             kernel: line("/proc/sys/kernel/osrelease"),
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
@@ -174,26 +171,6 @@ impl LoadReport {
             figures: Figures::of(plan.rpc, measurement),
         }
     }
-
-    /// Writes the report for people.
-    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Figures { rpc, latency_us, errors, unanswered, .. } = &self.figures;
-        writeln!(out, "{} of {} on {}: {}", rpc.method(), self.settings.kind, self.server, self.settings)?;
-        writeln!(out, "throughput  {:.0}/s", self.figures.throughput_per_s)?;
-        writeln!(out, "latency     {latency_us}")?;
-        writeln!(out, "server cpu  {}", per_request(self.figures.server_cpu_us_per_request))?;
-        writeln!(out, "client cpu  {}", per_request(self.figures.client_cpu_us_per_request))?;
-        if let Some(writes) = self.figures.write_syscalls_per_reply {
-            writeln!(out, "writes      {writes:.3} system calls of the server per reply")?;
-        }
-        for (reason, count) in errors {
-            writeln!(out, "error       {reason} × {count}")?;
-        }
-        if *unanswered > 0 {
-            writeln!(out, "unanswered  {unanswered} calls, a second past their deadline")?;
-        }
-        writeln!(out, "machine     {}", self.machine)
-    }
 }
 
 impl ComparisonReport {
@@ -223,67 +200,5 @@ impl ComparisonReport {
             submit_many: SubmitMany { jobs_per_cpu_second_ratio: median(many), jobs_per_cpu_second_ratio_spread: many },
             rounds: rounds.iter().map(raw).collect(),
         }
-    }
-
-    /// Writes the report for people.
-    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let subject = if self.control { "bare (control)" } else { "waterwheel" };
-        writeln!(out, "{} rounds of {} s bursts in turn: {}", self.rounds.len(), self.burst_s, self.settings)?;
-        writeln!(out, "{:<28}{:>12}{:>14}{:>16}", "medians", "cpu µs/job", "jobs/s", "writes/reply")?;
-        self.row(out, "bare tonic echo, Submit", |round| &round.bare)?;
-        self.row(out, &format!("{subject}, Submit"), |round| &round.submit)?;
-        self.row(out, &format!("{subject}, SubmitMany"), |round| &round.submit_many)?;
-        writeln!(out, "{:<28}{:>12}{:>14}{:>16}", "ratios", "median", "quartiles", "range")?;
-        ratio(out, "cpu / bare", self.compare_bare.cpu_ratio_spread)?;
-        ratio(out, "throughput / bare", self.compare_bare.throughput_ratio_spread)?;
-        ratio(out, "jobs/cpu s, Many / Submit", self.submit_many.jobs_per_cpu_second_ratio_spread)?;
-        writeln!(out, "machine {}", self.machine)
-    }
-
-    fn row(&self, out: &mut dyn Write, name: &str, side: fn(&RoundReport) -> &Figures) -> io::Result<()> {
-        let median = |figure: fn(&Figures) -> Option<f64>, digits: usize| {
-            let values = self.rounds.iter().filter_map(|round| figure(side(round)));
-            Spread::of(values).map_or("-".into(), |spread| format!("{:.digits$}", spread.median))
-        };
-        let cpu = median(|figures| figures.server_cpu_us_per_request, 2);
-        let throughput = median(|figures| Some(figures.throughput_per_s), 0);
-        let writes = median(|figures| figures.write_syscalls_per_reply, 3);
-        writeln!(out, "{name:<28}{cpu:>12}{throughput:>14}{writes:>16}")
-    }
-}
-
-fn ratio(out: &mut dyn Write, name: &str, spread: Option<Spread>) -> io::Result<()> {
-    let Some(spread) = spread else { return writeln!(out, "{name:<28}{:>12}", "-") };
-    let quartiles = format!("{:.2}–{:.2}", spread.lower_quartile, spread.upper_quartile);
-    let range = format!("{:.2}–{:.2}", spread.min, spread.max);
-    writeln!(out, "{name:<28}{:>12.3}{quartiles:>14}{range:>16}", spread.median)
-}
-
-fn per_request(cpu: Option<f64>) -> String {
-    cpu.map_or("unknown; name its process with --server-pid".into(), |cpu| format!("{cpu:.2} µs per request"))
-}
-
-impl std::fmt::Display for Settings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { connections, in_flight_per_connection, payload_bytes, .. } = self;
-        write!(f, "{connections} connections × {in_flight_per_connection} in flight, {payload_bytes}-byte payload")
-    }
-}
-
-impl std::fmt::Display for Latency {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { p50, p90, p99, p99_9, max } = self;
-        let points = [("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p99_9), ("max", max)];
-        let written = points.map(|(name, micros)| format!("{name} {:.3?}", Duration::from_secs_f64(micros / 1e6)));
-        f.write_str(&written.join("   "))
-    }
-}
-
-impl std::fmt::Display for Machine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let unknown = || "unknown".to_owned();
-        let cpu = self.cpu.clone().unwrap_or_else(unknown);
-        let kernel = self.kernel.clone().unwrap_or_else(unknown);
-        write!(f, "{} cores of {cpu}, kernel {kernel}, {} build {}", self.cores, self.build, self.version)
     }
 }

@@ -1,4 +1,4 @@
-use std::pin::Pin;
+use std::{pin::Pin, thread};
 
 use futures_util::Stream;
 use tokio_stream::once;
@@ -50,10 +50,10 @@ async fn counts_refusals_by_reason() {
 }
 
 #[tokio::test]
-async fn a_load_without_a_server_says_what_to_do() {
+async fn a_load_without_a_server_names_its_address() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = run(&plan(nobody)).await.unwrap_err().to_string();
-    assert!(error.contains(&nobody.to_string()) && error.contains("waterwheel dev"), "{error}");
+    assert!(error.contains(&nobody.to_string()), "{error}");
 }
 
 fn plan(server: SocketAddr) -> Plan {
