@@ -84,7 +84,7 @@ pub fn run(cli: Cli) -> Exit {
     match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Dev(args) => dev::run(&args),
-        Command::Bench(args) => session::client(color, args.format(), async |console| bench::run(args, console).await),
+        Command::Bench(args) => session::client(args.format(), async |console| bench::run(args, console).await),
         Command::BareEcho(args) => session::ended(bench::run_bare_echo(&args)),
         Command::Submit(args) => session::client(args.format(), async |console| submit::run(args, console).await),
         Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),
