@@ -83,7 +83,7 @@ pub(super) struct BenchArgs {
     /// Load before the measurement.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     warm_up: Duration,
-    /// Deadline of each call. A submit-many call lasts as long as the load and has none.
+    /// Deadline of each call. A submit-many call lasts as long as the load; its deadline is this much later.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive)]
     deadline: Duration,
     /// Threads of the load generator. [default: one for every two cores]
@@ -141,7 +141,7 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
         shown(args.format(), &ComparisonReport::new(machine, &comparison, &rounds))
     } else {
         let plan = args.plan().await?;
-        let measurement = load::run(&plan).await.map_err(BenchError::from)?;
+        let measurement = load::run(&plan).await?;
         shown(args.format(), &LoadReport::new(machine, &plan, &measurement))
     };
     console.out.text(&report).await?;

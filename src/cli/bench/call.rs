@@ -20,6 +20,8 @@ pub(super) const PREFIX: usize = 5;
 /// The client's windows are as large as stock clients' so that flow control is not what is measured.
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 5 << 20;
+/// The reason of calls that ended without a status.
+const NO_STATUS: &str = "NO_STATUS";
 
 /// A connection: the half that opens calls and the half that moves bytes.
 pub(super) struct Link {
@@ -38,17 +40,15 @@ impl Head {
     ///
     /// # Errors
     /// Where `authority` is none.
-    pub(super) fn new(authority: &str, method: &str, deadline: Option<Duration>) -> Result<Self, http::Error> {
-        let mut head = Request::builder()
+    pub(super) fn new(authority: &str, method: &str, deadline: Duration) -> Result<Self, http::Error> {
+        let head = Request::builder()
             .method(Method::POST)
             .version(Version::HTTP_2)
             .uri(format!("http://{authority}/waterwheel.v1.WorkerPoolService/{method}"))
+            .header("grpc-timeout", grpc_timeout(deadline))
             .header(header::TE, "trailers")
             .header(header::CONTENT_TYPE, "application/grpc")
             .header(header::USER_AGENT, concat!("waterwheel-bench/", env!("CARGO_PKG_VERSION")));
-        if let Some(deadline) = deadline {
-            head = head.header("grpc-timeout", grpc_timeout(deadline));
-        }
         Ok(Self(head.body(())?))
     }
 
@@ -88,19 +88,19 @@ pub(super) fn frame(message: &impl Message) -> Bytes {
     framed.freeze()
 }
 
-/// The body of a response, or the failure that its head tells.
+/// The body of a response, none where its head ended the call well.
 ///
 /// # Errors
-/// A response without body that carries a status, or no gRPC response at all.
-pub(super) async fn body(response: ResponseFuture) -> Result<RecvStream, Reason> {
+/// A head that carries another status than OK, or is none of gRPC.
+pub(super) async fn body(response: ResponseFuture) -> Result<Option<RecvStream>, Reason> {
     let (head, body) = response.await.map_err(|error| lost(&error))?.into_parts();
     if head.status != StatusCode::OK {
         return Err(format!("HTTP_{}", head.status.as_u16()).into());
     }
     if body.is_end_stream() {
-        ended(&head.headers)?;
+        return ended(&head.headers).map(|()| None);
     }
-    Ok(body)
+    Ok(Some(body))
 }
 
 /// Reads a body to its end and returns how the call ended.
@@ -112,11 +112,8 @@ pub(super) async fn discard(mut body: RecvStream) -> Result<(), Reason> {
         let data = data.map_err(|error| lost(&error))?;
         body.flow_control().release_capacity(data.len()).map_err(|error| lost(&error))?;
     }
-    match body.trailers().await.map_err(|error| lost(&error))? {
-        Some(trailers) => ended(&trailers),
-        // The head carried the status, and `body` looked at it.
-        None => Ok(()),
-    }
+    let trailers = body.trailers().await.map_err(|error| lost(&error))?;
+    trailers.map_or(Err(NO_STATUS.into()), |trailers| ended(&trailers))
 }
 
 /// Why a call ended, where it did not end well.
@@ -124,7 +121,7 @@ fn ended(trailers: &HeaderMap) -> Result<(), Reason> {
     if trailers.get(Status::GRPC_STATUS).is_some_and(|status| status == "0") {
         return Ok(());
     }
-    Err(Status::from_header_map(trailers).map_or("NO_STATUS".into(), |status| reason(&status)))
+    Err(Status::from_header_map(trailers).map_or(NO_STATUS.into(), |status| reason(&status)))
 }
 
 /// `ErrorInfo.reason` of a status, else the name of its code.
@@ -140,12 +137,9 @@ pub(super) fn lost(error: &h2::Error) -> Reason {
     match error.reason() {
         Some(reason) if error.is_reset() => format!("RST_STREAM_{reason:?}").into(),
         Some(reason) if error.is_go_away() && reason != h2::Reason::NO_ERROR => format!("GOAWAY_{reason:?}").into(),
-        _ => CONNECTION_LOST.into(),
+        _ => "CONNECTION_LOST".into(),
     }
 }
-
-/// The reason of calls whose connection ended under them.
-pub(super) const CONNECTION_LOST: &str = "CONNECTION_LOST";
 
 /// A code as gRPC documents write it, such as `DEADLINE_EXCEEDED`.
 fn code_name(code: Code) -> String {

@@ -53,7 +53,10 @@ impl Client {
     /// # Errors
     /// Where requests cannot be addressed to the server.
     pub(super) fn new(plan: Plan, tally: Tally, stage: watch::Receiver<Stage>) -> Result<Self, BenchError> {
-        let deadline = (plan.rpc == Rpc::Submit).then_some(plan.deadline);
+        let deadline = match plan.rpc {
+            Rpc::Submit => plan.deadline,
+            Rpc::SubmitMany => [plan.warm_up, plan.window].into_iter().fold(plan.deadline, Duration::saturating_add),
+        };
         let head = Head::new(&plan.server.to_string(), plan.rpc.method(), deadline)?;
         Ok(Self { plan, head, tally, stage, outstanding: Cell::new(0) })
     }

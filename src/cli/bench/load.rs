@@ -43,7 +43,7 @@ pub(super) struct Plan {
     pub(super) in_flight: usize,
     /// Threads of the load generator.
     pub(super) client_threads: usize,
-    /// Deadline of each call. A `SubmitMany` call lasts as long as the load and has none.
+    /// Deadline of each call. A `SubmitMany` call lasts as long as the load; its deadline is this much later.
     pub(super) deadline: Duration,
     /// Load before the measured window.
     pub(super) warm_up: Duration,

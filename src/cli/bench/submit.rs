@@ -27,5 +27,8 @@ pub(super) async fn repeat(client: &Client, message: Bytes, mut sender: SendRequ
 
 async fn answer(message: &Bytes, response: ResponseFuture, mut body: SendStream<Bytes>) -> Result<(), Reason> {
     body.send_data(message.clone(), true).map_err(|error| call::lost(&error))?;
-    call::discard(call::body(response).await?).await
+    match call::body(response).await? {
+        Some(body) => call::discard(body).await,
+        None => Ok(()),
+    }
 }

@@ -25,7 +25,8 @@ pub(super) async fn repeat(client: &Client, messages: &[Bytes], mut sender: Send
         let Ok((response, requests)) = client.head().open(&mut sender).await else { return };
         let mut window = Window::new(client, messages, requests);
         let ended = match window.fill().and(call::body(response).await) {
-            Ok(body) => window.run(body).await,
+            Ok(Some(body)) => window.run(body).await,
+            Ok(None) => Ok(()),
             Err(reason) => Err(reason),
         };
         window.fail_the_rest(ended);

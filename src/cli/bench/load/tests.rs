@@ -1,6 +1,7 @@
-use std::{pin::Pin, thread};
+use std::pin::Pin;
 
 use futures_util::Stream;
+use tokio::net::TcpListener;
 use tokio_stream::once;
 use tonic::{
     Code, Request, Response, Status, Streaming,
@@ -73,17 +74,20 @@ fn plan(server: SocketAddr) -> Plan {
 
 /// Serves on a thread of its own until the process ends.
 fn serve<S: WorkerPoolService>(service: S) -> SocketAddr {
-    let (bound, address) = std::sync::mpsc::channel();
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).unwrap();
-            bound.send(incoming.local_addr().unwrap()).unwrap();
-            let service = WorkerPoolServiceServer::new(service);
-            Server::builder().add_service(service).serve_with_incoming(incoming).await.unwrap();
-        });
-    });
-    address.recv().unwrap()
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let serve = async move {
+        let incoming = TcpIncoming::from(TcpListener::from_std(listener).unwrap());
+        Server::builder()
+            .add_service(WorkerPoolServiceServer::new(service))
+            .serve_with_incoming(incoming)
+            .await
+            .unwrap();
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    spawn_thread("server".into(), move || runtime.block_on(serve)).unwrap();
+    address
 }
 
 /// Refuses every job.
