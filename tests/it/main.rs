@@ -9,7 +9,22 @@
     reason = "a test's tasks end with its runtime, and a failed step is the failure of the test"
 )]
 
+mod support;
+
+mod cancel;
+mod classes;
 mod command_line;
 mod config;
+mod deadlines;
+mod full_pool;
 mod help_examples;
+mod leaks;
+mod library_drain;
+mod ordering;
+mod panics;
+mod pool_outcomes;
+mod reentry;
+mod slots;
+mod stats;
+mod streaming;
 mod tracing;
