@@ -29,7 +29,7 @@ impl Attached {
             ended = &mut *attempt => {
                 self.0 = None;
                 let rung = cx.is_cancelled().then_some(Rung::Yielded);
-                return conclude(ended, &cx, rung);
+                return conclude(ended, rung);
             }
             () = sleep_until(cx.until()) => StopReason::Deadline,
             reason = cx.cancel_token().cancelled() => reason,
@@ -51,7 +51,7 @@ impl Attached {
         };
         let attempt = self.0.take().expect("attached until it ends");
         match fall {
-            Fall::Yielded(ended) => conclude(ended, &cx, Some(Rung::Yielded)),
+            Fall::Yielded(ended) => conclude(ended, Some(Rung::Yielded)),
             Fall::CutOff(rung) => Err(cut_off(attempt, rung)),
         }
     }

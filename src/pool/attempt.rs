@@ -38,6 +38,9 @@ pub(super) struct Attempt {
 pub(super) struct Ended {
     pub(super) lease: Lease,
     pub(super) result: Result<Output, Raised>,
+    // After the lease: the last of a context ends its span, which runs a subscriber's code and must not happen under
+    // the lock of the pool.
+    pub(super) cx: Context,
 }
 
 /// How an attempt went wrong.
@@ -95,11 +98,11 @@ impl Future for Attempt {
 async fn run_async(mut lease: Lease, job: Job, kind: usize, cx: Context) -> Ended {
     let mut handler = match contain(|| lease.take_handler(kind)) {
         Ok(handler) => Contained::new(handler),
-        Err(message) => return Ended { lease, result: Err(Raised::Panic(message)) },
+        Err(message) => return Ended { lease, result: Err(Raised::Panic(message)), cx },
     };
     let Instance::Async(running) = handler.get_mut() else { unreachable!("the kind says that it is asynchronous") };
     // The call itself may panic before it makes a future.
-    let outcome = match contain(|| running.run(job, cx)) {
+    let outcome = match contain(|| running.run(job, cx.clone())) {
         Ok(future) => {
             let mut future = Contained::new(future);
             AssertUnwindSafe(future.get_mut()).catch_unwind().await.map_err(message)
@@ -113,7 +116,7 @@ async fn run_async(mut lease: Lease, job: Job, kind: usize, cx: Context) -> Ende
         }
         Err(message) => Err(Raised::Panic(message)),
     };
-    Ended { lease, result }
+    Ended { lease, result, cx }
 }
 
 async fn run_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span: Span) -> Ended {
@@ -121,18 +124,16 @@ async fn run_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span
         Ok(thread) => thread,
         Err(error) => {
             let message = format!("the worker's thread could not be started: {error}");
-            return Ended { lease, result: Err(Raised::Error(HandlerError::Crashed { message })) };
+            return Ended { lease, result: Err(Raised::Error(HandlerError::Crashed { message })), cx };
         }
     };
     let (done, ended) = oneshot::channel();
     let taken = thread.run(move || {
-        let ended = span.in_scope(|| run_on_thread(lease, job, kind, cx.clone()));
+        let ended = span.in_scope(|| run_on_thread(lease, job, kind, cx));
         // The attempt's span ends before the call that it belongs to is answered.
         drop(span);
-        // Where nobody waits any more, dropping the end gives the worker back. The context outlives the worker's lease:
-        // the end of its span runs a subscriber's code, which must not happen under the lock of the pool.
+        // Where nobody waits any more, dropping the end gives the worker back.
         let _ = done.send(ended);
-        drop(cx);
     });
     debug_assert!(taken, "a worker's thread is free while its lease is");
     ended.await.expect("the thread sends the end of whatever it took")
@@ -141,15 +142,15 @@ async fn run_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span
 fn run_on_thread(mut lease: Lease, job: Job, kind: usize, cx: Context) -> Ended {
     let mut handler = match contain(|| lease.take_handler(kind)) {
         Ok(handler) => Contained::new(handler),
-        Err(message) => return Ended { lease, result: Err(Raised::Panic(message)) },
+        Err(message) => return Ended { lease, result: Err(Raised::Panic(message)), cx },
     };
     let Instance::Blocking(running) = handler.get_mut() else { unreachable!("the kind says that it is blocking") };
-    let result = match contain(|| BlockingInstance::run(&mut **running, job, cx)) {
+    let result = match contain(|| BlockingInstance::run(&mut **running, job, cx.clone())) {
         Ok(result) => {
             lease.put_back(kind, handler.into_inner());
             result.map_err(Raised::Error)
         }
         Err(message) => Err(Raised::Panic(message)),
     };
-    Ended { lease, result }
+    Ended { lease, result, cx }
 }

@@ -18,8 +18,9 @@ use crate::{
 };
 
 /// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
-pub(super) fn conclude(ended: Ended, cx: &Context, rung: Option<Rung>) -> Result<Completed, JobError> {
-    let Ended { lease, result } = ended;
+pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, JobError> {
+    let Ended { lease, result, cx } = ended;
+    let cx = &cx;
     let shell = Arc::clone(lease.shell());
     let now = Instant::now();
     let (run, worker) = cx.start().map_or((Duration::ZERO, 0), |start| (now - start.at, start.worker));

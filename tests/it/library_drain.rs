@@ -5,16 +5,14 @@ use std::{collections::BTreeSet, time::Duration};
 use futures_util::poll;
 use tokio::{task::JoinSet, time::Instant};
 use waterwheel::{
-    Completed, Job, JobError, Output, Pool, WhenFull,
+    Completed, Job, JobError, Output, WhenFull,
     handler::{Kind, KindOptions},
     model::{Execution, FailureCause, HandlerError, JobId, RejectionReason, Rung},
     phase::Phase,
     pool::{DrainReport, LostWhile, Settings, Ticket, WorkerState},
 };
 
-use crate::support::{
-    BlockingGate, Counter, Gate, blocking_kind, echo, holding_clock, kind, pass_time, pool, slow, until,
-};
+use crate::support::{BlockingGate, Counter, Gate, blocking_kind, echo, holding_clock, kind, pool, slow, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
