@@ -30,6 +30,7 @@ mod stop;
 mod stream;
 mod trace;
 mod turn;
+mod unwind;
 
 pub use builder::{PoolBuilder, Settings};
 pub use core::Counts;

@@ -1,9 +1,12 @@
 use std::{
     fmt,
+    pin::pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    task::{self, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::Duration,
 };
 
@@ -151,28 +154,28 @@ impl Context {
         self.cancel_token().is_cancelled()
     }
 
-    /// Writes a piece of the output. Waits for a slow reader. Cancel safe: a chunk is sent whole or not at all.
+    /// Writes a piece of the output. Waits for a slow reader, but not once the job is asked to stop. Cancel safe: a
+    /// chunk is sent whole or not at all.
     ///
     /// # Errors
-    /// [`HandlerError::OutputTooLarge`] over the kind's limit, [`HandlerError::Stopped`] where the caller left: hand
-    /// either on with `?`.
+    /// [`HandlerError::OutputTooLarge`] over the kind's limit, [`HandlerError::Stopped`] where the caller left or the
+    /// reader is too slow for a job that was asked to stop: hand either on with `?`.
     pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<(), HandlerError> {
-        let sent = self.output().write(chunk.into()).await;
+        let sent = tokio::select! {
+            biased;
+            sent = self.output().write(chunk.into()) => sent,
+            _ = self.cancel_token().cancelled() => Err(HandlerError::Stopped),
+        };
         self.touch();
         sent
     }
 
-    /// [`write`](Self::write) for blocking handlers.
+    /// [`write`](Self::write) for blocking handlers: it blocks the thread while it waits.
     ///
     /// # Errors
     /// As for [`write`](Self::write).
-    ///
-    /// # Panics
-    /// In asynchronous code; use [`write`](Self::write) there.
     pub fn write_blocking(&self, chunk: impl Into<Bytes>) -> Result<(), HandlerError> {
-        let sent = self.output().write_blocking(chunk.into());
-        self.touch();
-        sent
+        block_on(self.write(chunk))
     }
 
     /// Tells how far the job is: `fraction` from 0 to 1. It is advice, and dropped where nobody reads it.
@@ -232,6 +235,27 @@ impl Context {
     fn touch(&self) {
         let since = self.deadline().arrival().elapsed().as_micros();
         self.0.progress.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// Wakes the thread that blocks on a future.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut task = task::Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut task) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
     }
 }
 

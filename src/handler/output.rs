@@ -75,14 +75,6 @@ impl OutputSink {
         }
     }
 
-    /// For a thread that may block.
-    pub(super) fn write_blocking(&self, chunk: Bytes) -> Result<(), HandlerError> {
-        match self.admit(chunk)? {
-            Some((events, chunk)) => Ok(events.blocking_send(Event::Chunk(chunk)).map_err(|_| OutputClosed)?),
-            None => Ok(()),
-        }
-    }
-
     /// Progress is advice: it is dropped where the reader is behind, so that it never slows a handler.
     pub(super) fn progress(&self, fraction: f64, message: String) {
         if let Target::Stream(events) = &self.target {
@@ -140,7 +132,7 @@ mod tests {
     async fn collects_in_order_and_keeps_the_limit() {
         let sink = OutputSink::collect(5);
         sink.write("ab".into()).await.expect("fits");
-        sink.write_blocking("c".into()).expect("fits");
+        sink.write("c".into()).await.expect("fits");
         assert_eq!(sink.write("def".into()).await, Err(HandlerError::OutputTooLarge { limit: 5 }));
         assert_eq!(sink.finish("de".into()), Ok(Bytes::from("abcde")));
     }

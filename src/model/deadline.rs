@@ -47,8 +47,8 @@ impl Deadline {
     /// A deadline `budget` after `arrival`, answered `margin` (at most a tenth of the budget) early.
     #[must_use]
     pub fn new(arrival: Instant, budget: Duration, margin: Duration) -> Self {
-        let end = arrival + budget;
-        Self { arrival, end, reply_by: end - margin.min(budget / 10) }
+        let end = after(arrival, budget);
+        Self { arrival, end, reply_by: end - margin.min((end - arrival) / 10) }
     }
 
     /// When the job arrived.
@@ -80,6 +80,12 @@ impl Deadline {
     pub fn left(&self, now: Instant) -> Duration {
         self.reply_by.saturating_duration_since(now)
     }
+}
+
+/// The instant `wait` after `from`. A wait that no clock can tell is taken for a century.
+fn after(from: Instant, wait: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+    from.checked_add(wait).unwrap_or_else(|| from + CENTURY)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 use tokio::time::sleep_until;
 
 use super::{
-    attempt::Attempt,
-    conclude::{conclude, cut_off, failure},
+    attempt::{Attempt, Ended, Raised},
+    conclude::{conclude, cut_off, failure, log_panic, note_lost},
     core::Ending,
     stop::{Fall, climb},
 };
@@ -28,7 +28,8 @@ impl Attached {
             biased;
             ended = &mut *attempt => {
                 self.0 = None;
-                return conclude(ended, &cx, None);
+                let rung = cx.is_cancelled().then_some(Rung::Yielded);
+                return conclude(ended, rung);
             }
             () = sleep_until(cx.until()) => StopReason::Deadline,
             reason = cx.cancel_token().cancelled() => reason,
@@ -50,7 +51,7 @@ impl Attached {
         };
         let attempt = self.0.take().expect("attached until it ends");
         match fall {
-            Fall::Yielded(ended) => conclude(ended, &cx, Some(Rung::Yielded)),
+            Fall::Yielded(ended) => conclude(ended, Some(Rung::Yielded)),
             Fall::CutOff(rung) => Err(cut_off(attempt, rung)),
         }
     }
@@ -77,11 +78,14 @@ impl Drop for Attached {
 fn detach(mut attempt: Attempt, reason: StopReason, ending: Ending) {
     let shell = attempt.shell.clone();
     let run = attempt.run_time();
+    note_lost(&shell, &attempt.cx);
     shell.end(attempt.key, ending, run);
     shell.meters.record_run(attempt.kind, run);
     attempt.cx.cancel_token().cancel(reason);
     shell.tasks.spawn(async move {
         // The fall's end, or the attempt itself, gives the worker back when it is dropped.
-        climb(&mut attempt).await;
+        if let Fall::Yielded(Ended { result: Err(Raised::Panic(message)), .. }) = climb(&mut attempt).await {
+            log_panic(&attempt.cx, &message);
+        }
     });
 }

@@ -1,5 +1,5 @@
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::AssertUnwindSafe,
     pin::Pin,
     sync::Arc,
     task::{Poll, ready},
@@ -10,7 +10,12 @@ use futures_util::{FutureExt, future::BoxFuture};
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{Instrument, Span};
 
-use super::{core::JobKey, lease::Lease, shell::Shell};
+use super::{
+    core::JobKey,
+    lease::Lease,
+    shell::Shell,
+    unwind::{Contained, contain, message},
+};
 use crate::{
     handler::{BlockingInstance, Context, Instance},
     model::{HandlerError, Job, Output},
@@ -18,8 +23,6 @@ use crate::{
 
 /// A poll that takes longer holds up every call of its thread.
 const SLOW_POLL: Duration = Duration::from_millis(100);
-/// Most of a panic's message that is kept.
-const PANIC_MESSAGE: usize = 512;
 
 /// One run of one job on one worker. The future owns the worker, so it can move to another task while it runs;
 /// dropping it cuts an asynchronous handler off. A blocking one goes on, and its thread gives the worker back.
@@ -35,6 +38,9 @@ pub(super) struct Attempt {
 pub(super) struct Ended {
     pub(super) lease: Lease,
     pub(super) result: Result<Output, Raised>,
+    // After the lease: the last of a context ends its span, which runs a subscriber's code and must not happen under
+    // the lock of the pool.
+    pub(super) cx: Context,
 }
 
 /// How an attempt went wrong.
@@ -90,26 +96,27 @@ impl Future for Attempt {
 }
 
 async fn run_async(mut lease: Lease, job: Job, kind: usize, cx: Context) -> Ended {
-    let handler = catch_unwind(AssertUnwindSafe(|| lease.take_handler(kind)));
-    let mut handler = match handler {
-        Ok(handler) => handler,
-        Err(panic) => return Ended { lease, result: Err(Raised::Panic(message(&*panic))) },
+    let mut handler = match contain(|| lease.take_handler(kind)) {
+        Ok(handler) => Contained::new(handler),
+        Err(message) => return Ended { lease, result: Err(Raised::Panic(message)), cx },
     };
-    let Instance::Async(running) = &mut handler else { unreachable!("the kind says that it is asynchronous") };
-    // The call itself may panic before it makes a future, hence the outer block.
-    let outcome = AssertUnwindSafe(async move { running.run(job, cx).await }).catch_unwind().await;
+    let Instance::Async(running) = handler.get_mut() else { unreachable!("the kind says that it is asynchronous") };
+    // The call itself may panic before it makes a future.
+    let outcome = match contain(|| running.run(job, cx.clone())) {
+        Ok(future) => {
+            let mut future = Contained::new(future);
+            AssertUnwindSafe(future.get_mut()).catch_unwind().await.map_err(message)
+        }
+        Err(message) => Err(message),
+    };
     let result = match outcome {
         Ok(result) => {
-            lease.put_back(kind, handler);
+            lease.put_back(kind, handler.into_inner());
             result.map_err(Raised::Error)
         }
-        Err(panic) => {
-            // What a panic left behind may panic again when it is dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(handler)));
-            Err(Raised::Panic(message(&*panic)))
-        }
+        Err(message) => Err(Raised::Panic(message)),
     };
-    Ended { lease, result }
+    Ended { lease, result, cx }
 }
 
 async fn run_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span: Span) -> Ended {
@@ -117,7 +124,7 @@ async fn run_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span
         Ok(thread) => thread,
         Err(error) => {
             let message = format!("the worker's thread could not be started: {error}");
-            return Ended { lease, result: Err(Raised::Error(HandlerError::Crashed { message })) };
+            return Ended { lease, result: Err(Raised::Error(HandlerError::Crashed { message })), cx };
         }
     };
     let (done, ended) = oneshot::channel();
@@ -133,25 +140,17 @@ async fn run_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span
 }
 
 fn run_on_thread(mut lease: Lease, job: Job, kind: usize, cx: Context) -> Ended {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut handler = lease.take_handler(kind);
-        let Instance::Blocking(running) = &mut handler else { unreachable!("the kind says that it is blocking") };
-        let result = BlockingInstance::run(&mut **running, job, cx);
-        lease.put_back(kind, handler);
-        result
-    }));
-    let result = match outcome {
-        Ok(result) => result.map_err(Raised::Error),
-        Err(panic) => Err(Raised::Panic(message(&*panic))),
+    let mut handler = match contain(|| lease.take_handler(kind)) {
+        Ok(handler) => Contained::new(handler),
+        Err(message) => return Ended { lease, result: Err(Raised::Panic(message)), cx },
     };
-    Ended { lease, result }
-}
-
-fn message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a value that is no text");
-    text.chars().take(PANIC_MESSAGE).collect()
+    let Instance::Blocking(running) = handler.get_mut() else { unreachable!("the kind says that it is blocking") };
+    let result = match contain(|| BlockingInstance::run(&mut **running, job, cx.clone())) {
+        Ok(result) => {
+            lease.put_back(kind, handler.into_inner());
+            result.map_err(Raised::Error)
+        }
+        Err(message) => Err(Raised::Panic(message)),
+    };
+    Ended { lease, result, cx }
 }

@@ -6,7 +6,7 @@ use tracing::{debug, error};
 use super::{
     attempt::{Attempt, Ended, Raised},
     core::{Ending, QueueEnd},
-    drain::{LostJob, LostWhile},
+    drain::LostJob,
     shell::Shell,
 };
 use crate::{
@@ -18,8 +18,9 @@ use crate::{
 };
 
 /// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
-pub(super) fn conclude(ended: Ended, cx: &Context, rung: Option<Rung>) -> Result<Completed, JobError> {
-    let Ended { lease, result } = ended;
+pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, JobError> {
+    let Ended { lease, result, cx } = ended;
+    let cx = &cx;
     let shell = Arc::clone(lease.shell());
     let now = Instant::now();
     let (run, worker) = cx.start().map_or((Duration::ZERO, 0), |start| (now - start.at, start.worker));
@@ -32,6 +33,9 @@ pub(super) fn conclude(ended: Ended, cx: &Context, rung: Option<Rung>) -> Result
         Err(cause) => ending(cause),
     };
     let kind = shell.kind_index(cx.kind());
+    if outcome.is_err() {
+        note_lost(&shell, cx);
+    }
     lease.finish(ending, run);
     if let Some(kind) = kind {
         shell.meters.record_run(kind, run);
@@ -55,6 +59,7 @@ pub(super) fn conclude(ended: Ended, cx: &Context, rung: Option<Rung>) -> Result
 /// The outcome of a job whose handler did not stop when it was asked.
 pub(super) fn cut_off(attempt: Attempt, rung: Rung) -> JobError {
     let cause = stopped(&attempt.cx, &attempt.shell, attempt.run_time());
+    note_lost(&attempt.shell, &attempt.cx);
     let error = failure(&attempt, cause, Some(rung));
     attempt.shell.end(attempt.key, Ending::Cancelled, attempt.run_time());
     attempt.shell.meters.record_run(attempt.kind, attempt.run_time());
@@ -106,18 +111,20 @@ fn outcome(result: Result<Output, Raised>, cx: &Context, shell: &Shell, run: Dur
             Err(error) => Err(FailureCause::Handler(error)),
         },
         Err(Raised::Panic(message)) => {
-            cx.span().in_scope(|| {
-                error!(
-                    pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-                    panic = message, "a handler panicked; its worker makes a new one",
-                );
-            });
+            log_panic(cx, &message);
             Err(FailureCause::Panicked { message })
         }
         // Whatever a handler says after it was asked to stop, it stopped because it was asked.
         Err(Raised::Error(_)) if cx.is_cancelled() => Err(stopped(cx, shell, run)),
         Err(Raised::Error(HandlerError::Stopped)) => Err(FailureCause::Cancelled),
         Err(Raised::Error(error)) => Err(FailureCause::Handler(error)),
+    }
+}
+
+/// Names a job that a drain stops, before its end is told: whoever sees the end of the drain sees the name.
+pub(super) fn note_lost(shell: &Shell, cx: &Context) {
+    if cx.cancel_token().reason() == Some(StopReason::Drain) {
+        shell.lost.lock().push(LostJob::new(cx));
     }
 }
 
@@ -142,10 +149,18 @@ fn ending(cause: &FailureCause) -> Ending {
     }
 }
 
-fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Duration, rung: Option<Rung>) -> JobError {
-    if matches!(cause, FailureCause::DrainKilled { .. }) {
-        shell.lost.lock().push(LostJob::new(cx, LostWhile::Running));
-    }
+/// Logs a panic of a job's handler.
+pub(super) fn log_panic(cx: &Context, message: &str) {
+    cx.span().in_scope(|| {
+        error!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+            panic = message, "a handler panicked; its worker makes a new one",
+        );
+    });
+}
+
+/// A failure of a job that ran.
+pub(super) fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Duration, rung: Option<Rung>) -> JobError {
     debug!(
         pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
         run_ms = run.as_millis(), cause = %cause, "job did not complete",

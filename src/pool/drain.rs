@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use rustc_hash::FxHashSet;
 
 use super::{Pool, shell::Shell};
 use crate::{
@@ -41,7 +41,8 @@ pub struct DrainReport {
 }
 
 impl LostJob {
-    pub(super) fn new(cx: &Context, lost_while: LostWhile) -> Self {
+    pub(super) fn new(cx: &Context) -> Self {
+        let lost_while = if cx.start().is_some() { LostWhile::Running } else { LostWhile::Queued };
         Self {
             job: cx.job(),
             request_id: cx.request_id().clone(),
@@ -95,9 +96,8 @@ impl Pool {
         self.drain();
         if tokio::time::timeout(finish, self.wait()).await.is_err() {
             self.stop();
-            let end = Instant::now() + kill;
             // What does not stop in time is in the report.
-            let _ = tokio::time::timeout_at(end, self.wait()).await;
+            let _ = tokio::time::timeout(kill, self.wait()).await;
         }
         self.report()
     }
@@ -107,11 +107,14 @@ impl Pool {
     #[must_use]
     pub fn report(&self) -> DrainReport {
         let shell = self.shell();
+        // First those that run: one that ends meanwhile is noted before.
+        let running: Vec<Context> = match shell.phase.get() {
+            Phase::Stopping => shell.read(|core| core.running_jobs().cloned().collect()),
+            _ => Vec::new(),
+        };
         let mut lost = shell.lost.lock().clone();
-        if shell.phase.get() >= Phase::Stopping {
-            let running = shell.read(|core| core.running_jobs().cloned().collect::<Vec<_>>());
-            lost.extend(running.iter().map(|cx| LostJob::new(cx, LostWhile::Running)));
-        }
+        let noted: FxHashSet<JobId> = lost.iter().map(|lost| lost.job).collect();
+        lost.extend(running.iter().filter(|cx| !noted.contains(&cx.job())).map(LostJob::new));
         DrainReport { lost }
     }
 }

@@ -3,6 +3,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context as TaskContext, Poll},
+    time::Duration,
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
@@ -15,6 +16,7 @@ use super::{
     attempt::Attempt,
     conclude::conclude_queued,
     core::{Ending, QueueEnd},
+    drain::LostJob,
     lease::Lease,
     shell::Shell,
     stream::stream,
@@ -226,8 +228,9 @@ pub(super) struct Admitted {
     shell: Arc<Shell>,
     kind: usize,
     job: Job,
-    cx: Context,
     turn: Turn,
+    // After the turn: the last of a context ends its span, which must not happen under the lock of the pool.
+    cx: Context,
 }
 
 impl Admitted {
@@ -248,7 +251,7 @@ impl Admitted {
             tasks: shell.tasks.clone(),
         });
         let turn = shell.admit(&job, kind, &cx)?;
-        Ok(Self { shell: Arc::clone(shell), kind, job, cx, turn })
+        Ok(Self { shell: Arc::clone(shell), kind, job, turn, cx })
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -261,7 +264,7 @@ impl Admitted {
 
     /// Waits for a worker, and begins to run.
     pub(super) async fn begin(self) -> Result<Attached, JobError> {
-        let Self { shell, kind, job, cx, turn } = self;
+        let Self { shell, kind, job, turn, cx } = self;
         let lease = match turn {
             Turn::Now(lease) => lease,
             Turn::Later(permit) => {
@@ -269,10 +272,16 @@ impl Admitted {
                 turn.map_err(|end| conclude_queued(&shell, &cx, end))?
             }
         };
+        if cx.is_cancelled() {
+            // The worker came, but the drain was over before its message.
+            shell.lost.lock().push(LostJob::new(&cx));
+            lease.finish(Ending::Cancelled, Duration::ZERO);
+            return Err(conclude_queued(&shell, &cx, QueueEnd::Drained));
+        }
         let now = Instant::now();
         if now >= cx.deadline().reply_by() {
             // The worker came, but its message took the rest of the time.
-            lease.finish(Ending::Expired, std::time::Duration::ZERO);
+            lease.finish(Ending::Expired, Duration::ZERO);
             return Err(conclude_queued(&shell, &cx, QueueEnd::Expired));
         }
         begin_run(&shell, kind, &job, &cx, &lease, now);

@@ -4,6 +4,7 @@ use super::{
     blocking::Thread,
     core::{Ending, JobKey},
     shell::Shell,
+    unwind::Contained,
 };
 use crate::handler::Instance;
 
@@ -26,6 +27,14 @@ pub(super) struct Lease {
 impl WorkerState {
     pub(super) fn fresh(kinds: usize) -> Box<Self> {
         Box::new(Self { instances: std::iter::repeat_with(|| None).take(kinds).collect(), thread: None })
+    }
+}
+
+impl Drop for WorkerState {
+    fn drop(&mut self) {
+        for handler in self.instances.drain(..) {
+            drop(Contained::new(handler));
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
         Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict, Withdrawal,
         Withdrawn,
     },
-    drain::{LostJob, LostWhile},
+    drain::LostJob,
     home::home,
     lease::{Lease, WorkerState},
     meters::Meters,
@@ -200,7 +200,7 @@ impl Shell {
                 }
                 Effect::Ended { waiter, job, why } => {
                     if why == QueueEnd::Drained {
-                        self.lost.lock().push(LostJob::new(&job, LostWhile::Queued));
+                        self.lost.lock().push(LostJob::new(&job));
                     }
                     let why = match why {
                         QueueEnd::Shed { retry_after } => QueueEnd::Shed { retry_after: jittered(retry_after) },

@@ -1,11 +1,17 @@
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context as TaskContext, Poll, ready},
+    time::Duration,
+};
+
 use tokio::sync::{mpsc, oneshot};
 
-use super::{handle::Admitted, shell::Shell};
+use super::{conclude::fail, handle::Admitted, shell::Shell};
 use crate::{
-    handler::{CancelToken, Event, OutputSink, StopReason},
-    model::{Completed, Job, JobError, JobId},
+    handler::{CancelToken, Context, Event, OutputSink, StopReason},
+    model::{Completed, FailureCause, Job, JobError, JobId},
 };
-use std::sync::Arc;
 
 /// Chunks that a handler may be ahead of its reader.
 const AHEAD: usize = 8;
@@ -16,9 +22,19 @@ pub struct JobStream {
     job: JobId,
     worker: u32,
     events: mpsc::Receiver<Event>,
-    end: oneshot::Receiver<Result<Completed, JobError>>,
-    outcome: Option<Result<Completed, JobError>>,
+    end: End,
     cancel: CancelToken,
+}
+
+/// What is known of the outcome.
+#[derive(Debug)]
+enum End {
+    /// Nothing yet.
+    Open(oneshot::Receiver<Result<Completed, JobError>>),
+    /// The job completed; events may be left to read.
+    Known(Completed),
+    /// It was given.
+    Given,
 }
 
 /// What a [`JobStream`] gives.
@@ -55,31 +71,29 @@ impl JobStream {
     ///
     /// # Errors
     /// How the job failed.
-    pub fn poll_next(
-        &mut self,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<Option<StreamItem>, JobError>> {
-        use std::task::{Poll, ready};
-        if self.outcome.is_none() && !self.end.is_terminated() {
-            if let Poll::Ready(Ok(outcome)) = std::pin::Pin::new(&mut self.end).poll(cx) {
-                // Whatever was not read of a failed job is not worth the time that is left.
-                self.outcome = Some(Ok(outcome?));
-            }
+    pub fn poll_next(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<Option<StreamItem>, JobError>> {
+        if let End::Open(end) = &mut self.end
+            && let Poll::Ready(outcome) = Pin::new(end).poll(cx)
+        {
+            // Clones of the job's context would keep the channel open. What is in it stays readable.
+            self.events.close();
+            self.end = End::Given;
+            // Whatever was not read of a failed job is not worth the time that is left.
+            self.end = End::Known(outcome.expect("the job's task sends an outcome, even where it is dropped")?);
         }
-        if let Some(event) = ready!(self.poll_event(cx)) {
+        if matches!(self.end, End::Given) {
+            return Poll::Ready(Ok(None));
+        }
+        if let Some(event) = ready!(self.events.poll_recv(cx)) {
             return Poll::Ready(Ok(Some(StreamItem::Event(event))));
         }
-        Poll::Ready(Ok(self.outcome.take().transpose()?.map(StreamItem::Completed)))
-    }
-
-    fn poll_event(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Option<Event>> {
-        use std::task::Poll;
-        match self.events.poll_recv(cx) {
-            Poll::Ready(event) => Poll::Ready(event),
-            // Clones of the job's context keep the channel open after its end.
-            Poll::Pending if self.outcome.is_some() => Poll::Ready(None),
-            Poll::Pending if self.end.is_terminated() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
+        match std::mem::replace(&mut self.end, End::Given) {
+            End::Known(completed) => Poll::Ready(Ok(Some(StreamItem::Completed(completed)))),
+            // The last writer is gone, and the outcome, which wakes this task, is on its way.
+            open => {
+                self.end = open;
+                Poll::Pending
+            }
         }
     }
 }
@@ -98,16 +112,38 @@ pub(super) async fn stream(shell: &Arc<Shell>, kind: usize, job: Job) -> Result<
     let cx = admitted.context().clone();
     let attached = admitted.begin().await?;
     let (done, end) = oneshot::channel();
-    shell.tasks.spawn(async move {
-        // A reader that left does not look at the end.
-        let _ = done.send(attached.finish().await);
-    });
+    let reporter = Reporter { shell: Arc::clone(shell), cx: cx.clone(), done: Some(done) };
+    shell.tasks.spawn(async move { reporter.report(attached.finish().await) });
     Ok(JobStream {
         job: cx.job(),
         worker: cx.start().map_or(0, |start| start.worker),
         events,
-        end,
-        outcome: None,
+        end: End::Open(end),
         cancel: cx.cancel_token().clone(),
     })
+}
+
+/// Sends the outcome of a stream's job. Where its task goes away with its runtime, the job is cancelled.
+struct Reporter {
+    shell: Arc<Shell>,
+    cx: Context,
+    done: Option<oneshot::Sender<Result<Completed, JobError>>>,
+}
+
+impl Reporter {
+    fn report(mut self, outcome: Result<Completed, JobError>) {
+        if let Some(done) = self.done.take() {
+            // A reader that left does not look at the end.
+            let _ = done.send(outcome);
+        }
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            let run = self.cx.start().map_or(Duration::ZERO, |start| start.at.elapsed());
+            let _ = done.send(Err(fail(&self.shell, &self.cx, FailureCause::Cancelled, run, None)));
+        }
+    }
 }

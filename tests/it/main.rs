@@ -10,7 +10,21 @@
 )]
 
 mod bench;
+mod cancel;
+mod classes;
 mod command_line;
 mod config;
+mod deadlines;
+mod full_pool;
 mod help_examples;
+mod leaks;
+mod library_drain;
+mod ordering;
+mod panics;
+mod pool_outcomes;
+mod reentry;
+mod slots;
+mod stats;
+mod streaming;
+mod support;
 mod tracing;

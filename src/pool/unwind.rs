@@ -1,0 +1,56 @@
+use std::{
+    any::Any,
+    mem::ManuallyDrop,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use tracing::error;
+
+/// Most of a panic's message that is kept, in characters.
+const LONGEST_MESSAGE: usize = 512;
+
+/// Something of a handler's, whose drop may panic: the panic is logged and goes no further.
+pub(super) struct Contained<T>(Option<T>);
+
+impl<T> Contained<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("the value stays until it is taken for good")
+    }
+
+    pub(super) fn into_inner(mut self) -> T {
+        self.0.take().expect("the value stays until it is taken for good")
+    }
+}
+
+impl<T> Drop for Contained<T> {
+    fn drop(&mut self) {
+        let Some(value) = self.0.take() else { return };
+        if let Err(panic) = contain(|| drop(value)) {
+            error!(panic, "a handler panicked while it was dropped");
+        }
+    }
+}
+
+/// Runs code of a handler's. A panic in it comes back as its message.
+pub(super) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(message)
+}
+
+/// The message of a panic, shortened.
+pub(super) fn message(panic: Box<dyn Any + Send>) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is no text");
+    let text = text.chars().take(LONGEST_MESSAGE).collect();
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        // Dropping this one may panic as well, and so on without end: it is leaked.
+        let _ = ManuallyDrop::new(again);
+    }
+    text
+}

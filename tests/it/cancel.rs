@@ -1,0 +1,154 @@
+//! A caller that leaves cancels its job at once, queued or running; what is shielded goes on.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use waterwheel::{
+    Job, JobError, Output,
+    handler::{Kind, StopReason},
+    model::{FailureCause, HandlerError, Rung},
+};
+
+use crate::support::{Counter, Gate, assert_idle, echo, kind, meet, meeting, pass_time, pool, slow, until};
+
+const AT_ONCE: Duration = Duration::from_millis(50);
+
+/// Waits for its token, counts the stop, and follows it.
+fn polite(started: &Counter, stopped: &Counter) -> Kind {
+    let (started, stopped) = (started.clone(), stopped.clone());
+    kind("polite", move |_, cx| {
+        let (started, stopped) = (started.clone(), stopped.clone());
+        async move {
+            started.add();
+            assert_eq!(cx.cancel_token().cancelled().await, StopReason::Caller);
+            stopped.add();
+            Err(HandlerError::Stopped)
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_job_sees_its_token_at_once() {
+    let (started, stopped) = (Counter::new(), Counter::new());
+    let pool = pool(1).kind(polite(&started, &stopped)).kind(meeting(1)).build();
+    let mut ticket = pool.try_submit(Job::new("polite", "")).expect("accepted");
+    assert!(futures_util::poll!(&mut ticket).is_pending());
+    started.reached(1).await;
+    let left = Instant::now();
+    drop(ticket);
+    assert_eq!(pool.stats().counts.cancelled, 1);
+    stopped.reached(1).await;
+    meet(&pool, 1).await;
+    assert!(left.elapsed() < AT_ONCE);
+    assert_idle(&pool, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_job_leaves_its_room_at_once_and_never_runs() {
+    let (started, stopped) = (Counter::new(), Counter::new());
+    let pool = pool(1).queue_jobs(1).kind(polite(&started, &stopped)).kind(echo()).build();
+    let mut running = pool.try_submit(Job::new("polite", "")).expect("accepted");
+    assert!(futures_util::poll!(&mut running).is_pending());
+    for polled in [false, true] {
+        let mut queued = pool.try_submit(Job::new("polite", "payload")).expect("the room is free again");
+        if polled {
+            assert!(futures_util::poll!(&mut queued).is_pending());
+        }
+        assert_eq!((pool.stats().queued, pool.stats().held_bytes), (1, 7));
+        drop(queued);
+        assert_eq!((pool.stats().queued, pool.stats().held_bytes), (0, 0));
+    }
+    drop(running);
+    pool.submit(Job::new("echo", "")).await.expect("the pool goes on");
+    assert_eq!((started.get(), stopped.get()), (1, 1));
+    assert_eq!(pool.stats().counts.cancelled, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_ignores_its_token_is_cut_off_after_the_grace() {
+    let pool = pool(1).kind(slow()).kind(meeting(1)).build();
+    let mut ticket = pool.try_submit(Job::new("slow", "")).expect("accepted");
+    assert!(futures_util::poll!(&mut ticket).is_pending());
+    let left = Instant::now();
+    drop(ticket);
+    meet(&pool, 1).await;
+    assert_eq!(left.elapsed().as_millis() / 10, 100, "one second is the default");
+    assert_eq!(pool.stats().counts.cancelled, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shielded_work_outlives_the_caller_and_the_handler() {
+    let (gate, cleaned) = (Gate::new(), Counter::new());
+    let (held, done) = (gate.clone(), cleaned.clone());
+    let cleans = kind("cleans", move |_, cx| {
+        let (held, done) = (held.clone(), done.clone());
+        async move {
+            let clean_up = async move {
+                held.pass().await;
+                done.add();
+                "clean"
+            };
+            Ok(Output::new(cx.shield(clean_up).await?))
+        }
+    });
+    let pool = pool(1).kind(cleans).kind(meeting(1)).build();
+    let mut ticket = pool.try_submit(Job::new("cleans", "")).expect("accepted");
+    assert!(futures_util::poll!(&mut ticket).is_pending());
+    drop(ticket);
+    meet(&pool, 1).await;
+    assert_eq!((cleaned.get(), pool.stats().counts.cancelled), (0, 1), "the handler is cut off, its clean-up is not");
+    gate.let_pass(1);
+    cleaned.reached(1).await;
+    gate.open();
+    assert_eq!(pool.submit(Job::new("cleans", "")).await.expect("it completes").output.bytes, "clean");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shielded_work_that_panics_is_an_error_of_the_job() {
+    let cleans = kind("cleans", |_, cx| async move {
+        cx.shield(async { panic!("in the clean-up") }).await?;
+        Ok(Output::default())
+    });
+    let pool = pool(1).kind(cleans).build();
+    let error = pool.submit(Job::new("cleans", "")).await.expect_err("it panicked");
+    assert!(
+        matches!(error, JobError::Failed(failure) if matches!(failure.cause, FailureCause::Handler(HandlerError::Crashed { .. })))
+    );
+    assert_idle(&pool, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_dropped_cancels_its_job() {
+    let (started, stopped) = (Counter::new(), Counter::new());
+    let pool = pool(1).kind(polite(&started, &stopped)).kind(meeting(1)).build();
+    let stream = pool.stream(Job::new("polite", "")).await.expect("accepted");
+    started.reached(1).await;
+    let left = Instant::now();
+    drop(stream);
+    stopped.reached(1).await;
+    meet(&pool, 1).await;
+    assert!(left.elapsed() < AT_ONCE);
+    assert_eq!(pool.stats().counts.cancelled, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_asked_to_stop_by_its_own_handler_says_how_it_went() {
+    let cancels = kind("cancels", |job, cx| async move {
+        cx.cancel_token().cancel(StopReason::Caller);
+        match &job.payload[..] {
+            b"yield" => tokio::task::yield_now().await,
+            b"ignore" => std::future::pending().await,
+            _ => {}
+        }
+        Err(HandlerError::invalid("whatever it says"))
+    });
+    let pool = pool(1).kind(cancels).build();
+    for (payload, rung) in [("", Some(Rung::Yielded)), ("yield", Some(Rung::Yielded)), ("ignore", Some(Rung::Forced))] {
+        let error = pool.submit(Job::new("cancels", payload)).await.expect_err("it stops");
+        let JobError::Failed(failure) = error else { panic!("{error}") };
+        assert_eq!((failure.cause, failure.rung), (FailureCause::Cancelled, rung), "{payload}");
+    }
+    pass_time(Duration::from_secs(1)).await;
+    until(|| pool.stats().counts.cancelled == 3).await;
+    assert_idle(&pool, 1);
+}

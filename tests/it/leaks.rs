@@ -1,0 +1,99 @@
+//! A pool leaves nothing behind: no thread, no handler, no cycle that keeps it alive.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::poll;
+use tokio::task::JoinSet;
+use waterwheel::{Job, Output, Pool};
+
+use crate::support::{BlockingGate, Counter, blocking_kind, echo, kind, pass_time, pool, slow, until};
+
+/// Names of this process's threads that begin with `prefix`.
+fn threads(prefix: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with(prefix)).count()
+}
+
+async fn busy_threads(name: &str) -> Pool {
+    let pool = Pool::builder(name).workers(3.try_into().expect("three"));
+    let gate = BlockingGate::default();
+    let held = gate.clone();
+    let started = Counter::new();
+    let begun = started.clone();
+    let holds = blocking_kind("holds", move |_, _| {
+        begun.add();
+        held.pass();
+        Ok(Output::default())
+    });
+    let pool = pool.kind(holds).kind(echo()).build();
+    pool.submit(Job::new("echo", "")).await.expect("it completes");
+    assert_eq!(threads(name), 0, "only blocking kinds have threads");
+    let mut callers = JoinSet::new();
+    for _ in 0..6 {
+        callers.spawn(pool.try_submit(Job::new("holds", "")).expect("room"));
+    }
+    started.reached(3).await;
+    assert_eq!(threads(name), 3, "one for each worker");
+    gate.let_pass(6);
+    while let Some(caller) = callers.join_next().await {
+        caller.expect("no panic").expect("it completes");
+    }
+    assert_eq!(threads(name), 3, "threads are kept from job to job");
+    pool
+}
+
+#[tokio::test]
+async fn threads_end_with_the_drain() {
+    let pool = busy_threads("drainpool").await;
+    pool.drain();
+    pool.wait().await;
+    until(|| threads("drainpool") == 0).await;
+    assert!(pool.is_drained());
+}
+
+#[tokio::test]
+async fn threads_end_with_the_last_handle_of_the_pool() {
+    let pool = busy_threads("droppool").await;
+    let other = pool.clone();
+    drop(pool);
+    other.submit(Job::new("echo", "")).await.expect("it lives");
+    assert_eq!(threads("droppool"), 3);
+    drop(other);
+    until(|| threads("droppool") == 0).await;
+}
+
+#[test]
+fn a_pool_that_is_never_used_needs_no_runtime() {
+    drop(pool(2).kind(echo()).build());
+    let pool = pool(2).kind(echo()).build();
+    pool.drain();
+    assert!(pool.is_drained());
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_of_a_pool_goes_with_its_last_handle() {
+    let alive = Arc::new(());
+    let (made, ran) = (Arc::clone(&alive), Arc::clone(&alive));
+    let holds = kind("holds", move |job, cx| {
+        let ran = Arc::clone(&ran);
+        async move {
+            cx.write("chunk").await?;
+            tokio::task::yield_now().await;
+            drop(ran);
+            Ok(Output::new(job.payload))
+        }
+    });
+    let pool = pool(2).kind(holds).kind(slow()).build();
+    drop(made);
+    pool.submit(Job::new("holds", "")).await.expect("it completes");
+    let mut stream = pool.stream(Job::new("holds", "")).await.expect("accepted");
+    while stream.next().await.expect("it completes").is_some() {}
+    let mut left = pool.try_submit(Job::new("slow", "")).expect("room");
+    assert!(poll!(&mut left).is_pending());
+    drop((left, stream));
+    pass_time(Duration::from_secs(2)).await;
+    assert!(Arc::strong_count(&alive) > 1, "the factory holds it");
+    drop(pool);
+    assert_eq!(Arc::strong_count(&alive), 1);
+}

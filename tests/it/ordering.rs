@@ -1,0 +1,129 @@
+//! Jobs of one ordering key run one at a time, in the order of their acceptance.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::task::JoinSet;
+use waterwheel::{Criticality, Job, Output, handler::Kind, pool::Settings};
+
+use crate::support::{Counter, Gate, assert_idle, kind, pass_time, pool};
+
+#[derive(Clone, Default)]
+struct Log {
+    running: Arc<Mutex<HashMap<String, usize>>>,
+    order: Arc<Mutex<HashMap<String, Vec<usize>>>>,
+    peak: Arc<AtomicUsize>,
+}
+
+/// Removes a key from the running ones, however its job ends.
+struct Run(Log, String);
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.0.running.lock().remove(&self.1);
+    }
+}
+
+impl Log {
+    fn begin(&self, job: &Job) -> Run {
+        let mut running = self.running.lock();
+        assert_eq!(running.insert(job.ordering_key.clone(), 1), None, "one at a time");
+        self.peak.fetch_max(running.len(), Ordering::Relaxed);
+        let number = std::str::from_utf8(&job.payload).expect("digits").parse().expect("a number");
+        self.order.lock().entry(job.ordering_key.clone()).or_default().push(number);
+        Run(self.clone(), job.ordering_key.clone())
+    }
+
+    /// A kind that notes its runs, and takes from 0 to 4 ms or panics.
+    fn kind(&self) -> Kind {
+        let log = self.clone();
+        kind("noted", move |job, _| {
+            let log = log.clone();
+            async move {
+                let _run = log.begin(&job);
+                let number = log.order.lock()[&job.ordering_key].len();
+                pass_time(Duration::from_millis(number as u64 % 5)).await;
+                assert!(!number.is_multiple_of(13), "a panic now and then");
+                Ok(Output::default())
+            }
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_in_order_and_one_at_a_time() {
+    for seed in 0..5 {
+        let log = Log::default();
+        let settings = Settings { workers: 6.try_into().expect("six"), queue_jobs: 2_000, ..Settings::default() };
+        let pool = pool(6).settings(settings).kind(log.kind()).build();
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut jobs = JoinSet::new();
+        for number in 0..1_000 {
+            let key = format!("key {}", random.random_range(0..9));
+            let class = [Criticality::Critical, Criticality::Sheddable][random.random_range(0..2)];
+            let job = Job::new("noted", number.to_string()).ordering_key(key).criticality(class);
+            let ticket = pool.try_submit(job).expect("room");
+            if random.random_bool(0.9) {
+                jobs.spawn(ticket);
+            }
+            if random.random_bool(0.1) {
+                tokio::task::yield_now().await;
+            }
+        }
+        while jobs.join_next().await.is_some() {}
+        for (key, order) in &*log.order.lock() {
+            assert!(order.is_sorted(), "{key}: {order:?}");
+        }
+        assert!(log.peak.load(Ordering::Relaxed) > 3, "different keys run at the same time");
+        assert_idle(&pool, 6);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_held_until_its_handler_is_gone() {
+    let (gone, started, gate) = (Counter::new(), Counter::new(), Gate::new());
+    struct Gone(Counter);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.add();
+        }
+    }
+    let (left, begun, held) = (gone.clone(), started.clone(), gate.clone());
+    let lingers = kind("lingers", move |_, _| {
+        let (left, begun, held) = (Gone(left.clone()), begun.clone(), held.clone());
+        async move {
+            let _left = left;
+            begun.add();
+            held.pass().await;
+            Ok(Output::default())
+        }
+    });
+    let pool = pool(3).kind(lingers).build();
+    let keyed = || Job::new("lingers", "").ordering_key("key");
+    let mut first = pool.try_submit(keyed()).expect("room");
+    assert!(futures_util::poll!(&mut first).is_pending());
+    let second = pool.try_submit(keyed()).expect("room");
+    drop(first);
+    let third = pool.try_submit(Job::new("lingers", "")).expect("room");
+    let mut jobs = JoinSet::new();
+    jobs.spawn(second);
+    jobs.spawn(third);
+    started.reached(2).await;
+    assert_eq!((pool.stats().queued, gone.get()), (1, 0), "the one that was left has its grace");
+    pass_time(Duration::from_secs(1)).await;
+    started.reached(3).await;
+    assert_eq!(gone.get(), 1);
+    gate.open();
+    while let Some(job) = jobs.join_next().await {
+        job.expect("no panic").expect("it completes");
+    }
+    assert_idle(&pool, 3);
+}
