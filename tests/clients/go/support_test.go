@@ -129,11 +129,12 @@ func (s *server) end() (receipt, int) {
 	return r, s.process.ProcessState.ExitCode()
 }
 
+var plaintext = grpc.WithTransportCredentials(insecure.NewCredentials())
+
 // connect opens a connection of its own.
 func connect(t *testing.T, target string, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	options = append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, options...)
-	connection, err := grpc.NewClient(target, options...)
+	connection, err := grpc.NewClient(target, append(options, plaintext)...)
 	if err != nil {
 		t.Fatal(err)
 	}
