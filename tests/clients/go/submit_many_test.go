@@ -1,0 +1,168 @@
+package clients
+
+import (
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	pb "waterwheel.dev/go/waterwheel/v1"
+)
+
+// tiny is a server with room for two jobs at a time.
+const tiny = `
+[server]
+max_payload = "1MiB"
+[pool.tiny]
+workers = 1
+queue = { jobs = 1 }
+when_full = "reject"
+[kind.echo]
+pool = "tiny"
+builtin = "echo"
+[kind.sleep]
+pool = "tiny"
+builtin = "sleep"
+`
+
+// submitMany sends all requests while it reads, and returns the ends by tag.
+func submitMany(t *testing.T, client pb.WorkerPoolServiceClient, requests []*pb.SubmitManyRequest) map[string]*pb.SubmitManyResponse {
+	t.Helper()
+	call, err := client.SubmitMany(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for _, request := range requests {
+			if call.Send(request) != nil {
+				return // Recv tells why.
+			}
+		}
+		call.CloseSend()
+	}()
+	ends := map[string]*pb.SubmitManyResponse{}
+	for {
+		response, err := call.Recv()
+		if err == io.EOF {
+			return ends
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ends[response.Tag] != nil {
+			t.Fatalf("tag %q was answered twice", response.Tag)
+		}
+		ends[response.Tag] = response
+	}
+}
+
+// failure turns the end of a job within a call into the error that a call of its own would have returned.
+func failure(response *pb.SubmitManyResponse) error {
+	f := response.GetFailure()
+	return status.ErrorProto(&rpcstatus.Status{Code: f.GetCode(), Message: f.GetMessage(), Details: f.GetDetails()})
+}
+
+func TestSubmitManyAnswersEachOf500JobsOnceAndRefusesNone(t *testing.T) {
+	client := start(t, tiny).client()
+	var requests []*pb.SubmitManyRequest
+	for i := range 500 {
+		tag := fmt.Sprintf("job-%d", i)
+		requests = append(requests, &pb.SubmitManyRequest{Tag: tag, Job: &pb.Job{Kind: "echo", Payload: []byte("of " + tag)}})
+	}
+	// A few that take their time, so that the pool is full.
+	for i := 0; i < 500; i += 100 {
+		requests[i].Job = &pb.Job{Kind: "sleep", Payload: []byte("50")}
+	}
+	ends := submitMany(t, client, requests)
+	if len(ends) != len(requests) {
+		t.Errorf("%d of %d jobs were answered", len(ends), len(requests))
+	}
+	for i, request := range requests {
+		expected := "of " + request.Tag
+		if i%100 == 0 {
+			expected = "slept 50 ms"
+		}
+		if end := ends[request.Tag]; string(end.GetResult().GetOutput()) != expected {
+			t.Errorf("%s: %v", request.Tag, end)
+		}
+	}
+	if stats := pool(t, client, "tiny"); stats.Jobs.Completed != 500 || len(stats.Jobs.Rejected) != 0 {
+		t.Errorf("%v", stats.Jobs)
+	}
+}
+
+func TestSubmitManyRefusesOnlyJobsThatAskForIt(t *testing.T) {
+	client := start(t, tiny).client()
+	requests := []*pb.SubmitManyRequest{
+		{Tag: "runs", Job: &pb.Job{Kind: "sleep", Payload: []byte("500")}},
+		{Tag: "queued", Job: &pb.Job{Kind: "echo"}},
+		{Tag: "refused", Job: &pb.Job{Kind: "echo", WhenFull: pb.WhenFull_WHEN_FULL_REJECT}},
+		{Tag: "faulty", Job: &pb.Job{Kind: "nosuch"}},
+		{Tag: "waits", Job: &pb.Job{Kind: "echo"}},
+	}
+	ends := submitMany(t, client, requests)
+	for _, tag := range []string{"runs", "queued", "waits"} {
+		if ends[tag].GetResult() == nil {
+			t.Errorf("%s: %v", tag, ends[tag])
+		}
+	}
+	refused := failure(ends["refused"])
+	check(t, refused, codes.ResourceExhausted, "QUEUE_FULL")
+	if retry, ok := detail[*errdetails.RetryInfo](refused); !ok || retry.RetryDelay.AsDuration() <= 0 {
+		t.Errorf("when to come back: %v", retry)
+	}
+	check(t, failure(ends["faulty"]), codes.InvalidArgument, "UNKNOWN_KIND")
+}
+
+func TestSubmitManyReturnsResultsAsJobsEnd(t *testing.T) {
+	client := start(t, everyday).client()
+	call, err := client.SubmitMany(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call.Send(&pb.SubmitManyRequest{Tag: "slow", Job: &pb.Job{Kind: "sleep", Payload: []byte("700")}})
+	call.Send(&pb.SubmitManyRequest{Tag: "quick", Job: &pb.Job{Kind: "echo"}})
+	// The call is still open for more.
+	for _, expected := range []string{"quick", "slow"} {
+		if response, err := call.Recv(); err != nil || response.Tag != expected {
+			t.Fatalf("expected %s, got %v (%v)", expected, response, err)
+		}
+	}
+	call.CloseSend()
+	if _, err := call.Recv(); err != io.EOF {
+		t.Errorf("the call ended with %v", err)
+	}
+}
+
+func TestSubmitManyNamesAMessageThatIsTooLarge(t *testing.T) {
+	client := start(t, tiny).client()
+	call, err := client.SubmitMany(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call.Send(&pb.SubmitManyRequest{Tag: "big", Job: &pb.Job{Kind: "echo", Payload: make([]byte, 2<<20)}})
+	_, err = call.Recv()
+	check(t, err, codes.ResourceExhausted, "PAYLOAD_TOO_LARGE")
+}
+
+func TestSubmitManyEndsByTheDeadlineOfItsCall(t *testing.T) {
+	client := start(t, impatient).client()
+	call, err := client.SubmitMany(deadline(t, time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call.Send(&pb.SubmitManyRequest{Tag: "long", Job: &pb.Job{Kind: "sleep", Payload: []byte("60000")}})
+	response, err := call.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, failure(response), codes.DeadlineExceeded, "RUN_TIMEOUT")
+	_, err = call.Recv()
+	if status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("the call ended with %v", err)
+	}
+}
