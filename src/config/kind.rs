@@ -11,8 +11,6 @@ use super::section::{Found, Section};
 pub(super) struct Context<'a> {
     /// Pools that are declared.
     pub(super) pools: &'a [Pool],
-    /// `server.max_output`, in bytes.
-    pub(super) max_output: usize,
     /// Environment of the server, for `pass_env`.
     pub(super) env: &'a [(String, String)],
 }
@@ -35,10 +33,8 @@ pub(super) fn read(name: &str, section: &mut Section<'_>, context: &Context<'_>)
         check_pool(name, section, &pool, context.pools);
     }
     let pool = pool.value().unwrap_or_default();
-    let output = Size::of(context.max_output);
-    let from = "server.max_output".to_owned();
     let run_timeout = section.optional("run_timeout", within(RUN));
-    let max_output = section.inherited("max_output", output, from, within(OUTPUT));
+    let max_output = section.optional("max_output", within(OUTPUT));
     let idempotent = section.value("idempotent", false, any);
     let bounds = context.pools.iter().find(|declared| declared.name == pool);
     let handler = handler(name, section, choice, bounds, context);
@@ -47,7 +43,7 @@ pub(super) fn read(name: &str, section: &mut Section<'_>, context: &Context<'_>)
         pool,
         handler: handler?,
         run_timeout,
-        max_output: max_output.bytes(),
+        max_output: max_output.map(Size::bytes),
         idempotent,
     })
 }

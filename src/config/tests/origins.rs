@@ -70,7 +70,7 @@ tenant_share = 0.25   # default
 pool = "cpu"                          # ww.toml:7
 exec = ["/bin/sh", "-c", 'cat "$0"']  # ww.toml:8
 # run_timeout is not set
-max_output = "1MiB"                   # default, from server.max_output
+# max_output is not set
 idempotent = false                    # default
 env.A = "1"                           # ww.toml:10
 env.B = "2"                           # env WATERWHEEL_KIND__THUMBNAIL__ENV__B
@@ -110,7 +110,7 @@ fn json_has_key_value_and_origin() {
     for (key, value, origin) in [
         ("server.threads", json!(3), json!({ "source": "default" })),
         ("telemetry.otlp", json!(null), json!({ "source": "default" })),
-        ("kind.thumbnail.max_output", json!("1MiB"), json!({ "source": "default", "from": "server.max_output" })),
+        ("kind.thumbnail.max_output", json!(null), json!({ "source": "default" })),
         ("pool.cpu.queue.jobs", json!(64), json!({ "source": "file", "file": "ww.toml", "line": 5 })),
         ("kind.thumbnail.pass_env", json!(["HOME"]), json!({ "source": "file", "file": "ww.toml", "line": 11 })),
         ("server.max_output", json!("1MiB"), json!({ "source": "env", "name": "WATERWHEEL_SERVER__MAX_OUTPUT" })),

@@ -62,7 +62,7 @@ fn the_file_of_the_readme_loads() {
     assert_eq!(exec.args, ["-c", "cat"]);
     assert_eq!(exec.kill_grace, Duration::from_secs(1));
     assert_eq!(sha256.handler, Handler::Builtin(Builtin::Sha256));
-    assert_eq!(sha256.max_output, config.server.max_output);
+    assert_eq!(sha256.max_output, None);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn the_examples_of_the_starter_load() {
     let config = ok(&examples, &[("HOME", "/root")], &[]).config;
     assert_eq!(config.telemetry.otlp.as_deref(), Some("http://127.0.0.1:4317"));
     let kind = config.kinds.last().expect("the starter has kinds");
-    assert_eq!((kind.name.as_str(), kind.max_output), ("thumbnail", 16 << 20));
+    assert_eq!((kind.name.as_str(), kind.max_output), ("thumbnail", Some(16 << 20)));
 }
 
 #[test]
