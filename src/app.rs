@@ -124,7 +124,8 @@ impl App {
             config.server.submit_many_window,
             tasks.clone(),
         );
-        let limits = Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config, &own) };
+        let limits =
+            Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config, &own) };
         let public_service = public_services(worker_pool, health.clone(), limits)?;
         let ops_service = ops_services(Admin::new(control.as_drain_control()), health)?;
 

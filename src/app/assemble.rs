@@ -125,12 +125,8 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
 
 fn kind(kind: &config::Kind) -> Result<Kind, AssembleError> {
     let config::Kind { name, pool: _, handler, run_timeout, max_output, idempotent } = kind;
-    let mut options = KindOptions {
-        run_timeout: *run_timeout,
-        max_output: *max_output,
-        idempotent: *idempotent,
-        cancel_grace: None,
-    };
+    let mut options =
+        KindOptions { run_timeout: *run_timeout, max_output: *max_output, idempotent: *idempotent, cancel_grace: None };
     match handler {
         config::Handler::Builtin(builtin) => Ok(self::builtin(*builtin).kind(name, options)),
         config::Handler::Exec(exec) => {
