@@ -12,3 +12,7 @@
 mod command_line;
 mod config;
 mod help_examples;
+mod process;
+mod refusal;
+mod service;
+mod status_table;
