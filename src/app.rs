@@ -1,7 +1,7 @@
 //! The composition root: the only file, with those below it, that names every layer.
 //!
-//! [`App::start`] builds pools from the configuration and serves them; [`App::run`] returns when the drain, which a
-//! [`Control`] starts, has ended.
+//! [`App::start`] builds pools from the configuration and serves them; [`App::start_with`] adds handlers of the
+//! caller's own. [`App::run`] returns when the drain, which a [`Control`] starts, has ended.
 
 mod assemble;
 mod control;
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-pub use assemble::AssembleError;
+pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
 pub use receipt::Receipt;
 
@@ -68,11 +68,51 @@ impl App {
     /// # Errors
     /// [`StartError`], with nothing left running.
     pub fn start(config: &Config, sample_ratio: Option<f64>) -> Result<Self, StartError> {
+        Self::start_with(config, Vec::new(), sample_ratio)
+    }
+
+    /// [`start`](Self::start) with Rust handlers of the caller's own, beside the configured kinds. This is the way to
+    /// put gRPC, with all that the program does, in front of a handler.
+    ///
+    /// ```
+    /// use waterwheel::{Job, Output, app::{App, OwnKind}, config::{SourceFile, Sources, load_pools}};
+    /// use waterwheel::{handler::{Context, Handler, Kind}, model::HandlerError};
+    ///
+    /// struct Upper;
+    ///
+    /// impl Handler for Upper {
+    ///     async fn handle(&mut self, job: Job, _cx: Context) -> Result<Output, HandlerError> {
+    ///         Ok(Output::new(job.payload.to_ascii_uppercase()))
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let text = r#"
+    ///     server = { listen = "127.0.0.1:0", ops_listen = "127.0.0.1:0" }
+    ///     drain = { notice = "0s" }
+    ///     pool.text.workers = 4
+    /// "#;
+    /// let file = SourceFile { name: "inline".into(), text: text.into() };
+    /// let sources = Sources { file: Some(file), ..Sources::default() };
+    /// let config = load_pools(&sources)?.config;
+    ///
+    /// let app = App::start_with(&config, vec![OwnKind::new("text", Kind::new("upper", || Upper))], None)?;
+    /// println!("grpc {}", app.address());
+    /// app.control().drain();
+    /// assert!(app.run().await.is_clean());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`StartError`], with nothing left running.
+    pub fn start_with(config: &Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
         let public_listener = listen(config.server.listen, "server.listen")?;
         let ops_listener = listen(config.server.ops_listen, "server.ops_listen")?;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
-        let pools = Pools::new(assemble::pools(config)?);
+        let pools = Pools::new(assemble::pools(config, &own)?);
         let control = Control::new(pools.clone(), phase.clone(), assemble::drain_plan(&config.drain));
 
         let health = Health::new(pools.clone(), phase.clone());
@@ -84,7 +124,8 @@ impl App {
             config.server.submit_many_window,
             tasks.clone(),
         );
-        let limits = Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config) };
+        let limits =
+            Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config, &own) };
         let public_service = public_services(worker_pool, health.clone(), limits)?;
         let ops_service = ops_services(Admin::new(control.as_drain_control()), health)?;
 

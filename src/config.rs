@@ -71,6 +71,19 @@ pub struct Loaded {
 /// # Errors
 /// All faults at once. Bad TOML syntax hides what else may be wrong, as nothing can be said about the rest of the file.
 pub fn load(sources: &Sources) -> Result<Loaded, Faults> {
+    read(sources, clash::NoKinds::Fault)
+}
+
+/// [`load`] for a program with handlers of its own, which it serves by
+/// [`App::start_with`](crate::app::App::start_with): the configuration need not have a kind.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_pools(sources: &Sources) -> Result<Loaded, Faults> {
+    read(sources, clash::NoKinds::Fine)
+}
+
+fn read(sources: &Sources, no_kinds: clash::NoKinds) -> Result<Loaded, Faults> {
     let Sources { file, env, flags, cpus } = sources;
     let mut texts = Texts::default();
     let mut tree = Table::default();
@@ -84,7 +97,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, Faults> {
     let mut faults = overlay::environment(&mut tree, &mut texts, env);
     faults.extend(overlay::flags(&mut tree, &mut texts, flags));
     let mut reader = Reader::new(texts, faults, *cpus);
-    let config = reader.root(tree, |root| schema::config(root, env));
+    let config = reader.root(tree, |root| schema::config(root, env, no_kinds));
     let settings = reader.finish()?;
     Ok(Loaded { config, settings })
 }

@@ -12,7 +12,7 @@ use crate::{
 /// have done so.
 const EXEC_SLACK: Duration = Duration::from_millis(500);
 
-/// Why the pools could not be built. Configurations that were checked do not get here.
+/// Why the pools could not be built. Without handlers of the caller's own, a checked configuration does not get here.
 #[derive(Debug, thiserror::Error)]
 pub enum AssembleError {
     /// A program cannot be run as configured.
@@ -23,10 +23,56 @@ pub enum AssembleError {
         /// What is wrong.
         error: InvalidExecCommand,
     },
+    /// A handler of the caller's own is to run in a pool that does not exist.
+    #[error("kind {kind:?} runs in pool {pool:?}, which is not configured; add [pool.{pool}]")]
+    UnknownPool {
+        /// Name of the kind.
+        kind: String,
+        /// The pool that was named.
+        pool: String,
+    },
+    /// Two handlers have one name.
+    #[error("there are two kinds {kind:?}; rename one of them")]
+    KindTwice {
+        /// Name of the kinds.
+        kind: String,
+    },
 }
 
-pub(super) fn pools(config: &Config) -> Result<Vec<Pool>, AssembleError> {
-    config.pools.iter().map(|pool| build(config, pool)).collect()
+/// A handler of the caller's own, and the pool that runs it.
+#[derive(Debug, Clone)]
+pub struct OwnKind {
+    /// Name of the pool, as configured.
+    pub pool: String,
+    /// Name, options and factory of the handler.
+    pub kind: Kind,
+}
+
+impl OwnKind {
+    /// Runs `kind` in the pool of that name.
+    #[must_use]
+    pub fn new(pool: impl Into<String>, kind: Kind) -> Self {
+        Self { pool: pool.into(), kind }
+    }
+}
+
+pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, AssembleError> {
+    check(config, own)?;
+    config.pools.iter().map(|pool| build(config, pool, own)).collect()
+}
+
+fn check(config: &Config, own: &[OwnKind]) -> Result<(), AssembleError> {
+    for (index, OwnKind { pool, kind }) in own.iter().enumerate() {
+        let name = kind.name();
+        if !config.pools.iter().any(|declared| declared.name == *pool) {
+            return Err(AssembleError::UnknownPool { kind: name.to_string(), pool: pool.clone() });
+        }
+        let configured = config.kinds.iter().any(|kind| kind.name == **name);
+        if configured || own[..index].iter().any(|other| other.kind.name() == name) {
+            return Err(AssembleError::KindTwice { kind: name.to_string() });
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn deadline_policy(deadline: &config::Deadline) -> DeadlinePolicy {
@@ -40,12 +86,13 @@ pub(super) fn drain_plan(drain: &config::Drain) -> DrainPlan {
 }
 
 /// The most output that a result of any kind may hold.
-pub(super) fn largest_output(config: &Config) -> usize {
-    let kinds = config.kinds.iter().filter_map(|kind| kind.max_output);
+pub(super) fn largest_output(config: &Config, own: &[OwnKind]) -> usize {
+    let own = own.iter().map(|own| own.kind.get_options().max_output);
+    let kinds = config.kinds.iter().map(|kind| kind.max_output).chain(own).flatten();
     kinds.chain([config.server.max_output]).max().unwrap_or(config.server.max_output)
 }
 
-fn build(config: &Config, pool: &config::Pool) -> Result<Pool, AssembleError> {
+fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, AssembleError> {
     let config::Pool { name, workers, queue, when_full, cancel_grace, max_stuck, tenant_share } = pool;
     let config::Queue { jobs, bytes, waiting } = queue;
     let settings = Settings {
@@ -69,6 +116,9 @@ fn build(config: &Config, pool: &config::Pool) -> Result<Pool, AssembleError> {
     let mut builder = Pool::builder(name.as_str()).settings(settings);
     for served in config.kinds.iter().filter(|kind| kind.pool == *name) {
         builder = builder.kind(kind(served)?);
+    }
+    for served in own.iter().filter(|served| served.pool == *name) {
+        builder = builder.kind(served.kind.clone());
     }
     Ok(builder.build())
 }

@@ -7,10 +7,18 @@ use super::model::{Config, Deadline, Kind, Pool, Queue, Server, WhenFull};
 use super::problem::Problem;
 use super::reader::Reader;
 
+/// What a configuration without a kind is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoKinds {
+    Fault,
+    /// The program has handlers of its own.
+    Fine,
+}
+
 /// Reports every clash. A key whose own value was reported takes part in none.
-pub(super) fn report(config: &Config, reader: &mut Reader) {
+pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
     let Config { server, deadline, drain: _, telemetry: _, pools, kinds } = config;
-    if !reader.mentions("kind") {
+    if no_kinds == NoKinds::Fault && !reader.mentions("kind") {
         reader.report(Problem::NoKinds, &["kind"]);
     }
     if same_port(server.listen, server.ops_listen) {

@@ -34,11 +34,18 @@ pub(super) fn read(name: &str, section: &mut Section<'_>, context: &Context<'_>)
     }
     let pool = pool.value().unwrap_or_default();
     let run_timeout = section.optional("run_timeout", within(RUN));
-    let max_output = section.optional("max_output", within(OUTPUT)).map(|size: Size| size.bytes());
+    let max_output = section.optional("max_output", within(OUTPUT));
     let idempotent = section.value("idempotent", false, any);
     let bounds = context.pools.iter().find(|declared| declared.name == pool);
     let handler = handler(name, section, choice, bounds, context);
-    Some(Kind { name: name.to_owned(), pool, handler: handler?, run_timeout, max_output, idempotent })
+    Some(Kind {
+        name: name.to_owned(),
+        pool,
+        handler: handler?,
+        run_timeout,
+        max_output: max_output.map(Size::bytes),
+        idempotent,
+    })
 }
 
 impl Choice {

@@ -18,7 +18,8 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// Pools, in the order of the file. Names are unique.
     pub pools: Vec<Pool>,
-    /// Kinds, in the order of the file. Never empty; names are unique; each names a pool in `pools`.
+    /// Kinds, in the order of the file. Names are unique; each names a pool in `pools`. Empty only where the program has
+    /// handlers of its own.
     pub kinds: Vec<Kind>,
 }
 
@@ -141,8 +142,8 @@ pub struct Kind {
     pub handler: Handler,
     /// Longest run of one job. Default none: the deadline alone bounds it.
     pub run_timeout: Option<Duration>,
-    /// Most output of one job, in bytes. Default none: [`Server::max_output`] bounds a unary result, and a stream, of
-    /// which nothing is held, has no bound.
+    /// Most output of one job, in bytes. Default none: [`Server::max_output`] bounds a unary result, and nothing a
+    /// stream, of which the server holds no more than a few chunks.
     pub max_output: Option<usize>,
     /// Whether a job may run twice without harm. Default false.
     pub idempotent: bool,

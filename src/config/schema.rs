@@ -26,7 +26,7 @@ const MESSAGE: RangeInclusive<Size> = Size(1)..=Size::gib(1);
 const ENTRIES: i64 = 1 << 24;
 
 /// Reads everything. The environment serves `pass_env`.
-pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)]) -> Config {
+pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)], no_kinds: clash::NoKinds) -> Config {
     let server = root.section("server", server);
     let deadline = root.section("deadline", deadline);
     let drain = root.section("drain", drain);
@@ -35,7 +35,7 @@ pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)]) -> Config
     let context = kind::Context { pools: &pools, env };
     let kinds = root.each("kind", |name, section| kind::read(name, section, &context));
     let config = Config { server, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
-    clash::report(&config, root.reader());
+    clash::report(&config, no_kinds, root.reader());
     config
 }
 

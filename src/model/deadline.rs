@@ -51,6 +51,12 @@ impl Deadline {
         Self { arrival, end, reply_by: end - margin.min((end - arrival) / 10) }
     }
 
+    /// The same end for a job that arrives later.
+    #[must_use]
+    pub fn shared_by(self, arrival: Instant) -> Self {
+        Self { arrival, ..self }
+    }
+
     /// When the job arrived.
     #[must_use]
     pub fn arrival(&self) -> Instant {

@@ -73,7 +73,7 @@ impl CallContext {
     pub(super) fn later_deadline(&self, policy: &DeadlinePolicy) -> Deadline {
         let now = Instant::now();
         match self.asked {
-            Some(asked) => policy.fix(now, Some((self.at + asked).saturating_duration_since(now))),
+            Some(_) => self.deadline(policy).shared_by(now),
             None => policy.fix(now, None),
         }
     }

@@ -81,7 +81,7 @@ impl Future for EdgeFuture {
             },
             Err(_) => {
                 tracing::error!(request_id = ?self.request_id, "a call panicked");
-                Status::internal("the server panicked in this call").into_http()
+                status::panicked().into_http()
             }
         };
         if let Some(id) = self.request_id.take() {

@@ -12,9 +12,13 @@ use crate::model::{
 /// Domain of every `google.rpc.ErrorInfo` of this service.
 pub(super) const DOMAIN: &str = "waterwheel.dev";
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
-/// Longest message of a status: message and details stay under 4 KiB together, for grpc's C core answers longer
-/// headers with RESOURCE_EXHAUSTED, which invites retries.
-const MESSAGE: usize = 2_000;
+/// Most bytes that a message, percent-encoded, and its details, in base64, take in the headers: grpc's C core answers
+/// longer headers with RESOURCE_EXHAUSTED, which invites retries. The details repeat the message.
+const ON_THE_WIRE: usize = 4_000;
+/// Messages up to so many bytes fit beside the longest details.
+const SHORT: usize = 200;
+/// Longest description of a violation, in bytes.
+const DESCRIPTION: usize = 160;
 /// Most violations that are listed.
 const VIOLATIONS: usize = 8;
 
@@ -49,15 +53,26 @@ pub(super) fn status(error: &JobError, request_id: &RequestId) -> Status {
         details.set_bad_request(wire_violations(violations));
     }
     if let JobError::Rejected(Rejection { reason: RejectionReason::UnknownKind { .. }, .. }) = error {
-        details.set_bad_request(vec![WireViolation::new("job.kind", shorten(&answer.message))]);
+        details.set_bad_request(vec![WireViolation::new("job.kind", shorten(&answer.message, DESCRIPTION))]);
     }
     if let Pushback::After(delay) = answer.pushback {
         details.set_retry_info(Some(delay));
     }
-    let mut status = Status::with_error_details(answer.code, shorten(&answer.message), details);
+    let mut status = fitting(answer.code, &answer.message, details);
     push_back(&mut status, &answer.pushback);
     name(&mut status, request_id);
     status
+}
+
+/// A status whose message is cut so that it fits the headers beside `details`.
+fn fitting(code: Code, message: &str, details: ErrorDetails) -> Status {
+    let room = if message.len() <= SHORT {
+        ON_THE_WIRE
+    } else {
+        let bare = Status::with_error_details(code, "", details.clone());
+        ON_THE_WIRE.saturating_sub(bare.details().len().div_ceil(3) * 4)
+    };
+    Status::with_error_details(code, shorten_encoded(message, room), details)
 }
 
 /// A call whose job cannot be read.
@@ -69,19 +84,50 @@ pub(super) fn unreadable(violations: Vec<FieldViolation>, request_id: &RequestId
 
 /// A call with a field, or a header, that makes no sense.
 pub(super) fn invalid_field(field: &str, description: &str) -> Status {
-    let mut details = ErrorDetails::new();
-    let facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
-    details.set_error_info("INVALID_FIELD", DOMAIN, facts);
-    details.set_bad_request(vec![WireViolation::new(field, description)]);
-    Status::with_error_details(Code::InvalidArgument, format!("{field}: {description}"), details)
+    let mut details = of_a_call("INVALID_FIELD", "NOT_STARTED");
+    details.set_bad_request(vec![WireViolation::new(field, shorten(description, DESCRIPTION))]);
+    fitting(Code::InvalidArgument, &format!("{field}: {description}"), details)
 }
 
 /// A call that names something that does not exist.
 pub(super) fn not_found(what: &str) -> Status {
-    let mut details = ErrorDetails::new();
-    let facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
-    details.set_error_info("NOT_FOUND", DOMAIN, facts);
-    Status::with_error_details(Code::NotFound, what, details)
+    fitting(Code::NotFound, what, of_a_call("NOT_FOUND", "NOT_STARTED"))
+}
+
+/// A message that the codec would not read.
+pub(super) fn message_too_large(message: &str) -> Status {
+    let details = of_a_call("PAYLOAD_TOO_LARGE", "NOT_STARTED");
+    let mut status = fitting(Code::ResourceExhausted, message, details);
+    push_back(&mut status, &Pushback::Never);
+    status
+}
+
+/// The end of a call of many jobs at its deadline. Jobs that were answered say for themselves how they ended.
+pub(super) fn too_late(request_id: &RequestId) -> Status {
+    let details = of_a_call("RUN_TIMEOUT", "UNKNOWN");
+    let mut status = fitting(Code::DeadlineExceeded, "the call reached its deadline", details);
+    push_back(&mut status, &Pushback::Never);
+    name(&mut status, request_id);
+    status
+}
+
+/// A call in which the server itself panicked.
+pub(super) fn panicked() -> Status {
+    let details = of_a_call("HANDLER_PANICKED", "UNKNOWN");
+    let mut status = fitting(Code::Internal, "the server panicked in this call", details);
+    push_back(&mut status, &Pushback::Never);
+    status
+}
+
+/// The end of a call that outlived the intake of jobs.
+pub(super) fn draining(request_id: &RequestId) -> Status {
+    let rejection = Rejection { reason: RejectionReason::Draining, pool: None, kind: "".into(), retry_after: None };
+    status(&JobError::Rejected(rejection), request_id)
+}
+
+/// Details of a call of which no job is known.
+fn of_a_call(reason: &str, execution: &str) -> ErrorDetails {
+    ErrorDetails::with_error_info(reason, DOMAIN, HashMap::from([("execution".to_owned(), execution.to_owned())]))
 }
 
 /// Gives a status the id of its request.
@@ -152,7 +198,10 @@ fn handler_code(code: FailureCode) -> Code {
 }
 
 fn rejection_facts(rejection: &Rejection) -> HashMap<String, String> {
-    let mut facts = HashMap::from([("kind".to_owned(), rejection.kind.to_string())]);
+    let mut facts = HashMap::new();
+    if !rejection.kind.is_empty() {
+        facts.insert("kind".to_owned(), rejection.kind.to_string());
+    }
     if let Some(pool) = &rejection.pool {
         facts.insert("pool".into(), pool.to_string());
     }
@@ -178,7 +227,8 @@ fn failure_facts(failure: &Failure) -> HashMap<String, String> {
 }
 
 fn wire_violations(violations: &[FieldViolation]) -> Vec<WireViolation> {
-    violations.iter().take(VIOLATIONS).map(|v| WireViolation::new(v.field, v.description.as_str())).collect()
+    let wire = |v: &FieldViolation| WireViolation::new(v.field, shorten(&v.description, DESCRIPTION));
+    violations.iter().take(VIOLATIONS).map(wire).collect()
 }
 
 fn push_back(status: &mut Status, pushback: &Pushback) {
@@ -194,32 +244,31 @@ fn millis(duration: Duration) -> String {
     format!("{:.3}", duration.as_secs_f64() * 1e3)
 }
 
-/// `text` without control characters, cut at a character.
-fn shorten(text: &str) -> String {
+/// `text` cut at a character to at most `most` bytes, and without control characters.
+fn shorten(text: &str, most: usize) -> String {
+    cut(text, most, char::len_utf8)
+}
+
+/// The same by the bytes that `text` takes once percent-encoded and once in base64.
+fn shorten_encoded(text: &str, most: usize) -> String {
+    let thirds = |character: char| {
+        let escaped = if matches!(character, ' '..='~') && character != '%' { 1 } else { 3 * character.len_utf8() };
+        3 * escaped + 4 * character.len_utf8()
+    };
+    cut(text, 3 * most, thirds)
+}
+
+fn cut(text: &str, most: usize, cost: impl Fn(char) -> usize) -> String {
     let mut short = String::new();
+    let mut spent = 0;
     for character in text.chars() {
         let character = if character.is_control() { ' ' } else { character };
-        if short.len() + character.len_utf8() > MESSAGE {
+        spent += cost(character);
+        if spent > most {
             short.push('…');
             break;
         }
         short.push(character);
     }
     short
-}
-
-/// A message that the codec would not read.
-pub(super) fn message_too_large(message: &str) -> Status {
-    let mut details = ErrorDetails::new();
-    let facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
-    details.set_error_info("PAYLOAD_TOO_LARGE", DOMAIN, facts);
-    let mut status = Status::with_error_details(Code::ResourceExhausted, shorten(message), details);
-    push_back(&mut status, &Pushback::Never);
-    status
-}
-
-/// The end of a call that outlived the intake of jobs.
-pub(super) fn draining(request_id: &RequestId) -> Status {
-    let rejection = Rejection { reason: RejectionReason::Draining, pool: None, kind: "".into(), retry_after: None };
-    status(&JobError::Rejected(rejection), request_id)
 }

@@ -1,12 +1,15 @@
-use std::{pin::Pin, sync::Arc};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
 };
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::{context::CallContext, convert, status, worker_pool::Parts};
 use crate::{
@@ -27,6 +30,7 @@ pub(super) fn submit_many(
 ) -> Result<Response<Pin<Box<dyn Stream<Item = Result<SubmitManyResponse, Status>> + Send>>>, Status> {
     let call = CallContext::read(&request, "SubmitMany", &parts.sampler)?;
     let (results, outbox) = mpsc::channel(parts.window);
+    let (end, ended) = oneshot::channel();
     let driver = Driver {
         parts: Arc::clone(parts),
         inbound: request.into_inner(),
@@ -35,18 +39,33 @@ pub(super) fn submit_many(
         running: FuturesUnordered::new(),
         full: None,
     };
-    parts.tasks.spawn(driver.run());
-    Ok(Response::new(Box::pin(ReceiverStream::new(outbox))))
+    parts.tasks.spawn(driver.run(end));
+    Ok(Response::new(Box::pin(Answers { outbox, ended })))
 }
 
-type Answer = Result<SubmitManyResponse, Status>;
-type Place = mpsc::OwnedPermit<Answer>;
+type Place = mpsc::OwnedPermit<SubmitManyResponse>;
+
+/// What the caller reads: results, and then the status of the call, which needs no place in the window.
+struct Answers {
+    outbox: mpsc::Receiver<SubmitManyResponse>,
+    ended: oneshot::Receiver<Status>,
+}
+
+impl Stream for Answers {
+    type Item = Result<SubmitManyResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let result = ready!(self.outbox.poll_recv(cx));
+        // The driver says how the call ends before it lets go of the results.
+        Poll::Ready(result.map(Ok).or_else(|| self.ended.try_recv().ok().map(Err)))
+    }
+}
 
 struct Driver {
     parts: Arc<Parts>,
     inbound: Streaming<SubmitManyRequest>,
     call: CallContext,
-    results: mpsc::Sender<Answer>,
+    results: mpsc::Sender<SubmitManyResponse>,
     running: FuturesUnordered<BoxFuture<'static, (Place, SubmitManyResponse)>>,
     /// The job that found its pool full; nothing is read until it has room.
     full: Option<Room>,
@@ -56,25 +75,47 @@ struct Driver {
 enum Step {
     Answer(Place, SubmitManyResponse),
     Read(Place),
+    Closing,
     Room,
-    End(Status),
+    TooLate,
     /// Nobody reads the results any more.
     Left,
 }
 
+/// What came of an attempt to read a job.
+enum Read {
+    /// There may be more.
+    More,
+    /// The caller sends no more.
+    Done,
+    /// No more can be read.
+    Broken(Status),
+}
+
 impl Driver {
-    async fn run(mut self) {
+    /// Drives the call to its end. Dropping the driver cancels the jobs that it has left.
+    async fn run(mut self, end: oneshot::Sender<Status>) {
+        let last = self.drive().await;
+        self.call.span.record_status(last.as_ref().map_or(Code::Ok, Status::code));
+        if let Some(status) = last {
+            // A caller that left does not look at the end.
+            let _ = end.send(status);
+        }
+    }
+
+    /// Returns what the call ends with; `None` where that is OK, or nobody looks.
+    async fn drive(&mut self) -> Option<Status> {
         let closing = self.parts.pools.clone();
         let mut closing = std::pin::pin!(async move { closing.closing().await }.fuse());
-        let end = self.call.deadline(&self.parts.deadline).reply_by();
-        let bounded = self.call.has_deadline();
+        let mut last = None;
         let mut reading = true;
         while reading || !self.running.is_empty() {
+            let end = self.end();
             let step = tokio::select! {
                 biased;
-                () = sleep_until(end), if bounded => Step::End(self.too_late()),
+                () = wait_until(end) => Step::TooLate,
                 Some((place, response)) = self.running.next() => Step::Answer(place, response),
-                () = &mut closing, if reading => { reading = false; continue }
+                () = &mut closing, if reading => Step::Closing,
                 () = wait_for_room(self.full.as_ref()), if self.full.is_some() => Step::Room,
                 place = self.results.clone().reserve_owned(), if reading && self.full.is_none() => {
                     place.map_or(Step::Left, Step::Read)
@@ -82,47 +123,61 @@ impl Driver {
                 () = self.results.closed() => Step::Left,
             };
             match step {
-                Step::Answer(place, response) => drop(place.send(Ok(response))),
-                Step::Read(place) => reading = self.read(place).await,
+                Step::Answer(place, response) => drop(place.send(response)),
+                Step::Read(place) => match self.read(place).await {
+                    Read::More => {}
+                    Read::Done => reading = false,
+                    Read::Broken(status) => (reading, last) = (false, Some(status)),
+                },
+                Step::Closing => (reading, last) = (false, Some(status::draining(&self.call.request_id))),
                 Step::Room => self.full = None,
-                Step::End(status) => return self.end(status).await,
-                Step::Left => return,
+                Step::TooLate => return Some(status::too_late(&self.call.request_id)),
+                Step::Left => return None,
             }
         }
-        if self.parts.pools.is_closing() {
-            let status = status::draining(&self.call.request_id);
-            self.end(status).await;
-        }
+        last
     }
 
-    /// Reads one job and starts it. Returns whether there may be more.
-    async fn read(&mut self, place: Place) -> bool {
+    /// When the call is ended: after its last jobs, which are answered at the beginning of the margin, had time to be.
+    fn end(&self) -> Option<Instant> {
+        let deadline = self.call.deadline(&self.parts.deadline);
+        self.call.has_deadline().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
+    }
+
+    /// Reads one job and starts it, unless something else happens first.
+    async fn read(&mut self, place: Place) -> Read {
+        let end = self.end();
         let message = tokio::select! {
             biased;
             message = self.inbound.message() => message,
             // The jobs that run go on while the caller is silent.
             Some((done, response)) = self.running.next() => {
-                drop(done.send(Ok(response)));
-                return true;
+                drop(done.send(response));
+                return Read::More;
             }
-            () = self.results.closed() => return false,
-            () = self.parts.pools.closing() => return false,
-            () = sleep_until(self.call.deadline(&self.parts.deadline).reply_by()), if self.call.has_deadline() => {
-                return true;
-            }
+            // The loop looks at each of these again.
+            () = self.results.closed() => return Read::More,
+            () = self.parts.pools.closing() => return Read::More,
+            () = wait_until(end) => return Read::More,
         };
         match message {
             Ok(Some(request)) => {
                 self.start(place, request);
-                true
+                Read::More
             }
-            Ok(None) => false,
-            Err(status) => {
-                place.send(Err(status));
-                self.running.clear();
-                false
-            }
+            Ok(None) => Read::Done,
+            Err(error) => Read::Broken(self.unreadable(error)),
         }
+    }
+
+    /// The codec answers a message over its limit with OUT_OF_RANGE and without details.
+    fn unreadable(&self, error: Status) -> Status {
+        let mut status = match error.code() {
+            Code::OutOfRange => status::message_too_large(error.message()),
+            _ => error,
+        };
+        status::name(&mut status, &self.call.request_id);
+        status
     }
 
     fn start(&mut self, place: Place, request: SubmitManyRequest) {
@@ -131,14 +186,14 @@ impl Driver {
             Ok(job) => self.parts.pools.try_submit(job).map_err(JobError::from),
             Err(violations) => {
                 let status = status::unreadable(violations, &self.call.request_id);
-                place.send(Ok(SubmitManyResponse { tag, outcome: Some(Outcome::Failure(failure(&status))) }));
+                place.send(SubmitManyResponse { tag, outcome: Some(Outcome::Failure(failure(&status))) });
                 return;
             }
         };
         let ticket = match ticket {
             Ok(ticket) => ticket,
             Err(error) => {
-                place.send(Ok(self.response(tag, Err(error))));
+                place.send(self.response(tag, Err(error)));
                 return;
             }
         };
@@ -149,7 +204,7 @@ impl Driver {
     /// Most short jobs are done at their first poll: only what is pending is parked.
     fn poll_once(&mut self, place: Place, tag: String, mut ticket: Ticket) {
         if let Some(outcome) = (&mut ticket).now_or_never() {
-            place.send(Ok(self.response(tag, outcome)));
+            place.send(self.response(tag, outcome));
             return;
         }
         let request_id = self.call.request_id.clone();
@@ -176,20 +231,12 @@ impl Driver {
     fn response(&self, tag: String, outcome: Result<Completed, JobError>) -> SubmitManyResponse {
         respond(tag, outcome.map_err(|error| status::status(&error, &self.call.request_id)))
     }
+}
 
-    fn too_late(&self) -> Status {
-        let mut status = Status::deadline_exceeded("the call reached its deadline");
-        status::name(&mut status, &self.call.request_id);
-        status
-    }
-
-    /// Ends the call with `status`, after what was answered so far.
-    async fn end(self, status: Status) {
-        self.call.span.record_status(status.code());
-        // A caller that left does not look at the end.
-        let _ =
-            tokio::time::timeout_at(Instant::now() + std::time::Duration::from_secs(1), self.results.send(Err(status)))
-                .await;
+async fn wait_until(end: Option<Instant>) {
+    match end {
+        Some(end) => sleep_until(end).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -110,6 +110,7 @@ fn json_has_key_value_and_origin() {
     for (key, value, origin) in [
         ("server.threads", json!(3), json!({ "source": "default" })),
         ("telemetry.otlp", json!(null), json!({ "source": "default" })),
+        ("kind.thumbnail.max_output", json!(null), json!({ "source": "default" })),
         ("pool.cpu.queue.jobs", json!(64), json!({ "source": "file", "file": "ww.toml", "line": 5 })),
         ("kind.thumbnail.pass_env", json!(["HOME"]), json!({ "source": "file", "file": "ww.toml", "line": 11 })),
         ("server.max_output", json!("1MiB"), json!({ "source": "env", "name": "WATERWHEEL_SERVER__MAX_OUTPUT" })),

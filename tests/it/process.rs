@@ -1,0 +1,112 @@
+//! The program in a process of its own, as its operators and callers meet it.
+
+use std::{net::SocketAddr, process::Stdio, time::Duration};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+    time::{Instant, timeout},
+};
+
+use crate::service::Address;
+
+/// Longest wait for something that takes milliseconds on an idle machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running `waterwheel`. Dropping it kills the process.
+pub(crate) struct Process {
+    child: Child,
+    stdout: Lines<BufReader<ChildStdout>>,
+    dir: TempDir,
+    pub(crate) public: Address,
+    pub(crate) ops: Address,
+    /// Time from the start of the process to the line that says where it serves.
+    pub(crate) served_after: Duration,
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    /// The last line on standard output.
+    pub(crate) receipt: Value,
+    pub(crate) at: Instant,
+}
+
+impl Process {
+    /// Starts `waterwheel serve` with a configuration, on ports that are free.
+    pub(crate) async fn serve(config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("waterwheel.toml");
+        std::fs::write(&file, config).unwrap();
+        Self::start(dir, &["serve", "--config", file.to_str().unwrap(), "--log", "warn"]).await
+    }
+
+    /// Starts `waterwheel dev` on ports that are free.
+    pub(crate) async fn dev(args: &[&str]) -> Self {
+        let all = [&["dev"], args].concat();
+        Self::start(tempfile::tempdir().unwrap(), &all).await
+    }
+
+    async fn start(dir: TempDir, args: &[&str]) -> Self {
+        let log = std::fs::File::create(dir.path().join("stderr")).unwrap();
+        let begin = Instant::now();
+        let mut command = program(args);
+        command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = timeout(PATIENCE, stdout.next_line()).await.expect("an announcement").unwrap();
+        let served_after = begin.elapsed();
+        let Some(line) = line else {
+            panic!("it did not start: {}", std::fs::read_to_string(dir.path().join("stderr")).unwrap());
+        };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let after = |name| -> SocketAddr {
+            let at = words.iter().position(|word| *word == name).unwrap_or_else(|| panic!("no {name} in {line:?}"));
+            words[at + 1].trim_start_matches("http://").parse().unwrap()
+        };
+        let (public, ops) = (Address(after("grpc")), Address(after("ops")));
+        Self { child, stdout, dir, public, ops, served_after }
+    }
+
+    /// The next line on standard output.
+    pub(crate) async fn line(&mut self) -> String {
+        timeout(PATIENCE, self.stdout.next_line()).await.expect("a line").unwrap().expect("more output")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id().expect("it runs")).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(mut self) -> Ended {
+        let mut last = String::new();
+        while let Some(line) = timeout(PATIENCE, self.stdout.next_line()).await.expect("an end of the output").unwrap()
+        {
+            last = line;
+        }
+        let status = timeout(PATIENCE, self.child.wait()).await.expect("an end").unwrap();
+        let at = Instant::now();
+        let receipt = serde_json::from_str(&last).unwrap_or_else(|_| panic!("the last line is no receipt: {last:?}"));
+        Ended { code: status.code(), receipt, at }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default());
+        }
+    }
+}
+
+/// The program with these arguments, and none of the variables of this process.
+pub(crate) fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
+    command.args(args).env_clear().stdin(Stdio::null()).kill_on_drop(true);
+    command
+}

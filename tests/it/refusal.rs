@@ -1,0 +1,148 @@
+//! A job that did not complete, as its caller sees it on each of the three ways in.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use tokio_stream::StreamExt;
+use tonic::{Code, Request, Status, metadata::MetadataMap};
+use tonic_types::{ErrorDetails, StatusExt};
+use waterwheel::proto::{
+    Job, JobFailure, StreamRequest, SubmitManyRequest, SubmitRequest, submit_many_response::Outcome,
+};
+
+use crate::service::Client;
+
+/// A way in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Submit,
+    Stream,
+    SubmitMany,
+}
+
+/// A failed job.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: Status,
+    /// No response headers came before the status.
+    pub(crate) before_headers: bool,
+    /// The failure is inside a response: the call itself goes on.
+    pub(crate) inside: bool,
+    request_id: Option<String>,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::Submit, Self::Stream, Self::SubmitMany];
+
+    /// Sends `job`, which must fail.
+    pub(crate) async fn fail(self, client: &Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
+        match self {
+            Self::Submit => submit(client.clone(), job, headers).await,
+            Self::Stream => stream(client.clone(), job, headers).await,
+            Self::SubmitMany => submit_many(client.clone(), job, headers).await,
+        }
+    }
+}
+
+impl Refusal {
+    pub(crate) fn of_call(status: Status, before_headers: bool) -> Self {
+        let request_id = request_id(status.metadata());
+        Self { status, before_headers, inside: false, request_id }
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.status.code()
+    }
+
+    pub(crate) fn details(&self) -> ErrorDetails {
+        self.status.check_error_details().expect("details that can be read")
+    }
+
+    /// `google.rpc.ErrorInfo.reason`.
+    pub(crate) fn reason(&self) -> String {
+        self.details().error_info().map(|info| info.reason.clone()).unwrap_or_default()
+    }
+
+    /// `google.rpc.ErrorInfo.metadata`.
+    pub(crate) fn facts(&self) -> BTreeMap<String, String> {
+        let info = self.details().error_info().cloned();
+        info.map(|info| info.metadata.into_iter().collect()).unwrap_or_default()
+    }
+
+    /// The trailer `grpc-retry-pushback-ms`.
+    pub(crate) fn pushback(&self) -> Option<i64> {
+        self.status.metadata().get("grpc-retry-pushback-ms").map(|value| value.to_str().unwrap().parse().unwrap())
+    }
+
+    /// The `x-request-id` that came with the status, or with the call around it.
+    pub(crate) fn request_id(&self) -> Option<&str> {
+        self.request_id.as_deref()
+    }
+
+    /// Bytes of message and details in the trailers.
+    pub(crate) fn wire_bytes(&self) -> usize {
+        let escaped = |byte: u8| if (0x20..0x7f).contains(&byte) && byte != b'%' { 1 } else { 3 };
+        let message: usize = self.status.message().bytes().map(escaped).sum();
+        message + self.status.details().len().div_ceil(3) * 4
+    }
+}
+
+async fn submit(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
+    let status = client.submit(request(SubmitRequest { job }, headers)).await.expect_err("a failure");
+    // A unary call does not tell the two apart.
+    Refusal::of_call(status, true)
+}
+
+async fn stream(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
+    let mut events = match client.stream(request(StreamRequest { job }, headers)).await {
+        Ok(events) => events.into_inner(),
+        Err(status) => return Refusal::of_call(status, true),
+    };
+    loop {
+        match events.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the job completed"),
+            Err(status) => return Refusal::of_call(status, false),
+        }
+    }
+}
+
+async fn submit_many(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
+    let jobs = tokio_stream::once(SubmitManyRequest { tag: "it".into(), job });
+    // The call stays open: an end of the requests must not be what ends the job.
+    let jobs = jobs.chain(tokio_stream::pending());
+    let mut results = match client.submit_many(request(jobs, headers)).await {
+        Ok(results) => results,
+        Err(status) => return Refusal::of_call(status, true),
+    };
+    let request_id = request_id(results.metadata());
+    match results.get_mut().message().await {
+        Ok(Some(result)) => {
+            assert_eq!(result.tag, "it");
+            let Some(Outcome::Failure(failure)) = result.outcome else { panic!("the job completed: {result:?}") };
+            Refusal { status: rebuilt(failure), before_headers: false, inside: true, request_id }
+        }
+        Ok(None) => panic!("the call ended without a result"),
+        Err(status) => Refusal::of_call(status, false),
+    }
+}
+
+/// The status that a failure inside a response stands for.
+pub(crate) fn rebuilt(failure: JobFailure) -> Status {
+    let JobFailure { code, message, details } = failure;
+    // `JobFailure` is the same on the wire as `google.rpc.Status`.
+    let bytes = JobFailure { code, message: message.clone(), details }.encode_to_vec();
+    Status::with_details(Code::from_i32(code), message, bytes.into())
+}
+
+fn request<T>(message: T, headers: &[(&'static str, &str)]) -> Request<T> {
+    let mut request = Request::new(message);
+    for (name, value) in headers {
+        request.metadata_mut().insert(*name, value.parse().unwrap());
+    }
+    request
+}
+
+fn request_id(metadata: &MetadataMap) -> Option<String> {
+    metadata.get("x-request-id").map(|value| value.to_str().unwrap().to_owned())
+}

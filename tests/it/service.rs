@@ -1,0 +1,149 @@
+//! The service with handlers of its own, in this process, and what a caller of any service does.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::health_client::HealthClient;
+use waterwheel::{
+    app::{App, Control, OwnKind, Receipt},
+    config::{SourceFile, Sources, load_pools},
+    proto::{
+        Job, JobCounts, PoolStats, Stats, StatsRequest, SubmitRequest,
+        worker_pool_service_client::WorkerPoolServiceClient,
+    },
+};
+
+use crate::process::PATIENCE;
+
+pub(crate) type Client = WorkerPoolServiceClient<Channel>;
+
+/// Where a service listens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Address(pub(crate) SocketAddr);
+
+/// A service in this process.
+pub(crate) struct Service {
+    pub(crate) public: Address,
+    pub(crate) control: Control,
+    run: JoinHandle<Receipt>,
+}
+
+impl Service {
+    /// Serves a configuration, and handlers beside it, on ports that are free.
+    pub(crate) fn start(config: &str, own: Vec<OwnKind>) -> Self {
+        let file = SourceFile { name: "test.toml".into(), text: config.into() };
+        let sources = Sources { file: Some(file), cpus: 2, ..Sources::default() };
+        let mut config = load_pools(&sources).unwrap_or_else(|faults| panic!("{faults}")).config;
+        config.server.listen.set_port(0);
+        config.server.ops_listen.set_port(0);
+        let app = App::start_with(&config, own, None).unwrap();
+        let (public, control) = (Address(app.address()), app.control());
+        Self { public, control, run: tokio::spawn(app.run()) }
+    }
+
+    /// Waits for the end of the drain.
+    pub(crate) async fn ended(self) -> Receipt {
+        timeout(PATIENCE, self.run).await.expect("an end of the drain").unwrap()
+    }
+}
+
+impl Address {
+    pub(crate) async fn channel(self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.0)).unwrap();
+        endpoint.connect_timeout(PATIENCE).connect().await.unwrap()
+    }
+
+    pub(crate) async fn client(self) -> Client {
+        WorkerPoolServiceClient::new(self.channel().await).max_decoding_message_size(usize::MAX)
+    }
+
+    pub(crate) async fn health(self) -> HealthClient<Channel> {
+        HealthClient::new(self.channel().await)
+    }
+}
+
+/// What a caller sees of one service, and does to bring it into a state.
+#[derive(Clone)]
+pub(crate) struct Caller(pub(crate) Client);
+
+impl Caller {
+    pub(crate) async fn of(address: Address) -> Self {
+        Self(address.client().await)
+    }
+
+    pub(crate) async fn stats(&self) -> Stats {
+        let answer = self.0.clone().stats(StatsRequest::default()).await;
+        answer.unwrap().into_inner().stats.unwrap()
+    }
+
+    /// The one pool.
+    pub(crate) async fn pool(&self) -> PoolStats {
+        let mut pools = self.stats().await.pools;
+        assert_eq!(pools.len(), 1, "{pools:?}");
+        pools.remove(0)
+    }
+
+    /// Sends a job and leaves its call open.
+    pub(crate) fn leave(
+        &self,
+        job: Job,
+    ) -> JoinHandle<Result<tonic::Response<waterwheel::proto::SubmitResponse>, tonic::Status>> {
+        let mut client = self.0.clone();
+        tokio::spawn(async move { client.submit(SubmitRequest { job: Some(job) }).await })
+    }
+
+    /// Fills workers of the one pool with jobs that sleep for a minute.
+    pub(crate) async fn occupy(&self, workers: u32) {
+        for _ in 0..workers {
+            self.leave(job("sleep", "60000"));
+        }
+        self.until(|pool| pool.in_flight == workers).await;
+    }
+
+    /// Puts a job into the queue of the one pool, whose workers are busy, behind `ahead` others.
+    pub(crate) async fn queue(&self, job: Job, ahead: u64) {
+        self.leave(job);
+        self.until(|pool| queued(pool) == ahead + 1).await;
+    }
+
+    /// Looks at the one pool until `reached`. Returns how long that took.
+    pub(crate) async fn until(&self, reached: impl Fn(&PoolStats) -> bool) -> Duration {
+        let begin = Instant::now();
+        loop {
+            let pool = self.pool().await;
+            if reached(&pool) {
+                return begin.elapsed();
+            }
+            assert!(begin.elapsed() < PATIENCE, "not reached: {pool:?}");
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+// tidy: real time, because the state of a server on real sockets is looked at until it is as wanted.
+
+pub(crate) fn job(kind: &str, payload: impl Into<bytes::Bytes>) -> Job {
+    Job { kind: kind.into(), payload: payload.into(), ..Job::default() }
+}
+
+pub(crate) fn queued(pool: &PoolStats) -> u64 {
+    pool.queue.as_ref().unwrap().jobs
+}
+
+pub(crate) fn waiting(pool: &PoolStats) -> u64 {
+    pool.queue.as_ref().unwrap().waiting
+}
+
+pub(crate) fn counts(pool: &PoolStats) -> &JobCounts {
+    pool.jobs.as_ref().unwrap()
+}
+
+/// Accepted jobs that ended, in whatever way.
+pub(crate) fn ended(counts: &JobCounts) -> u64 {
+    let JobCounts { accepted: _, completed, failed, cancelled, expired, panicked, shed, rejected: _ } = counts;
+    completed + failed + cancelled + expired + panicked + shed
+}

@@ -1,0 +1,233 @@
+//! Every row of the table of statuses: what a real client gets for it, on each of the three ways in.
+//!
+//! A row says what is asked and what must come back; [`check`] sends it to a service of its own by `Submit`, by `Stream`
+//! and inside of `SubmitMany`, and looks at all that the status carries.
+
+mod ended;
+mod fields;
+mod refused;
+
+use std::time::Duration;
+
+use tonic::Code;
+use waterwheel::{
+    app::OwnKind,
+    handler::{BlockingHandler, Context, Handler, Kind, KindOptions},
+    model::{FailureCode, HandlerError, Output},
+    proto::Job,
+};
+
+use crate::{
+    refusal::{Refusal, Way},
+    service::{Caller, Service},
+};
+
+/// Most bytes of a message and its details: grpc's C core takes longer ones for RESOURCE_EXHAUSTED.
+const MOST_BYTES: usize = 4 << 10;
+
+/// One pool with one worker; the caller may be a second late and still hears the server's reason.
+const ONE_WORKER: &str = r#"
+    server.max_payload = "64KiB"
+    deadline.reply_margin = "400ms"
+    drain = { notice = "0s", finish = "10s", kill = "1s" }
+    [pool.one]
+    workers = 1
+    queue = { jobs = 4 }
+    cancel_grace = "100ms"
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [kind.echo]
+    pool = "one"
+    builtin = "echo"
+"#;
+
+/// What the trailer `grpc-retry-pushback-ms` and `RetryInfo` say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pushback {
+    /// Nothing.
+    Unsaid,
+    /// −1.
+    Never,
+    /// A time to come back.
+    After,
+}
+
+/// What must come back.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    code: Code,
+    reason: &'static str,
+    execution: &'static str,
+    pushback: Pushback,
+    /// Keys of the metadata besides `execution`.
+    facts: &'static [&'static str],
+    /// Field of `google.rpc.BadRequest`.
+    field: Option<&'static str>,
+}
+
+/// Metadata of a job that got no room: it has no id.
+const REFUSED: &[&str] = &["kind", "pool"];
+/// Metadata of a job that was accepted.
+const ACCEPTED: &[&str] = &["job", "kind", "pool", "queue_ms", "run_ms"];
+
+/// What is asked.
+struct Row<'a> {
+    config: &'a str,
+    job: Option<Job>,
+    /// `grpc-timeout` as sent; by a header, so that the client's own timer does not answer first.
+    timeout: Option<&'a str>,
+    expected: Expected,
+}
+
+impl Row<'_> {
+    fn of(job: Job, expected: Expected) -> Self {
+        Self { config: ONE_WORKER, job: Some(job), timeout: None, expected }
+    }
+}
+
+/// Sends the row by each way to a service that `before` has brought into a state; `during` goes on while the call is
+/// open. Returns what came back, for more to be said about it.
+async fn check(row: Row<'_>, before: impl AsyncFn(&Caller), during: impl AsyncFn(&Service, &Caller)) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    for way in Way::ALL {
+        let service = Service::start(row.config, own_kinds());
+        let caller = Caller::of(service.public).await;
+        before(&caller).await;
+        let mut headers = vec![("x-request-id", "the-request")];
+        headers.extend(row.timeout.map(|timeout| ("grpc-timeout", timeout)));
+        let call = way.fail(&caller.0, row.job.clone(), &headers);
+        let (refusal, ()) = tokio::join!(call, during(&service, &caller));
+        row.expected.compare(way, &refusal, row.job.as_ref());
+        refusals.push(refusal);
+    }
+    refusals
+}
+
+/// For a row that needs no state.
+async fn check_alone(row: Row<'_>) -> Vec<Refusal> {
+    check(row, async |_| {}, async |_, _| {}).await
+}
+
+impl Expected {
+    fn compare(&self, way: Way, refusal: &Refusal, job: Option<&Job>) {
+        let Self { code, reason, execution, pushback, facts, field } = *self;
+        let context = format!("{way:?}: {refusal:?}");
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (code, reason), "{context}");
+        assert!(!refusal.status.message().is_empty(), "{context}");
+        let details = refusal.details();
+        assert_eq!(details.error_info().unwrap().domain, "waterwheel.dev", "{context}");
+        compare_facts(&context, refusal, execution, facts, job);
+        let found = details.bad_request().and_then(|request| request.field_violations.first());
+        assert_eq!(found.map(|violation| violation.field.as_str()), field, "{context}");
+        compare_pushback(&context, refusal, pushback);
+        assert_eq!(refusal.request_id(), Some("the-request"), "{context}");
+        assert!(refusal.wire_bytes() < MOST_BYTES, "{} bytes: {context}", refusal.wire_bytes());
+        if way == Way::Stream {
+            assert_eq!(refusal.before_headers, execution == "NOT_STARTED", "{context}");
+        }
+    }
+}
+
+fn compare_facts(context: &str, refusal: &Refusal, execution: &str, facts: &[&str], job: Option<&Job>) {
+    let found = refusal.facts();
+    assert_eq!(found.get("execution").map(String::as_str), Some(execution), "{context}");
+    for fact in facts {
+        let value = found.get(*fact).unwrap_or_else(|| panic!("no {fact}: {context}"));
+        match *fact {
+            "kind" => assert_eq!(Some(value), job.map(|job| &job.kind), "{context}"),
+            "pool" => assert_eq!(value, "one", "{context}"),
+            "job" => assert!(value.contains('-') && value.len() > 16, "{context}"),
+            _ => assert!(value.parse::<f64>().unwrap() >= 0.0, "{context}"),
+        }
+    }
+    // Which rung of the stop ladder a job came to is told where it was stopped, not promised for a row.
+    let others: Vec<_> = found.keys().filter(|key| !facts.contains(&key.as_str())).collect();
+    assert!(others.iter().all(|key| *key == "execution" || *key == "rung"), "{others:?}: {context}");
+    if execution == "STARTED" && facts.contains(&"queue_ms") {
+        assert!(found["queue_ms"].parse::<f64>().unwrap() < 20_000.0, "{context}");
+    }
+}
+
+fn compare_pushback(context: &str, refusal: &Refusal, pushback: Pushback) {
+    let told = refusal.details().retry_info().and_then(|info| info.retry_delay);
+    let longest = Duration::from_millis(7_500);
+    assert_eq!(told.is_some(), pushback == Pushback::After, "{context}");
+    assert!(told.is_none_or(|told| told > Duration::ZERO && told <= longest), "{context}");
+    if refusal.inside {
+        // One job of many has no trailers of its own.
+        return;
+    }
+    let trailer = refusal.pushback();
+    match pushback {
+        Pushback::Unsaid => assert_eq!(trailer, None, "{context}"),
+        Pushback::Never => assert_eq!(trailer, Some(-1), "{context}"),
+        Pushback::After => {
+            let told = i64::try_from(told.unwrap().as_millis()).unwrap();
+            assert_eq!(trailer, Some(told), "{context}");
+        }
+    }
+}
+
+/// Handlers that go wrong in every way.
+struct Wrong;
+
+impl Handler for Wrong {
+    async fn handle(&mut self, job: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+        let asked = String::from_utf8(job.payload.to_vec()).unwrap();
+        match CODES.iter().find(|(name, _, _)| *name == asked) {
+            Some((_, code, _)) => Err(HandlerError::new(*code, "it says no")),
+            None => panic!("it panics over {asked:?}"),
+        }
+    }
+}
+
+impl BlockingHandler for Wrong {
+    fn handle(&mut self, _: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+        panic!("it panics on its thread")
+    }
+}
+
+/// The codes that a handler may answer with.
+const CODES: [(&str, FailureCode, Code); 10] = [
+    ("unknown", FailureCode::Unknown, Code::Unknown),
+    ("invalid", FailureCode::InvalidArgument, Code::InvalidArgument),
+    ("not found", FailureCode::NotFound, Code::NotFound),
+    ("exists", FailureCode::AlreadyExists, Code::AlreadyExists),
+    ("denied", FailureCode::PermissionDenied, Code::PermissionDenied),
+    ("precondition", FailureCode::FailedPrecondition, Code::FailedPrecondition),
+    ("range", FailureCode::OutOfRange, Code::OutOfRange),
+    ("unimplemented", FailureCode::Unimplemented, Code::Unimplemented),
+    ("unavailable", FailureCode::Unavailable, Code::Unavailable),
+    ("lost", FailureCode::DataLoss, Code::DataLoss),
+];
+
+fn own_kinds() -> Vec<OwnKind> {
+    let small = KindOptions { max_output: Some(1 << 10), ..KindOptions::default() };
+    let again = KindOptions { idempotent: true, ..KindOptions::default() };
+    let kinds = [
+        Kind::new("wrong", || Wrong),
+        Kind::blocking("wrong-blocking", || Wrong),
+        Kind::new("small", || Echo).options(small),
+        Kind::new("forever", || Forever),
+        Kind::new("forever-again", || Forever).options(again),
+    ];
+    kinds.map(|kind| OwnKind::new("one", kind)).into()
+}
+
+struct Echo;
+
+impl Handler for Echo {
+    async fn handle(&mut self, job: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+        Ok(Output::new(job.payload))
+    }
+}
+
+/// Runs until it is cut off.
+struct Forever;
+
+impl Handler for Forever {
+    async fn handle(&mut self, _: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+        std::future::pending().await
+    }
+}

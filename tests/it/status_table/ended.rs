@@ -1,0 +1,155 @@
+//! Jobs that were accepted and did not complete.
+
+use std::time::Duration;
+
+use tonic::Code;
+use waterwheel::proto::Job;
+
+use super::{ACCEPTED, CODES, Expected, ONE_WORKER, Pushback, Row, check, check_alone};
+use crate::service::{Caller, Service, job};
+
+const STOPPED: Expected = Expected {
+    code: Code::DeadlineExceeded,
+    reason: "RUN_TIMEOUT",
+    execution: "STARTED",
+    pushback: Pushback::Never,
+    facts: ACCEPTED,
+    field: None,
+};
+
+fn shortly() -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 })
+}
+
+#[tokio::test]
+async fn expired_in_the_queue_at_its_own_limit() {
+    let expected = Expected { reason: "EXPIRED_IN_QUEUE", execution: "NOT_STARTED", ..STOPPED };
+    let row = Row::of(Job { queue_timeout: shortly(), ..job("echo", "") }, expected);
+    for refusal in check(row, async |caller| caller.occupy(1).await, async |_, _| {}).await {
+        assert!(refusal.facts()["queue_ms"].parse::<f64>().unwrap() >= 50.0, "{refusal:?}");
+        assert_eq!(refusal.facts()["run_ms"], "0.000");
+    }
+}
+
+#[tokio::test]
+async fn expired_in_the_queue_at_the_deadline_of_its_call() {
+    let expected = Expected { reason: "EXPIRED_IN_QUEUE", execution: "NOT_STARTED", ..STOPPED };
+    let row = Row { timeout: Some("3000m"), ..Row::of(job("echo", ""), expected) };
+    for refusal in check(row, async |caller| caller.occupy(1).await, async |_, _| {}).await {
+        // The margin is a tenth of the budget at most, and the answer comes that early.
+        let waited = refusal.facts()["queue_ms"].parse::<f64>().unwrap();
+        assert!((2_690.0..3_000.0).contains(&waited), "{refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn stopped_at_its_own_limit_while_running() {
+    check_alone(Row::of(Job { run_timeout: shortly(), ..job("sleep", "60000") }, STOPPED)).await;
+}
+
+#[tokio::test]
+async fn stopped_at_the_deadline_of_its_call_while_running() {
+    let row = Row { timeout: Some("3000m"), ..Row::of(job("forever", ""), STOPPED) };
+    for refusal in check_alone(row).await {
+        let ran = refusal.facts()["run_ms"].parse::<f64>().unwrap();
+        assert!((2_500.0..3_000.0).contains(&ran), "{refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn stopped_by_the_drain_while_running() {
+    let killed = Expected { code: Code::Aborted, reason: "DRAIN_KILLED", ..STOPPED };
+    // Running it again does no harm, so the caller may: at once, elsewhere.
+    let again = Expected { code: Code::Unavailable, pushback: Pushback::Unsaid, ..killed };
+    let kill = async |service: &Service, caller: &Caller| {
+        caller.until(|pool| pool.in_flight == 1).await;
+        service.control.kill();
+    };
+    for (kind, payload, expected) in [("sleep", "60000", killed), ("forever", "", killed), ("forever-again", "", again)]
+    {
+        check(Row::of(job(kind, payload), expected), async |_| {}, kill).await;
+    }
+}
+
+#[tokio::test]
+async fn handler_said_no() {
+    for (name, _, code) in CODES {
+        let expected = Expected { code, reason: "HANDLER_FAILED", ..STOPPED };
+        for refusal in check_alone(Row::of(job("wrong", name), expected)).await {
+            assert_eq!(refusal.status.message(), "it says no");
+        }
+    }
+}
+
+/// A program, with what it writes to its standard error and its end.
+fn program(script: &str) -> String {
+    format!(
+        r#"{ONE_WORKER}
+        [kind.program]
+        pool = "one"
+        exec = ["/bin/sh", "-c", '''{script}''']
+        exit_codes = {{ "9" = "DATA_LOSS" }}
+        stderr_tail = "3KiB"
+        "#
+    )
+}
+
+#[tokio::test]
+async fn program_said_no() {
+    for (exit, code) in [("1", Code::Unknown), ("66", Code::NotFound), ("9", Code::DataLoss)] {
+        let config = program(&format!("echo because >&2; exit {exit}"));
+        let expected = Expected { code, reason: "HANDLER_FAILED", ..STOPPED };
+        for refusal in check_alone(Row { config: &config, ..Row::of(job("program", ""), expected) }).await {
+            assert!(refusal.status.message().ends_with(": because"), "{refusal:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn messages_of_any_length_and_alphabet_fit_the_headers() {
+    for text in ["x", "€", "%"] {
+        let config = program(&format!("i=0; while [ $i -lt 3000 ]; do printf '{text}' >&2; i=$((i+1)); done; exit 1"));
+        let expected = Expected { code: Code::Unknown, reason: "HANDLER_FAILED", ..STOPPED };
+        for refusal in check_alone(Row { config: &config, ..Row::of(job("program", ""), expected) }).await {
+            assert!(refusal.wire_bytes() > 3 << 10, "too much was cut: {}", refusal.wire_bytes());
+        }
+    }
+}
+
+#[tokio::test]
+async fn handler_panicked() {
+    let expected = Expected { code: Code::Internal, reason: "HANDLER_PANICKED", ..STOPPED };
+    for kind in ["wrong", "wrong-blocking"] {
+        check_alone(Row::of(job(kind, "nothing"), expected)).await;
+    }
+}
+
+#[tokio::test]
+async fn process_crashed() {
+    let config = program("kill -9 $$");
+    let expected = Expected { code: Code::Internal, reason: "WORKER_CRASHED", ..STOPPED };
+    for refusal in check_alone(Row { config: &config, ..Row::of(job("program", ""), expected) }).await {
+        assert!(refusal.status.message().contains("SIGKILL"), "{refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn output_over_its_limit() {
+    let expected = Expected { code: Code::ResourceExhausted, reason: "OUTPUT_TOO_LARGE", ..STOPPED };
+    for length in [1 + (1 << 10), 60 << 10] {
+        check_alone(Row::of(job("small", vec![0; length]), expected)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_job_leaves_its_worker_to_the_next_one() {
+    let service = Service::start(ONE_WORKER, super::own_kinds());
+    let caller = Caller::of(service.public).await;
+    for (kind, payload) in [("wrong", "panic"), ("wrong-blocking", ""), ("wrong", "lost"), ("small", "fine")] {
+        let _ = caller.leave(job(kind, payload)).await.unwrap();
+    }
+    let idle = caller.until(|pool| pool.in_flight == 0).await;
+    assert!(idle < Duration::from_secs(1), "{idle:?}");
+    let counts = caller.pool().await.jobs.unwrap();
+    assert_eq!((counts.accepted, counts.completed, counts.failed, counts.panicked), (4, 1, 1, 2), "{counts:?}");
+}
