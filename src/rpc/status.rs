@@ -218,6 +218,18 @@ pub(super) fn message_too_large(message: &str) -> Status {
     status
 }
 
+/// The end of a call of many jobs at its deadline. What became of the jobs without an answer is not known.
+pub(super) fn call_too_late(request_id: &RequestId) -> Status {
+    let mut details = ErrorDetails::new();
+    let facts = HashMap::from([("execution".to_owned(), "UNKNOWN".to_owned())]);
+    details.set_error_info("RUN_TIMEOUT", DOMAIN, facts);
+    let message = "the call reached its deadline";
+    let mut status = Status::with_error_details(Code::DeadlineExceeded, message, details);
+    push_back(&mut status, &Pushback::Never);
+    name(&mut status, request_id);
+    status
+}
+
 /// The end of a call that outlived the intake of jobs.
 pub(super) fn draining(request_id: &RequestId) -> Status {
     let rejection = Rejection { reason: RejectionReason::Draining, pool: None, kind: "".into(), retry_after: None };

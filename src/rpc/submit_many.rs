@@ -72,8 +72,9 @@ impl Driver {
         while reading || !self.running.is_empty() {
             let step = tokio::select! {
                 biased;
-                () = sleep_until(end), if bounded => Step::End(self.too_late()),
+                // Jobs that reach the deadline with the call are answered one by one before it ends.
                 Some((place, response)) = self.running.next() => Step::Answer(place, response),
+                () = sleep_until(end), if bounded => Step::End(status::call_too_late(&self.call.request_id)),
                 () = &mut closing, if reading => { reading = false; continue }
                 () = wait_for_room(self.full.as_ref()), if self.full.is_some() => Step::Room,
                 place = self.results.clone().reserve_owned(), if reading && self.full.is_none() => {
@@ -175,12 +176,6 @@ impl Driver {
 
     fn response(&self, tag: String, outcome: Result<Completed, JobError>) -> SubmitManyResponse {
         respond(tag, outcome.map_err(|error| status::status(&error, &self.call.request_id)))
-    }
-
-    fn too_late(&self) -> Status {
-        let mut status = Status::deadline_exceeded("the call reached its deadline");
-        status::name(&mut status, &self.call.request_id);
-        status
     }
 
     /// Ends the call with `status`, after what was answered so far.
