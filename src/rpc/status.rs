@@ -3,7 +3,7 @@ use std::{collections::HashMap, time::Duration};
 use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
-use super::context::REQUEST_ID;
+use super::{context::REQUEST_ID, message::shorten};
 use crate::model::{
     Execution, Failure, FailureCause, FailureCode, FieldViolation, HandlerError, JobError, Rejection, RejectionReason,
     RequestId,
@@ -12,9 +12,6 @@ use crate::model::{
 /// Domain of every `google.rpc.ErrorInfo` of this service.
 pub(super) const DOMAIN: &str = "waterwheel.dev";
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
-/// Longest message of a status: message and details stay under 4 KiB together, for grpc's C core answers longer
-/// headers with RESOURCE_EXHAUSTED, which invites retries.
-const MESSAGE: usize = 2_000;
 /// Most violations that are listed.
 const VIOLATIONS: usize = 8;
 
@@ -192,20 +189,6 @@ fn push_back(status: &mut Status, pushback: &Pushback) {
 
 fn millis(duration: Duration) -> String {
     format!("{:.3}", duration.as_secs_f64() * 1e3)
-}
-
-/// `text` without control characters, cut at a character.
-fn shorten(text: &str) -> String {
-    let mut short = String::new();
-    for character in text.chars() {
-        let character = if character.is_control() { ' ' } else { character };
-        if short.len() + character.len_utf8() > MESSAGE {
-            short.push('…');
-            break;
-        }
-        short.push(character);
-    }
-    short
 }
 
 /// A message that the codec would not read.
