@@ -173,7 +173,7 @@ pub enum HandlerError {
     Refused {
         /// What the caller is told.
         code: FailureCode,
-        /// What went wrong, for people. Shortened to 2 KiB on the wire.
+        /// What went wrong, for people. On the wire, its middle is left out where the status would take 4 KiB.
         message: String,
     },
     /// The process that ran the job ended by a signal or could not be started.

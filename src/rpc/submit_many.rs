@@ -113,8 +113,9 @@ impl Driver {
             let end = self.end();
             let step = tokio::select! {
                 biased;
-                () = wait_until(end) => Step::TooLate,
+                // Jobs that reach the deadline with the call are answered one by one before it ends.
                 Some((place, response)) = self.running.next() => Step::Answer(place, response),
+                () = wait_until(end) => Step::TooLate,
                 () = &mut closing, if reading => Step::Closing,
                 () = wait_for_room(self.full.as_ref()), if self.full.is_some() => Step::Room,
                 place = self.results.clone().reserve_owned(), if reading && self.full.is_none() => {

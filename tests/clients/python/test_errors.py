@@ -1,0 +1,180 @@
+"""Failures: a code for everybody, a reason and details for programs."""
+
+import base64
+import stat
+from urllib.parse import quote
+
+import grpc
+import pytest
+from service import DOMAIN, REJECT, ROOMY, TINY, Service, job, refusal, until
+from waterwheel.v1 import job_pb2, worker_pool_service_pb2, worker_pool_service_pb2_grpc
+
+SHED = job_pb2.WHEN_FULL_SHED
+
+# A program per job, that ends as its input says.
+PROGRAM = """#!/bin/sh
+read -r code
+case "$code" in
+    signal) kill -SEGV $$ ;;
+    ascii) head -c 100000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1 ;;
+    wide) i=0; while [ $i -lt 2000 ]; do printf '\\342\\202\\254' >&2; i=$((i + 1)); done; echo the end >&2; exit 1 ;;
+esac
+echo "cannot go on: $code" >&2
+exit "$code"
+"""
+
+EXEC = """
+[pool.cpu]
+workers = 2
+[kind.legacy]
+pool = "cpu"
+exec = ["{program}"]
+exit_codes = {{ 3 = "INVALID_ARGUMENT", 4 = "NOT_FOUND", 5 = "FAILED_PRECONDITION", 6 = "UNAVAILABLE" }}
+stderr_tail = "3KiB"
+"""
+
+
+@pytest.fixture(scope="module")
+def roomy():
+    with Service(ROOMY) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    program = tmp_path_factory.mktemp("bin") / "legacy"
+    program.write_text(PROGRAM)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    with Service(EXEC.format(program=program)) as service:
+        yield service
+
+
+def assert_refused(said, code, reason, pushback=None, execution="NOT_STARTED"):
+    assert (said.code.name, said.reason, said.domain) == (code, reason, DOMAIN), said
+    assert said.metadata["execution"] == execution
+    if pushback == "later":
+        assert 0 < said.pushback_ms <= 5_000
+        assert abs(said.retry_after * 1e3 - said.pushback_ms) <= 1
+    else:
+        assert (said.pushback_ms, said.retry_after) == (pushback, None)
+
+
+def test_an_unknown_kind_names_its_neighbour(roomy):
+    said = refusal(lambda: roomy.submit("sha265"))
+    assert_refused(said, "INVALID_ARGUMENT", "UNKNOWN_KIND")
+    assert 'did you mean "sha256"' in said.message
+    assert "sha256" in said.violations["job.kind"]
+    assert said.metadata["kind"] == "sha265"
+
+
+def test_a_kind_like_no_other_has_no_neighbour(roomy):
+    said = refusal(lambda: roomy.submit("transmogrify"))
+    assert_refused(said, "INVALID_ARGUMENT", "UNKNOWN_KIND")
+    assert "did you mean" not in said.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("content_type", "x" * 129),
+        ("tenant", "x" * 129),
+        ("ordering_key", "x" * 257),
+        ("labels", {"UPPER": "1"}),
+        ("labels", {str(number): "1" for number in range(17)}),
+        ("criticality", 9),
+        ("when_full", 9),
+    ],
+)
+def test_a_field_out_of_its_bounds_is_named(roomy, field, value):
+    said = refusal(lambda: roomy.submit("echo", **{field: value}))
+    assert_refused(said, "INVALID_ARGUMENT", "INVALID_FIELD")
+    assert [name.split("[")[0] for name in said.violations] == [f"job.{field}"]
+
+
+def test_all_fields_out_of_their_bounds_are_named_at_once(roomy):
+    said = refusal(lambda: roomy.submit("", tenant="x" * 129, content_type="x" * 129))
+    assert_refused(said, "INVALID_ARGUMENT", "INVALID_FIELD")
+    assert said.violations.keys() == {"job.kind", "job.tenant", "job.content_type"}
+
+
+# The first is over the limit of a payload, the second over that of a message too.
+@pytest.mark.parametrize("over", [1, 1 << 20])
+def test_a_payload_over_its_limit_is_refused_for_good(roomy, over):
+    said = refusal(lambda: roomy.submit("echo", bytes((4 << 20) + over)))
+    assert_refused(said, "RESOURCE_EXHAUSTED", "PAYLOAD_TOO_LARGE", pushback=-1)
+
+
+def test_the_largest_payload_passes(roomy):
+    # A client of its own limit, which is 4 MiB for a whole message, must raise that to take what it sent.
+    with grpc.insecure_channel(roomy.address, options=[("grpc.max_receive_message_length", 8 << 20)]) as channel:
+        stub = worker_pool_service_pb2_grpc.WorkerPoolServiceStub(channel)
+        request = worker_pool_service_pb2.SubmitRequest(job=job("echo", bytes(4 << 20)))
+        assert len(stub.Submit(request, timeout=10).result.output) == 4 << 20
+
+
+def test_a_full_queue_says_when_to_come_back():
+    with Service(TINY) as service:
+        service.fill(running=1, queued=1)
+        said = refusal(lambda: service.submit("echo", when_full=REJECT))
+        assert_refused(said, "RESOURCE_EXHAUSTED", "QUEUE_FULL", pushback="later")
+        assert (said.metadata["kind"], said.metadata["pool"]) == ("echo", "tiny")
+        assert service.rejected("QUEUE_FULL") == 1
+
+
+def test_a_job_that_cannot_start_in_time_is_refused_at_once():
+    with Service(TINY) as service:
+        service.submit("sleep", b"400")
+        service.fill(running=1)
+        said = refusal(lambda: service.submit("sleep", b"400", timeout=0.2))
+        assert_refused(said, "RESOURCE_EXHAUSTED", "DEADLINE_UNREACHABLE", pushback="later")
+        assert float(said.metadata["expected_wait_ms"]) > float(said.metadata["budget_ms"])
+
+
+def test_a_job_that_made_room_is_told_so():
+    with Service(TINY) as service:
+        service.fill(running=1)
+        cheap = service.start("echo", criticality=job_pb2.CRITICALITY_SHEDDABLE)
+        until(lambda: service.pool().queue.jobs == 1)
+        service.start("sleep", b"1", when_full=SHED)
+        assert_refused(refusal(cheap.result), "RESOURCE_EXHAUSTED", "SHED", pushback="later")
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "status"),
+    [(3, "INVALID_ARGUMENT"), (4, "NOT_FOUND"), (5, "FAILED_PRECONDITION"), (6, "UNAVAILABLE")],
+)
+def test_a_program_says_no_by_its_exit_code(programs, exit_code, status):
+    said = refusal(lambda: programs.submit("legacy", str(exit_code).encode()))
+    assert_refused(said, status, "HANDLER_FAILED", pushback=-1, execution="STARTED")
+    assert f"cannot go on: {exit_code}" in said.message
+    assert {"job", "kind", "pool", "queue_ms", "run_ms"} <= said.metadata.keys()
+
+
+# 77 is EX_NOPERM of sysexits.h.
+@pytest.mark.parametrize(("exit_code", "status"), [(77, "PERMISSION_DENIED"), (99, "UNKNOWN")])
+def test_an_exit_code_that_is_not_configured(programs, exit_code, status):
+    said = refusal(lambda: programs.submit("legacy", str(exit_code).encode()))
+    assert_refused(said, status, "HANDLER_FAILED", pushback=-1, execution="STARTED")
+
+
+def test_a_program_that_crashes_is_told_apart(programs):
+    said = refusal(lambda: programs.submit("legacy", b"signal"))
+    assert_refused(said, "INTERNAL", "WORKER_CRASHED", pushback=-1, execution="STARTED")
+    assert "SIGSEGV" in said.message
+
+
+# The C core of gRPC answers long trailers with RESOURCE_EXHAUSTED, which clients retry.
+@pytest.mark.parametrize("noise", [b"ascii", b"wide"])
+def test_a_talkative_program_keeps_its_status(programs, noise):
+    said = refusal(lambda: programs.submit("legacy", noise))
+    assert_refused(said, "UNKNOWN", "HANDLER_FAILED", pushback=-1, execution="STARTED")
+    assert "exited with code 1" in said.message
+    assert said.message.endswith("the end"), "the reason is in the last line that a program writes"
+    on_the_wire = len(quote(said.message)) + len(base64.b64encode(said.trailers["grpc-status-details-bin"]))
+    assert 2_000 < on_the_wire < 4_096
+
+
+def test_a_handler_says_no_by_its_code(roomy):
+    said = refusal(lambda: roomy.submit("sleep", b"soon"))
+    assert_refused(said, "INVALID_ARGUMENT", "HANDLER_FAILED", pushback=-1, execution="STARTED")
+    assert '{"ms":1500}' in said.message

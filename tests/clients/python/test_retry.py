@@ -1,0 +1,104 @@
+"""A stock client with a retry policy comes back when the server says, and stays away when the server says that."""
+
+import json
+import time
+
+import pytest
+from service import ROOMY, TINY, Service, job, refusal, until
+from waterwheel.v1 import worker_pool_service_pb2 as messages
+
+# What a program passes to its channel. The backoff is the client's own guess, for failures without a pushback.
+POLICY = {
+    "methodConfig": [
+        {
+            "name": [{"service": "waterwheel.v1.WorkerPoolService"}],
+            "retryPolicy": {
+                "maxAttempts": 5,
+                "initialBackoff": "60s",
+                "maxBackoff": "60s",
+                "backoffMultiplier": 1,
+                "retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+# Answers UNAVAILABLE to whoever asks, and means it.
+NEVER = """
+[kind.never]
+pool = "cpu"
+exec = ["/bin/sh", "-c", "exit 6"]
+exit_codes = { 6 = "UNAVAILABLE" }
+"""
+
+
+def retrying(config, **policy):
+    """A server, and a channel with the policy; its own backoff of a minute would outlast every test."""
+    service_config = json.loads(json.dumps(POLICY))
+    service_config["methodConfig"][0]["retryPolicy"].update(policy)
+    return Service(config, options=[("grpc.service_config", json.dumps(service_config))])
+
+
+def occupy(service, sleep):
+    """Fills the pool for a while; it learned before how long its jobs take, so that it knows when there is room."""
+    service.submit("sleep", sleep)
+    service.start("sleep", sleep)
+    until(lambda: service.pool().in_flight == 1)
+    service.start("sleep", sleep)
+    until(lambda: service.pool().queue.jobs == 1)
+
+
+def test_a_call_that_finds_the_queue_full_comes_back_when_told():
+    with retrying(TINY) as service:
+        occupy(service, b"300")
+        began = time.monotonic()
+        result = service.submit("echo", b"patient")
+        took = time.monotonic() - began
+        refused = service.rejected("QUEUE_FULL")
+    print(f"done after {refused} refusals and {took:.3f} s")
+    assert result.output == b"patient"
+    assert 1 <= refused <= 4
+    assert 0.1 < took < 10, "a client that follows its own backoff comes back after a minute"
+
+
+def test_a_client_in_a_hurry_is_held_back():
+    with retrying(TINY, initialBackoff="0.001s", maxBackoff="0.001s", maxAttempts=3) as service:
+        service.submit("sleep", b"400")
+        service.fill(running=1, queued=1)
+        began = time.monotonic()
+        said = refusal(lambda: service.submit("echo"))
+        took = time.monotonic() - began
+        attempts = service.rejected("QUEUE_FULL")
+    assert (said.reason, attempts) == ("QUEUE_FULL", 3)
+    # Two waits, each of about the time that two jobs take.
+    print(f"3 attempts within {took:.3f} s; the last pushback was {said.pushback_ms} ms")
+    assert took > 0.5
+
+
+def test_a_handler_that_says_unavailable_is_not_asked_again():
+    with retrying(ROOMY + NEVER) as service:
+        said = refusal(lambda: service.submit("never"))
+        attempts = service.pool().jobs.failed
+    assert (said.code.name, said.reason, said.pushback_ms) == ("UNAVAILABLE", "HANDLER_FAILED", -1)
+    assert attempts == 1
+
+
+@pytest.mark.parametrize("method", ["Submit", "Stream"])
+def test_a_payload_over_its_limit_is_not_sent_again(method):
+    with retrying(ROOMY, initialBackoff="0.001s", maxBackoff="0.001s") as service:
+        request = getattr(messages, f"{method}Request")(job=job("echo", bytes((4 << 20) + 1)))
+        call = getattr(service.stub, method)
+        said = refusal(lambda: call(request, timeout=10) if method == "Submit" else list(call(request, timeout=10)))
+        attempts = service.rejected("PAYLOAD_TOO_LARGE")
+    assert (said.code.name, said.pushback_ms) == ("RESOURCE_EXHAUSTED", -1)
+    assert attempts == 1
+
+
+def test_a_stream_that_is_refused_comes_back_when_told():
+    with retrying(TINY) as service:
+        occupy(service, b"200")
+        request = messages.StreamRequest(job=job("echo", b"patient"))
+        events = list(service.stub.Stream(request, timeout=20))
+        refused = service.rejected("QUEUE_FULL")
+    assert [event.WhichOneof("event") for event in events] == ["started", "output_chunk", "finished"]
+    assert 1 <= refused <= 4
