@@ -7,13 +7,14 @@ mod builtin;
 mod cancel;
 mod context;
 mod exec;
+pub mod identity;
 mod kind;
 mod output;
 mod trace;
 
 pub use builtin::{Builtin, UnknownBuiltin};
 pub use cancel::{CancelToken, StopReason};
-pub use context::{Context, ContextParts, RunStart};
+pub use context::{Context, ContextParts, RunStart, Site};
 pub use exec::{ExecCommand, InvalidExecCommand};
-pub use kind::{AsyncInstance, BlockingHandler, BlockingInstance, Handler, Instance, Kind, KindOptions};
+pub use kind::{AsyncInstance, AsyncRun, BlockingHandler, BlockingInstance, Handler, Instance, Kind, KindOptions};
 pub use output::{Event, OutputClosed, OutputSink};

@@ -17,5 +17,5 @@ pub use outcome::{
 };
 pub use rejection::{Rejection, RejectionReason};
 pub use request_id::{InvalidRequestId, RequestId};
-pub use span_target::{CALL_TARGET, TRACE_TARGET};
+pub use span_target::TRACE_TARGET;
 pub use trace_context::TraceContext;

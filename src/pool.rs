@@ -4,7 +4,7 @@
 //! its effects. The way of a job, file by file:
 //!
 //! ```text
-//! handle ─▶ shell ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ conclude
+//! handle ─▶ submission ─▶ shell ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ conclude
 //! submit    lock,    verdict  a worker  one run    deadline,   one outcome,
 //!           effects           on loan   of a job   cancel      counted once
 //! ```
@@ -28,6 +28,7 @@ mod shell;
 mod stats;
 mod stop;
 mod stream;
+mod submission;
 mod trace;
 mod turn;
 mod unwind;
@@ -40,4 +41,5 @@ pub use home::set_home;
 pub use pools::Pools;
 pub use stats::{Distribution, KindStats, PoolStats, WorkerState, WorkerStats};
 pub use stream::{JobStream, StreamItem};
+pub use submission::Submission;
 pub use turn::Room;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{Instrument, Span};
 
-use super::{CancelToken, OutputSink};
+use super::{CancelToken, OutputSink, identity};
 use crate::{
     model::{Deadline, HandlerError, JobId, RequestId, TraceContext},
     task::Tasks,
@@ -36,10 +36,8 @@ struct Inner {
 pub struct ContextParts {
     /// Id of the job.
     pub job: JobId,
-    /// Kind of the job.
-    pub kind: Arc<str>,
-    /// Pool that runs the job.
-    pub pool: Arc<str>,
+    /// Where the job runs.
+    pub site: Arc<Site>,
     /// Correlation id of the call.
     pub request_id: RequestId,
     /// When the job must be answered.
@@ -54,6 +52,15 @@ pub struct ContextParts {
     pub cancel: CancelToken,
     /// Takes the chunks.
     pub output: OutputSink,
+}
+
+/// What all jobs of a kind share.
+#[derive(Debug)]
+pub struct Site {
+    /// The kind.
+    pub kind: Arc<str>,
+    /// Pool that runs it.
+    pub pool: Arc<str>,
     /// Where shielded work runs.
     pub tasks: Tasks,
 }
@@ -91,13 +98,13 @@ impl Context {
     /// Kind of the job.
     #[must_use]
     pub fn kind(&self) -> &Arc<str> {
-        &self.0.parts.kind
+        &self.0.parts.site.kind
     }
 
     /// Pool that runs the job.
     #[must_use]
     pub fn pool(&self) -> &Arc<str> {
-        &self.0.parts.pool
+        &self.0.parts.site.pool
     }
 
     /// Correlation id of the call.
@@ -146,6 +153,12 @@ impl Context {
     #[must_use]
     pub fn cancel_token(&self) -> &CancelToken {
         &self.0.parts.cancel
+    }
+
+    /// Runs `future` for this job: its log lines carry the job's identity. A task that a handler spawns needs it, for
+    /// identity follows the handler, not what it starts.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        identity::carry(self, future)
     }
 
     /// Whether the job was asked to stop.
@@ -198,14 +211,14 @@ impl Context {
             // A handler that was dropped does not look at the result.
             let _ = done.send(work.await);
         };
-        self.0.parts.tasks.spawn(shielded.instrument(Span::current()));
+        self.0.parts.site.tasks.spawn(identity::carry(self, shielded.instrument(Span::current())));
         result.await.map_err(|_| HandlerError::Crashed { message: "the shielded work did not end".into() })
     }
 
     /// Where work goes that outlives the handler, such as the reaping of a process.
     #[must_use]
     pub fn tasks(&self) -> &Tasks {
-        &self.0.parts.tasks
+        &self.0.parts.site.tasks
     }
 
     /// The begin of the run; `None` while the job is queued.
@@ -216,8 +229,9 @@ impl Context {
 
     /// Marks the begin of the run. The first mark stays.
     pub fn begin(&self, start: RunStart) {
+        let since = start.at.saturating_duration_since(self.deadline().arrival());
+        self.0.progress.store(micros(since), Ordering::Relaxed);
         let _ = self.0.start.set(start);
-        self.touch();
     }
 
     /// Where chunks go.
@@ -233,8 +247,7 @@ impl Context {
     }
 
     fn touch(&self) {
-        let since = self.deadline().arrival().elapsed().as_micros();
-        self.0.progress.store(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.0.progress.store(micros(self.deadline().arrival().elapsed()), Ordering::Relaxed);
     }
 }
 
@@ -257,6 +270,10 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => thread::park(),
         }
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -63,9 +63,12 @@ pub enum Instance {
 
 /// A [`Handler`] whose type is erased.
 pub trait AsyncInstance: Send {
-    /// Runs one job.
-    fn run(&mut self, job: Job, cx: Context) -> BoxFuture<'_, Result<Output, HandlerError>>;
+    /// Runs one job, and gives the handler back with its end. A run that is cut off, or panics, takes it along.
+    fn run(self: Box<Self>, job: Job, cx: Context) -> AsyncRun;
 }
+
+/// One run of an asynchronous handler.
+pub type AsyncRun = BoxFuture<'static, (Box<dyn AsyncInstance>, Result<Output, HandlerError>)>;
 
 /// A [`BlockingHandler`] whose type is erased.
 pub trait BlockingInstance: Send {
@@ -77,8 +80,11 @@ pub trait BlockingInstance: Send {
 }
 
 impl<H: Handler> AsyncInstance for H {
-    fn run(&mut self, job: Job, cx: Context) -> BoxFuture<'_, Result<Output, HandlerError>> {
-        Box::pin(self.handle(job, cx))
+    fn run(mut self: Box<Self>, job: Job, cx: Context) -> AsyncRun {
+        Box::pin(async move {
+            let result = self.handle(job, cx).await;
+            (self as Box<dyn AsyncInstance>, result)
+        })
     }
 }
 

@@ -1,13 +1,9 @@
 use std::{convert::Infallible, pin::pin, time::Duration};
 
 use http::{Request, Response};
-use hyper::{body::Incoming, server::conn::http2};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper::{body::Incoming, server::conn::http2, service::Service};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{net::TcpStream, sync::watch};
-use tower::Service;
 use tracing::debug;
 
 use super::stage::{Stage, reached};
@@ -64,14 +60,14 @@ impl Transport {
 /// Serves one connection until the peer leaves, or the listener's stage ends it.
 pub(super) async fn serve<S, B>(stream: TcpStream, service: S, transport: &Transport, mut stage: watch::Receiver<Stage>)
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
     B: http_body::Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let peer = stream.peer_addr().ok();
-    let connection = transport.builder().serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let connection = transport.builder().serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),

@@ -6,13 +6,12 @@ use std::{
 };
 
 use http::{Request, Response};
-use hyper::body::Incoming;
+use hyper::{body::Incoming, service::Service};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
 };
-use tower::Service;
 
 use super::{
     accept::accept,

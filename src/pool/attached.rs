@@ -1,3 +1,9 @@
+use std::{
+    pin::Pin,
+    task::{Context as TaskContext, Poll},
+};
+
+use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::sleep_until;
 
 use super::{
@@ -7,49 +13,45 @@ use super::{
     stop::{Fall, climb},
 };
 use crate::{
-    handler::StopReason,
+    handler::{Context, StopReason},
     model::{Completed, FailureCause, JobError, Rung},
 };
 
-/// A running attempt whose caller waits for it. Dropping it means that the caller left: the job is cancelled, and what
-/// still runs goes down the stop ladder in a task of its own.
-pub(super) struct Attached(Option<Attempt>);
+/// A running attempt whose caller waits for it; as a future, the job's outcome. Dropping it means that the caller left:
+/// the job is cancelled, and what still runs goes down the stop ladder in a task of its own.
+///
+/// Most short jobs end at their first poll. What others need besides, a timer and a place on the list of those who
+/// wait for a cancel, is made once a job is pending.
+pub(super) struct Attached {
+    attempt: Option<Attempt>,
+    then: Then,
+}
+
+/// What a pending job waits for besides its own end.
+enum Then {
+    /// It was not polled yet.
+    Nothing,
+    /// A reason to stop.
+    Stop(BoxFuture<'static, StopReason>),
+    /// The foot of the stop ladder.
+    Foot(BoxFuture<'static, Result<Completed, JobError>>),
+}
 
 impl Attached {
     pub(super) fn new(attempt: Attempt) -> Self {
-        Self(Some(attempt))
-    }
-
-    /// Runs to the end, and no longer than the job may.
-    pub(super) async fn finish(mut self) -> Result<Completed, JobError> {
-        let attempt = self.0.as_mut().expect("attached until it ends");
-        let cx = attempt.cx.clone();
-        let reason = tokio::select! {
-            biased;
-            ended = &mut *attempt => {
-                self.0 = None;
-                let rung = cx.is_cancelled().then_some(Rung::Yielded);
-                return conclude(ended, rung);
-            }
-            () = sleep_until(cx.until()) => StopReason::Deadline,
-            reason = cx.cancel_token().cancelled() => reason,
-        };
-        match reason {
-            StopReason::Deadline => Err(self.time_out()),
-            StopReason::Caller | StopReason::Drain => self.stop().await,
-        }
+        Self { attempt: Some(attempt), then: Then::Nothing }
     }
 
     /// Somebody else asked the job to stop: the caller hears how that went, but no later than the deadline.
     async fn stop(mut self) -> Result<Completed, JobError> {
-        let attempt = self.0.as_mut().expect("attached until it ends");
+        let attempt = self.attempt.as_mut().expect("attached until it ends");
         let cx = attempt.cx.clone();
         let fall = tokio::select! {
             biased;
             fall = climb(&mut *attempt) => fall,
             () = sleep_until(cx.deadline().reply_by()) => return Err(self.time_out()),
         };
-        let attempt = self.0.take().expect("attached until it ends");
+        let attempt = self.attempt.take().expect("attached until it ends");
         match fall {
             Fall::Yielded(ended) => conclude(ended, Some(Rung::Yielded)),
             Fall::CutOff(rung) => Err(cut_off(attempt, rung)),
@@ -58,7 +60,7 @@ impl Attached {
 
     /// The caller is answered on time; the handler gets its grace without it.
     fn time_out(&mut self) -> JobError {
-        let attempt = self.0.take().expect("attached until it ends");
+        let attempt = self.attempt.take().expect("attached until it ends");
         let run = attempt.run_time();
         let error = failure(&attempt, FailureCause::RunTimeout { limit: run }, Some(Rung::Asked));
         detach(attempt, StopReason::Deadline, Ending::Expired);
@@ -66,9 +68,48 @@ impl Attached {
     }
 }
 
+impl Future for Attached {
+    type Output = Result<Completed, JobError>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        loop {
+            if let Then::Foot(foot) = &mut self.then {
+                return foot.poll_unpin(task);
+            }
+            let attempt = self.attempt.as_mut().expect("attached until it ends");
+            if let Poll::Ready(ended) = attempt.poll_unpin(task) {
+                self.attempt = None;
+                let rung = ended.cx.is_cancelled().then_some(Rung::Yielded);
+                return Poll::Ready(conclude(ended, rung));
+            }
+            let cx = attempt.cx.clone();
+            if let Then::Nothing = self.then {
+                self.then = Then::Stop(reason_to_stop(cx).boxed());
+            }
+            let Then::Stop(reason) = &mut self.then else { return Poll::Pending };
+            match reason.poll_unpin(task) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(StopReason::Deadline) => return Poll::Ready(Err(self.time_out())),
+                Poll::Ready(StopReason::Caller | StopReason::Drain) => {
+                    let rest = Self { attempt: self.attempt.take(), then: Then::Nothing };
+                    self.then = Then::Foot(rest.stop().boxed());
+                }
+            }
+        }
+    }
+}
+
+async fn reason_to_stop(cx: Context) -> StopReason {
+    tokio::select! {
+        biased;
+        () = sleep_until(cx.until()) => StopReason::Deadline,
+        reason = cx.cancel_token().cancelled() => reason,
+    }
+}
+
 impl Drop for Attached {
     fn drop(&mut self) {
-        if let Some(attempt) = self.0.take() {
+        if let Some(attempt) = self.attempt.take() {
             detach(attempt, StopReason::Caller, Ending::Cancelled);
         }
     }

@@ -1,6 +1,5 @@
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
 use tracing::{debug, error};
 
 use super::{
@@ -19,10 +18,9 @@ use crate::{
 
 /// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
 pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, JobError> {
-    let Ended { lease, result, cx } = ended;
+    let Ended { lease, result, kind, at: now, cx } = ended;
     let cx = &cx;
     let shell = Arc::clone(lease.shell());
-    let now = Instant::now();
     let (run, worker) = cx.start().map_or((Duration::ZERO, 0), |start| (now - start.at, start.worker));
     let outcome = match outcome(result, cx, &shell, run) {
         Ok(_) if now >= cx.deadline().end() => Err(FailureCause::RunTimeout { limit: run }),
@@ -32,14 +30,11 @@ pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, Jo
         Ok(_) => Ending::Completed,
         Err(cause) => ending(cause),
     };
-    let kind = shell.kind_index(cx.kind());
     if outcome.is_err() {
         note_lost(&shell, cx);
     }
-    lease.finish(ending, run);
-    if let Some(kind) = kind {
-        shell.meters.record_run(kind, run);
-    }
+    shell.meters.record_run(kind, run);
+    lease.finish(ending, run, now);
     match outcome {
         Ok(output) => {
             let deadline = cx.deadline();

@@ -3,29 +3,20 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context as TaskContext, Poll},
-    time::Duration,
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
-use tokio::time::Instant;
-use tracing::Instrument;
+use futures_util::FutureExt;
 
 use super::{
     JobStream, PoolBuilder, PoolStats,
-    attached::Attached,
-    attempt::Attempt,
-    conclude::conclude_queued,
-    core::{Ending, QueueEnd},
-    drain::LostJob,
-    lease::Lease,
     shell::Shell,
     stream::stream,
-    trace::{attempt_span, queue_span},
-    turn::{Room, Turn},
+    submission::{Admitted, Submission},
+    turn::Room,
 };
 use crate::{
-    handler::{CancelToken, Context, ContextParts, OutputSink, RunStart},
-    model::{Completed, Job, JobError, JobId, Rejection, RejectionReason, RequestId},
+    handler::OutputSink,
+    model::{Completed, Job, JobError, JobId, Rejection, RejectionReason},
     phase::Phase,
 };
 
@@ -61,7 +52,7 @@ pub struct Pool(Arc<Shell>);
 pub struct Ticket {
     job: JobId,
     room: Option<Room>,
-    outcome: BoxFuture<'static, Result<Completed, JobError>>,
+    outcome: Submission,
 }
 
 impl Pool {
@@ -77,13 +68,15 @@ impl Pool {
         &self.0.name
     }
 
-    /// Runs `job` and returns its result. Dropping the future cancels the job.
+    /// Runs `job` and returns its result. Room is asked for at once; dropping the future cancels the job.
     ///
     /// # Errors
     /// [`JobError::Rejected`] where the job was not accepted, [`JobError::Failed`] where it did not complete.
-    pub async fn submit(&self, job: Job) -> Result<Completed, JobError> {
-        let kind = self.locate(&job)?;
-        self.submit_at(kind, job).await
+    pub fn submit(&self, job: Job) -> Submission {
+        match self.locate(&job) {
+            Ok(kind) => self.submit_at(kind, job),
+            Err(rejection) => Submission::refused(rejection),
+        }
     }
 
     /// Asks for room, without waiting for the outcome.
@@ -139,10 +132,10 @@ impl Pool {
     pub fn send(&self, job: Job) -> Result<JobId, Rejection> {
         let kind = self.locate(&job)?;
         let admitted = self.admit(kind, job)?;
-        let cx = admitted.cx.clone();
+        let cx = admitted.context().clone();
         let id = cx.job();
         self.0.tasks.spawn(async move {
-            if let Err(error) = admitted.run().await {
+            if let Err(error) = admitted.submission().await {
                 tracing::warn!(job = %cx.job(), request_id = %cx.request_id(), %error, "a job without a caller failed");
             }
         });
@@ -192,14 +185,17 @@ impl Pool {
         &self.0
     }
 
-    pub(super) async fn submit_at(&self, kind: usize, job: Job) -> Result<Completed, JobError> {
-        self.admit(kind, job)?.run().await
+    pub(super) fn submit_at(&self, kind: usize, job: Job) -> Submission {
+        match self.admit(kind, job) {
+            Ok(admitted) => admitted.submission(),
+            Err(rejection) => Submission::refused(rejection),
+        }
     }
 
     pub(super) fn try_submit_at(&self, kind: usize, job: Job) -> Result<Ticket, Rejection> {
         let admitted = self.admit(kind, job)?;
-        let (job, room) = (admitted.cx.job(), admitted.turn.room());
-        Ok(Ticket { job, room, outcome: admitted.run().boxed() })
+        let (job, room) = (admitted.context().job(), admitted.room());
+        Ok(Ticket { job, room, outcome: admitted.submission() })
     }
 
     pub(super) async fn stream_at(&self, kind: usize, job: Job) -> Result<JobStream, JobError> {
@@ -221,97 +217,6 @@ impl Pool {
         let limit = self.0.kinds[kind].get_options().max_output.unwrap_or(self.0.settings.max_output);
         Admitted::admit(&self.0, kind, job, OutputSink::collect(limit))
     }
-}
-
-/// A job that has room, or waits for it.
-pub(super) struct Admitted {
-    shell: Arc<Shell>,
-    kind: usize,
-    job: Job,
-    turn: Turn,
-    // After the turn: the last of a context ends its span, which must not happen under the lock of the pool.
-    cx: Context,
-}
-
-impl Admitted {
-    pub(super) fn admit(shell: &Arc<Shell>, kind: usize, mut job: Job, output: OutputSink) -> Result<Self, Rejection> {
-        check(shell, kind, &job)?;
-        let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(Instant::now(), job.timeout));
-        let cx = Context::new(ContextParts {
-            job: JobId::next(),
-            kind: Arc::clone(shell.kinds[kind].name()),
-            pool: Arc::clone(&shell.name),
-            request_id: job.request_id.get_or_insert_with(RequestId::generate).clone(),
-            deadline,
-            trace: job.trace.take(),
-            span: std::mem::replace(&mut job.span, tracing::Span::none()),
-            child_spans: job.child_spans,
-            cancel: CancelToken::default(),
-            output,
-            tasks: shell.tasks.clone(),
-        });
-        let turn = shell.admit(&job, kind, &cx)?;
-        Ok(Self { shell: Arc::clone(shell), kind, job, turn, cx })
-    }
-
-    pub(super) fn context(&self) -> &Context {
-        &self.cx
-    }
-
-    pub(super) async fn run(self) -> Result<Completed, JobError> {
-        self.begin().await?.finish().await
-    }
-
-    /// Waits for a worker, and begins to run.
-    pub(super) async fn begin(self) -> Result<Attached, JobError> {
-        let Self { shell, kind, job, turn, cx } = self;
-        let lease = match turn {
-            Turn::Now(lease) => lease,
-            Turn::Later(permit) => {
-                let turn = permit.turn().instrument(queue_span(&cx)).await;
-                turn.map_err(|end| conclude_queued(&shell, &cx, end))?
-            }
-        };
-        if cx.is_cancelled() {
-            // The worker came, but the drain was over before its message.
-            shell.lost.lock().push(LostJob::new(&cx));
-            lease.finish(Ending::Cancelled, Duration::ZERO);
-            return Err(conclude_queued(&shell, &cx, QueueEnd::Drained));
-        }
-        let now = Instant::now();
-        if now >= cx.deadline().reply_by() {
-            // The worker came, but its message took the rest of the time.
-            lease.finish(Ending::Expired, Duration::ZERO);
-            return Err(conclude_queued(&shell, &cx, QueueEnd::Expired));
-        }
-        begin_run(&shell, kind, &job, &cx, &lease, now);
-        let span = attempt_span(&cx, lease.worker());
-        Ok(Attached::new(Attempt::new(lease, job, kind, cx, span)))
-    }
-}
-
-fn begin_run(shell: &Shell, kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) {
-    let limits = [shell.kinds[kind].get_options().run_timeout, job.run_timeout];
-    let until = limits
-        .into_iter()
-        .flatten()
-        .filter_map(|limit| now.checked_add(limit))
-        .fold(cx.deadline().reply_by(), Instant::min);
-    cx.begin(RunStart { worker: lease.worker(), at: now, until });
-    shell.meters.record_queue(kind, now.saturating_duration_since(cx.deadline().arrival()));
-}
-
-fn check(shell: &Shell, kind: usize, job: &Job) -> Result<(), Rejection> {
-    let name = || Arc::clone(shell.kinds[kind].name());
-    let limit = shell.settings.max_payload.min(shell.settings.queue_bytes);
-    if job.payload.len() > limit {
-        return Err(shell.reject(name(), RejectionReason::PayloadTooLarge { size: job.payload.len(), limit }));
-    }
-    let violations = job.violations();
-    if !violations.is_empty() {
-        return Err(shell.reject(name(), RejectionReason::Invalid { violations }));
-    }
-    Ok(())
 }
 
 impl Ticket {

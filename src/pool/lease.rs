@@ -1,5 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{
     blocking::Thread,
     core::{Ending, JobKey},
@@ -21,7 +23,14 @@ pub(super) struct Lease {
     key: JobKey,
     worker: u32,
     state: Option<Box<WorkerState>>,
-    ended: Option<(Ending, Duration)>,
+    ended: Option<End>,
+}
+
+/// The outcome of a job, and when its run ended.
+pub(super) struct End {
+    pub(super) ending: Ending,
+    pub(super) run: Duration,
+    pub(super) at: Instant,
 }
 
 impl WorkerState {
@@ -76,8 +85,8 @@ impl Lease {
     }
 
     /// Gives the worker back with the outcome of its job.
-    pub(super) fn finish(mut self, ending: Ending, run: Duration) {
-        self.ended = Some((ending, run));
+    pub(super) fn finish(mut self, ending: Ending, run: Duration, at: Instant) {
+        self.ended = Some(End { ending, run, at });
     }
 
     fn state(&mut self) -> &mut WorkerState {

@@ -5,9 +5,9 @@ use std::sync::{
 
 use rustc_hash::FxHashMap;
 
-use super::{JobStream, Pool, Ticket};
+use super::{JobStream, Pool, Submission, Ticket};
 use crate::{
-    model::{Completed, Job, JobError, Rejection, RejectionReason},
+    model::{Job, JobError, Rejection, RejectionReason},
     phase::Phase,
 };
 
@@ -62,9 +62,11 @@ impl Pools {
     ///
     /// # Errors
     /// As there, and where no pool serves the kind.
-    pub async fn submit(&self, job: Job) -> Result<Completed, JobError> {
-        let (pool, kind) = self.locate(&job)?;
-        pool.submit_at(kind, job).await
+    pub fn submit(&self, job: Job) -> Submission {
+        match self.locate(&job) {
+            Ok((pool, kind)) => pool.submit_at(kind, job),
+            Err(rejection) => Submission::refused(rejection),
+        }
     }
 
     /// [`Pool::try_submit`] on the pool of the job's kind.

@@ -22,12 +22,12 @@ use super::{
     },
     drain::LostJob,
     home::home,
-    lease::{Lease, WorkerState},
+    lease::{End, Lease, WorkerState},
     meters::Meters,
     turn::{Turn, TurnSignal},
 };
 use crate::{
-    handler::{Context, Kind},
+    handler::{Context, Kind, Site},
     model::{Job, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
     task::Tasks,
@@ -38,6 +38,8 @@ pub(super) struct Shell {
     pub(super) name: Arc<str>,
     pub(super) settings: Settings,
     pub(super) kinds: Vec<Kind>,
+    /// By kind.
+    pub(super) sites: Vec<Arc<Site>>,
     by_name: FxHashMap<Arc<str>, usize>,
     core: Mutex<Core<Wiring>>,
     pub(super) meters: Meters,
@@ -68,15 +70,20 @@ impl Shell {
         }
         let by_name = kinds.iter().enumerate().map(|(index, kind)| (Arc::clone(kind.name()), index)).collect();
         let phase = PhaseCell::default();
+        let tasks = Tasks::new();
+        let site = |kind: &Kind| {
+            Arc::new(Site { kind: Arc::clone(kind.name()), pool: Arc::clone(&name), tasks: tasks.clone() })
+        };
         phase.advance(Phase::Serving);
         Arc::new(Self {
             meters: Meters::new(homes, kinds.len()),
+            sites: kinds.iter().map(site).collect(),
             name,
             settings,
             kinds,
             by_name,
             core: Mutex::new(core),
-            tasks: Tasks::new(),
+            tasks,
             phase,
             room: Notify::new(),
             lost: Mutex::default(),
@@ -113,7 +120,7 @@ impl Shell {
         };
         let verdict = self.drive(|core, effects| core.offer(now, arrival, waiter, effects));
         match (verdict, signal) {
-            (Verdict::Start(grant), _) => Ok(Turn::now(self.lease(grant))),
+            (Verdict::Start(grant), _) => Ok(Turn::now(self.lease(grant), now)),
             (Verdict::Queued(key) | Verdict::Waiting(key), Some(signal)) => {
                 Ok(Turn::later(Arc::clone(self), key, signal, start_by))
             }
@@ -135,10 +142,10 @@ impl Shell {
     }
 
     /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
-    pub(super) fn release(self: &Arc<Self>, key: JobKey, state: Box<WorkerState>, ended: Option<(Ending, Duration)>) {
-        let now = Instant::now();
+    pub(super) fn release(self: &Arc<Self>, key: JobKey, state: Box<WorkerState>, ended: Option<End>) {
+        let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
         let leftover = self.drive(|core, effects| {
-            if let Some((ending, run)) = ended {
+            if let Some(End { ending, run, at: _ }) = ended {
                 core.end(key, ending, run);
             }
             core.release(now, key, state, effects)

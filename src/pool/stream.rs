@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{conclude::fail, handle::Admitted, shell::Shell};
+use super::{conclude::fail, shell::Shell, submission::Admitted};
 use crate::{
     handler::{CancelToken, Context, Event, OutputSink, StopReason},
     model::{Completed, FailureCause, Job, JobError, JobId},
@@ -113,7 +113,7 @@ pub(super) async fn stream(shell: &Arc<Shell>, kind: usize, job: Job) -> Result<
     let attached = admitted.begin().await?;
     let (done, end) = oneshot::channel();
     let reporter = Reporter { shell: Arc::clone(shell), cx: cx.clone(), done: Some(done) };
-    shell.tasks.spawn(async move { reporter.report(attached.finish().await) });
+    shell.tasks.spawn(async move { reporter.report(attached.await) });
     Ok(JobStream {
         job: cx.job(),
         worker: cx.start().map_or(0, |start| start.worker),

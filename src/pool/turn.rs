@@ -10,7 +10,8 @@ use super::{
 
 /// A job's claim on a worker: the worker itself, or a place in the queue.
 pub(super) enum Turn {
-    Now(Lease),
+    /// A worker, from the instant of the decision.
+    Now(Lease, Instant),
     Later(Permit),
 }
 
@@ -69,13 +70,13 @@ impl Turn {
     /// The room that the job may have to wait for; `None` where it runs.
     pub(super) fn room(&self) -> Option<Room> {
         match self {
-            Self::Now(_) => None,
+            Self::Now(..) => None,
             Self::Later(permit) => Some(Room { shell: Arc::clone(&permit.shell), key: permit.key }),
         }
     }
 
-    pub(super) fn now(lease: Lease) -> Self {
-        Self::Now(lease)
+    pub(super) fn now(lease: Lease, at: Instant) -> Self {
+        Self::Now(lease, at)
     }
 
     pub(super) fn later(

@@ -1,6 +1,6 @@
-use http::HeaderMap;
+use http::HeaderValue;
 use tokio::time::Instant;
-use tonic::{Request, Status};
+use tonic::{Request, Response, Status, metadata::MetadataValue};
 
 use super::{
     status::invalid_field,
@@ -12,12 +12,9 @@ use crate::model::{Deadline, DeadlinePolicy, Job, RequestId, TraceContext};
 /// Header that names a request.
 pub(super) const REQUEST_ID: &str = "x-request-id";
 
-/// What the edge notes of a call before anything else happens.
-#[derive(Debug, Clone)]
-pub(super) struct Arrival {
-    pub(super) at: Instant,
-    pub(super) request_id: RequestId,
-}
+/// When the head of a call arrived, as the edge saw it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival(pub(super) Instant);
 
 /// What a call carries besides its message.
 pub(super) struct CallContext {
@@ -28,12 +25,10 @@ pub(super) struct CallContext {
     trace: Option<TraceContext>,
 }
 
-impl Arrival {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        let named = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
-        let request_id = named.and_then(|text| text.parse().ok()).unwrap_or_else(RequestId::generate);
-        Self { at: Instant::now(), request_id }
-    }
+/// The id that the caller sent, or a new one.
+pub(super) fn request_id(sent: Option<&HeaderValue>) -> RequestId {
+    let sent = sent.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+    sent.unwrap_or_else(RequestId::generate)
 }
 
 impl CallContext {
@@ -43,10 +38,8 @@ impl CallContext {
     /// INVALID_ARGUMENT where `grpc-timeout` is none.
     pub(super) fn read<T>(request: &Request<T>, method: &'static str, sampler: &Sampler) -> Result<Self, Status> {
         let headers = request.metadata().as_ref();
-        let Arrival { at, request_id } = match request.extensions().get::<Arrival>() {
-            Some(arrival) => arrival.clone(),
-            None => Arrival::of(headers),
-        };
+        let at = request.extensions().get::<Arrival>().map_or_else(Instant::now, |arrival| arrival.0);
+        let request_id = request_id(headers.get(REQUEST_ID));
         let asked = match headers.get(GRPC_TIMEOUT) {
             Some(value) => {
                 let parsed = value.to_str().map_err(|_| timeout::InvalidTimeout).and_then(timeout::parse);
@@ -76,6 +69,17 @@ impl CallContext {
             Some(_) => self.deadline(policy).shared_by(now),
             None => policy.fix(now, None),
         }
+    }
+
+    /// The answer of the call, with its id.
+    pub(super) fn answer<T>(&self, message: T) -> Response<T> {
+        let mut response = Response::new(message);
+        if let Ok(mut value) = MetadataValue::try_from(self.request_id.as_str()) {
+            // It is in no later answer: a peer must not keep it in the table that compresses headers.
+            value.set_sensitive(true);
+            response.metadata_mut().insert(REQUEST_ID, value);
+        }
+        response
     }
 
     /// Gives `job` the identity of the call.

@@ -1,72 +1,79 @@
 use std::{
     convert::Infallible,
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use futures_util::FutureExt;
-use http::{HeaderValue, Request, Response, header::HeaderName};
+use http::{HeaderMap, HeaderValue, Request, Response, header::HeaderName};
+use hyper::{body::Incoming, service::Service};
+use tokio::time::Instant;
 use tonic::{Code, Status, body::Body, service::Routes};
-use tower::Service;
+use tower::Service as _;
 
 use super::{
-    context::{Arrival, REQUEST_ID},
+    WorkerPool,
+    context::{Arrival, REQUEST_ID, request_id},
     status,
 };
 use crate::proto::worker_pool_service_server::{SERVICE_NAME, WorkerPoolServiceServer};
-use crate::rpc::WorkerPool;
 
 /// The front of all services of one listener.
 ///
-/// It fixes the arrival and the request id, echoes the id on every answer, answers a panicking call with INTERNAL, and
+/// It fixes the instant of arrival, echoes the request id on every answer, answers a panicking call with INTERNAL, and
 /// turns the codec's refusal of a large message into the service's own.
-#[derive(Clone)]
+///
+/// A clone is for one connection: a call touches nothing that it shares with the others.
 pub struct Edge {
+    make: Option<MakeWorkerPool>,
     worker_pool: Option<WorkerPoolServiceServer<WorkerPool>>,
     others: Routes,
 }
 
+/// Makes the hot service anew, with a count of references of its own.
+pub(super) type MakeWorkerPool = Arc<dyn Fn() -> WorkerPoolServiceServer<WorkerPool> + Send + Sync>;
+
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 impl Edge {
-    /// Hands calls of the worker pool to `worker_pool`, all others to `others`.
-    pub(super) fn new(worker_pool: Option<WorkerPoolServiceServer<WorkerPool>>, others: Routes) -> Self {
-        Self { worker_pool, others }
+    /// Hands calls of the worker pool to what `make` makes, all others to `others`.
+    pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes) -> Self {
+        let worker_pool = make.as_ref().map(|make| make());
+        Self { make, worker_pool, others }
     }
 }
 
-impl<B> Service<Request<B>> for Edge
-where
-    B: http_body::Body<Data = bytes::Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
-{
+impl Clone for Edge {
+    fn clone(&self) -> Self {
+        Self::new(self.make.clone(), self.others.clone())
+    }
+}
+
+impl Service<Request<Incoming>> for Edge {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = EdgeFuture;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> EdgeFuture {
-        let arrival = Arrival::of(request.headers());
-        let request_id = HeaderValue::from_str(arrival.request_id.as_str());
-        request.extensions_mut().insert(arrival);
+    fn call(&self, mut request: Request<Incoming>) -> EdgeFuture {
+        let sent = request.headers().get(REQUEST_ID).cloned();
+        request.extensions_mut().insert(Arrival(Instant::now()));
         // The router costs as much as the pool: calls of the hot service pass it by.
-        let direct = self.worker_pool.as_mut().filter(|_| is_worker_pool(request.uri().path()));
+        let direct = self.worker_pool.as_ref().filter(|_| is_worker_pool(request.uri().path()));
         let answer: Answer = match direct {
-            Some(service) => Box::pin(service.call(request)),
-            None => Box::pin(self.others.call(request.map(Body::new))),
+            Some(service) => service.clone().call(request),
+            None => Box::pin(self.others.clone().call(request.map(Body::new))),
         };
-        EdgeFuture { answer, request_id: request_id.ok() }
+        EdgeFuture { answer, sent }
     }
 }
 
 /// The answer to one call.
 pub struct EdgeFuture {
     answer: Answer,
-    request_id: Option<HeaderValue>,
+    /// The request id, as the caller sent it.
+    sent: Option<HeaderValue>,
 }
 
 impl Future for EdgeFuture {
@@ -74,20 +81,28 @@ impl Future for EdgeFuture {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = AssertUnwindSafe(|| self.answer.poll_unpin(cx));
-        let mut response = match std::panic::catch_unwind(polled) {
+        let mut response = match catch_unwind(polled) {
             Ok(polled) => match ready!(polled) {
                 Ok(response) => rename_codec_refusal(response),
                 Err(never) => match never {},
             },
             Err(_) => {
-                tracing::error!(request_id = ?self.request_id, "a call panicked");
+                tracing::error!(request_id = ?self.sent, "a call panicked");
                 status::panicked().into_http()
             }
         };
-        if let Some(id) = self.request_id.take() {
-            response.headers_mut().entry(HeaderName::from_static(REQUEST_ID)).or_insert(id);
-        }
+        name(response.headers_mut(), self.sent.as_ref());
         Poll::Ready(Ok(response))
+    }
+}
+
+/// Calls that end before they reach their service are named here.
+fn name(headers: &mut HeaderMap, sent: Option<&HeaderValue>) {
+    let header = HeaderName::from_static(REQUEST_ID);
+    if !headers.contains_key(&header)
+        && let Ok(id) = HeaderValue::from_str(request_id(sent).as_str())
+    {
+        headers.insert(header, id);
     }
 }
 

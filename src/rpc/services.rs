@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use tonic::{codec::CompressionEncoding, service::Routes};
 use tonic_health::pb::health_server::HealthServer;
 
-use super::{Admin, Edge, Health, WorkerPool};
+use super::{Admin, Edge, Health, WorkerPool, edge::MakeWorkerPool};
 use crate::proto::{
     DESCRIPTORS, admin_service_server::AdminServiceServer, worker_pool_service_server::WorkerPoolServiceServer,
 };
@@ -28,13 +30,15 @@ pub fn public_services(
     health: Health,
     limits: Limits,
 ) -> Result<Edge, tonic_reflection::server::Error> {
-    let worker_pool = WorkerPoolServiceServer::new(worker_pool)
-        .max_decoding_message_size(limits.max_payload.saturating_add(ENVELOPE))
-        .max_encoding_message_size(limits.max_output.saturating_add(ENVELOPE))
-        .accept_compressed(CompressionEncoding::Gzip)
-        .accept_compressed(CompressionEncoding::Zstd);
+    let make: MakeWorkerPool = Arc::new(move || {
+        WorkerPoolServiceServer::new(worker_pool.clone())
+            .max_decoding_message_size(limits.max_payload.saturating_add(ENVELOPE))
+            .max_encoding_message_size(limits.max_output.saturating_add(ENVELOPE))
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Zstd)
+    });
     let others = Routes::new(HealthServer::new(health)).add_service(reflection().build_v1()?);
-    Ok(Edge::new(Some(worker_pool), others.add_service(reflection().build_v1alpha()?).prepare()))
+    Ok(Edge::new(Some(make), others.add_service(reflection().build_v1alpha()?).prepare()))
 }
 
 /// What operators reach: steering, health and reflection.

@@ -26,9 +26,10 @@ pub(super) async fn stream(
     call.own(&mut job, deadline);
     match parts.pools.stream(job).await {
         Ok(job) => {
+            let answer = call.answer(());
             let CallContext { request_id, span, .. } = call;
             let events = Events { job, request_id, span, sequence: 0, bytes: 0, last: None, ended: false };
-            Ok(Response::new(Box::pin(events)))
+            Ok(answer.map(|()| Box::pin(events) as _))
         }
         Err(error) => {
             let status = status::status(&error, &call.request_id);

@@ -13,7 +13,7 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
     match parts.pools.submit(job).await {
         Ok(completed) => {
             call.span.record_status(Code::Ok);
-            Ok(Response::new(SubmitResponse { result: Some(convert::job_result(completed)) }))
+            Ok(call.answer(SubmitResponse { result: Some(convert::job_result(completed)) }))
         }
         Err(error) => {
             let status = status::status(&error, &call.request_id);

@@ -1,16 +1,16 @@
+mod outbox;
+
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use futures_util::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::{Instant, sleep_until},
-};
+use futures_util::{FutureExt, Stream, StreamExt, stream::FuturesUnordered};
+use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use self::outbox::Outbox;
 use super::{context::CallContext, convert, status, worker_pool::Parts};
 use crate::{
     model::{Completed, FieldViolation, Job, JobError, WhenFull},
@@ -29,114 +29,120 @@ pub(super) fn submit_many(
     request: Request<Streaming<SubmitManyRequest>>,
 ) -> Result<Response<Pin<Box<dyn Stream<Item = Result<SubmitManyResponse, Status>> + Send>>>, Status> {
     let call = CallContext::read(&request, "SubmitMany", &parts.sampler)?;
-    let (results, outbox) = mpsc::channel(parts.window);
-    let (end, ended) = oneshot::channel();
+    let (outbox, answers) = Outbox::new();
+    let response = call.answer(Box::pin(answers) as _);
     let driver = Driver {
         parts: Arc::clone(parts),
         inbound: request.into_inner(),
         call,
-        results,
+        outbox,
         running: FuturesUnordered::new(),
         full: None,
+        reading: true,
+        last: None,
     };
-    parts.tasks.spawn(driver.run(end));
-    Ok(Response::new(Box::pin(Answers { outbox, ended })))
-}
-
-type Place = mpsc::OwnedPermit<SubmitManyResponse>;
-
-/// What the caller reads: results, and then the status of the call, which needs no place in the window.
-struct Answers {
-    outbox: mpsc::Receiver<SubmitManyResponse>,
-    ended: oneshot::Receiver<Status>,
-}
-
-impl Stream for Answers {
-    type Item = Result<SubmitManyResponse, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let result = ready!(self.outbox.poll_recv(cx));
-        // The driver says how the call ends before it lets go of the results.
-        Poll::Ready(result.map(Ok).or_else(|| self.ended.try_recv().ok().map(Err)))
-    }
+    parts.tasks.spawn(driver.run());
+    Ok(response)
 }
 
 struct Driver {
     parts: Arc<Parts>,
     inbound: Streaming<SubmitManyRequest>,
     call: CallContext,
-    results: mpsc::Sender<SubmitManyResponse>,
-    running: FuturesUnordered<BoxFuture<'static, (Place, SubmitManyResponse)>>,
+    outbox: Outbox,
+    running: FuturesUnordered<Parked>,
     /// The job that found its pool full; nothing is read until it has room.
     full: Option<Room>,
+    /// Whether there may be more jobs.
+    reading: bool,
+    /// What the call ends with once all jobs are answered; `None` is OK.
+    last: Option<Status>,
+}
+
+/// A job that was pending when it was first polled.
+struct Parked {
+    tag: String,
+    ticket: Ticket,
+}
+
+impl Future for Parked {
+    type Output = (String, Result<Completed, JobError>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = self.ticket.poll_unpin(cx);
+        outcome.map(|outcome| (std::mem::take(&mut self.tag), outcome))
+    }
 }
 
 /// What the driver does next.
 enum Step {
-    Answer(Place, SubmitManyResponse),
-    Read(Place),
+    Answer(String, Result<Completed, JobError>),
+    Read(Result<Option<SubmitManyRequest>, Status>),
     Closing,
+    /// There is room again, in the pool or in the window.
     Room,
     TooLate,
     /// Nobody reads the results any more.
     Left,
 }
 
-/// What came of an attempt to read a job.
-enum Read {
-    /// There may be more.
-    More,
-    /// The caller sends no more.
-    Done,
-    /// No more can be read.
-    Broken(Status),
-}
-
 impl Driver {
     /// Drives the call to its end. Dropping the driver cancels the jobs that it has left.
-    async fn run(mut self, end: oneshot::Sender<Status>) {
+    async fn run(mut self) {
         let last = self.drive().await;
         self.call.span.record_status(last.as_ref().map_or(Code::Ok, Status::code));
-        if let Some(status) = last {
-            // A caller that left does not look at the end.
-            let _ = end.send(status);
-        }
+        self.outbox.end(last);
     }
 
     /// Returns what the call ends with; `None` where that is OK, or nobody looks.
     async fn drive(&mut self) -> Option<Status> {
-        let closing = self.parts.pools.clone();
-        let mut closing = std::pin::pin!(async move { closing.closing().await }.fuse());
-        let mut last = None;
-        let mut reading = true;
-        while reading || !self.running.is_empty() {
-            let end = self.end();
-            let step = tokio::select! {
-                biased;
-                // Jobs that reach the deadline with the call are answered one by one before it ends.
-                Some((place, response)) = self.running.next() => Step::Answer(place, response),
-                () = wait_until(end) => Step::TooLate,
-                () = &mut closing, if reading => Step::Closing,
-                () = wait_for_room(self.full.as_ref()), if self.full.is_some() => Step::Room,
-                place = self.results.clone().reserve_owned(), if reading && self.full.is_none() => {
-                    place.map_or(Step::Left, Step::Read)
+        let pools = self.parts.pools.clone();
+        let mut closing = std::pin::pin!(async move { pools.closing().await }.fuse());
+        let end = self.end();
+        loop {
+            // Whatever was received is taken in one go: waiting costs more than a short job.
+            while self.may_read() {
+                match self.inbound.message().now_or_never() {
+                    Some(message) => self.take(message),
+                    None => break,
                 }
-                () = self.results.closed() => Step::Left,
-            };
-            match step {
-                Step::Answer(place, response) => drop(place.send(response)),
-                Step::Read(place) => match self.read(place).await {
-                    Read::More => {}
-                    Read::Done => reading = false,
-                    Read::Broken(status) => (reading, last) = (false, Some(status)),
-                },
-                Step::Closing => (reading, last) = (false, Some(status::draining(&self.call.request_id))),
-                Step::Room => self.full = None,
+            }
+            if !self.reading && self.running.is_empty() {
+                return self.last.take();
+            }
+            match self.step(closing.as_mut(), end).await {
+                Step::Answer(tag, outcome) => self.answer(tag, outcome),
+                Step::Read(message) => self.take(message),
+                Step::Closing => {
+                    self.reading = false;
+                    self.last = Some(status::draining(&self.call.request_id));
+                }
+                Step::Room => self.full = self.full.take().filter(Room::is_awaited),
                 Step::TooLate => return Some(status::too_late(&self.call.request_id)),
                 Step::Left => return None,
             }
         }
-        last
+    }
+
+    async fn step(&mut self, closing: Pin<&mut (impl Future<Output = ()> + Send)>, end: Option<Instant>) -> Step {
+        let may_read = self.may_read();
+        let room_left = self.parts.window.saturating_sub(self.running.len());
+        tokio::select! {
+            biased;
+            // Jobs that reach the deadline with the call are answered one by one before it ends.
+            Some((tag, outcome)) = self.running.next() => Step::Answer(tag, outcome),
+            () = self.outbox.left() => Step::Left,
+            () = wait_until(end) => Step::TooLate,
+            () = closing, if self.reading => Step::Closing,
+            message = self.inbound.message(), if may_read => Step::Read(message),
+            () = wait_for_room(self.full.as_ref()), if self.full.is_some() => Step::Room,
+            () = self.outbox.below(room_left), if self.reading && !may_read && room_left > 0 => Step::Room,
+        }
+    }
+
+    /// Whether another job may be read: neither the pool nor the window is full.
+    fn may_read(&self) -> bool {
+        self.reading && self.full.is_none() && self.running.len() + self.outbox.unread() < self.parts.window
     }
 
     /// When the call is ended: after its last jobs, which are answered at the beginning of the margin, had time to be.
@@ -145,29 +151,14 @@ impl Driver {
         self.call.has_deadline().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
     }
 
-    /// Reads one job and starts it, unless something else happens first.
-    async fn read(&mut self, place: Place) -> Read {
-        let end = self.end();
-        let message = tokio::select! {
-            biased;
-            message = self.inbound.message() => message,
-            // The jobs that run go on while the caller is silent.
-            Some((done, response)) = self.running.next() => {
-                drop(done.send(response));
-                return Read::More;
-            }
-            // The loop looks at each of these again.
-            () = self.results.closed() => return Read::More,
-            () = self.parts.pools.closing() => return Read::More,
-            () = wait_until(end) => return Read::More,
-        };
+    fn take(&mut self, message: Result<Option<SubmitManyRequest>, Status>) {
         match message {
-            Ok(Some(request)) => {
-                self.start(place, request);
-                Read::More
+            Ok(Some(request)) => self.start(request),
+            Ok(None) => self.reading = false,
+            Err(error) => {
+                self.reading = false;
+                self.last = Some(self.unreadable(error));
             }
-            Ok(None) => Read::Done,
-            Err(error) => Read::Broken(self.unreadable(error)),
         }
     }
 
@@ -181,41 +172,35 @@ impl Driver {
         status
     }
 
-    fn start(&mut self, place: Place, request: SubmitManyRequest) {
+    fn start(&mut self, request: SubmitManyRequest) {
         let SubmitManyRequest { tag, job } = request;
-        let ticket = match self.job(&tag, job) {
-            Ok(job) => self.parts.pools.try_submit(job).map_err(JobError::from),
+        let job = match self.job(&tag, job) {
+            Ok(job) => job,
             Err(violations) => {
                 let status = status::unreadable(violations, &self.call.request_id);
-                place.send(SubmitManyResponse { tag, outcome: Some(Outcome::Failure(failure(&status))) });
-                return;
+                let outcome = Some(Outcome::Failure(failure(&status)));
+                return self.outbox.push(SubmitManyResponse { tag, outcome });
             }
         };
-        let ticket = match ticket {
-            Ok(ticket) => ticket,
-            Err(error) => {
-                place.send(self.response(tag, Err(error)));
-                return;
+        match self.parts.pools.try_submit(job) {
+            Ok(mut ticket) => {
+                self.full = ticket.room().filter(Room::is_awaited);
+                // Most short jobs are done at their first poll: only what is pending is parked.
+                match (&mut ticket).now_or_never() {
+                    Some(outcome) => self.answer(tag, outcome),
+                    None => self.running.push(Parked { tag, ticket }),
+                }
             }
-        };
-        self.full = ticket.room().filter(Room::is_awaited);
-        self.poll_once(place, tag, ticket);
+            Err(rejection) => self.answer(tag, Err(rejection.into())),
+        }
     }
 
-    /// Most short jobs are done at their first poll: only what is pending is parked.
-    fn poll_once(&mut self, place: Place, tag: String, mut ticket: Ticket) {
-        if let Some(outcome) = (&mut ticket).now_or_never() {
-            place.send(self.response(tag, outcome));
-            return;
-        }
-        let request_id = self.call.request_id.clone();
-        self.running.push(
-            async move {
-                let outcome = ticket.await.map_err(|error| status::status(&error, &request_id));
-                (place, respond(tag, outcome))
-            }
-            .boxed(),
-        );
+    fn answer(&self, tag: String, outcome: Result<Completed, JobError>) {
+        let outcome = match outcome {
+            Ok(completed) => Outcome::Result(convert::job_result(completed)),
+            Err(error) => Outcome::Failure(failure(&status::status(&error, &self.call.request_id))),
+        };
+        self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
     }
 
     fn job(&self, tag: &str, job: Option<crate::proto::Job>) -> Result<Job, Vec<FieldViolation>> {
@@ -227,10 +212,6 @@ impl Driver {
         job.when_full.get_or_insert(WhenFull::Wait);
         self.call.own(&mut job, self.call.later_deadline(&self.parts.deadline));
         Ok(job)
-    }
-
-    fn response(&self, tag: String, outcome: Result<Completed, JobError>) -> SubmitManyResponse {
-        respond(tag, outcome.map_err(|error| status::status(&error, &self.call.request_id)))
     }
 }
 
@@ -246,14 +227,6 @@ async fn wait_for_room(room: Option<&Room>) {
         Some(room) => room.wait().await,
         None => std::future::pending().await,
     }
-}
-
-fn respond(tag: String, outcome: Result<Completed, Status>) -> SubmitManyResponse {
-    let outcome = match outcome {
-        Ok(completed) => Outcome::Result(convert::job_result(completed)),
-        Err(status) => Outcome::Failure(failure(&status)),
-    };
-    SubmitManyResponse { tag, outcome: Some(outcome) }
 }
 
 /// A status inside a message: the same code, text and details that a call of its own would end with.

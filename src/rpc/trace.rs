@@ -11,7 +11,7 @@ use tonic::Code;
 use tracing::{Span, error_span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use crate::model::{CALL_TARGET, RequestId, TRACE_TARGET, TraceContext};
+use crate::model::{RequestId, TRACE_TARGET, TraceContext};
 
 pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -58,8 +58,8 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
 
 /// The span of a call of `method`, such as `Submit`.
 ///
-/// A call that `sampler` chooses gets a whole span with the caller's as its parent. Any other gets the least span that
-/// gives its log lines the request id.
+/// A call that `sampler` chooses gets a whole span with the caller's as its parent. Any other gets none, for a span
+/// costs as much as all that the pool does: the log knows its jobs by [`identity`](crate::handler::identity).
 #[must_use]
 pub fn server_span(
     method: &'static str,
@@ -68,8 +68,7 @@ pub fn server_span(
     sampler: &Sampler,
 ) -> ServerSpan {
     if !sampler.choose(trace) {
-        let span = error_span!(target: CALL_TARGET, parent: None, "call", request_id = request_id.as_str());
-        return ServerSpan { span, sampled: false };
+        return ServerSpan { span: Span::none(), sampled: false };
     }
     let span = error_span!(
         target: TRACE_TARGET,

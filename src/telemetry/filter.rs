@@ -10,7 +10,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use crate::model::{CALL_TARGET, TRACE_TARGET};
+use crate::model::TRACE_TARGET;
 
 /// Lets through what the operator's directives ask for, and always the spans that carry a job's identity: a line that
 /// is logged must name its request, whatever the directives say about our own targets.
@@ -20,8 +20,8 @@ use crate::model::{CALL_TARGET, TRACE_TARGET};
 #[derive(Debug)]
 pub(super) struct LogFilter {
     directives: EnvFilter,
-    /// Targets whose spans pass in any case.
-    kept: &'static [&'static str],
+    /// Whether the spans of [`TRACE_TARGET`] pass in any case.
+    keeps_identity: bool,
     /// Whether a directive asks for the fields of spans, so that it must see them.
     sees_spans: bool,
 }
@@ -40,21 +40,18 @@ impl LogFilter {
     /// The filter of a process that logs only.
     pub(super) fn new(directives: EnvFilter) -> Self {
         let silent = directives.max_level_hint() == Some(LevelFilter::OFF);
-        let kept: &[_] = if silent { &[] } else { &[CALL_TARGET, TRACE_TARGET] };
         let sees_spans = directives.to_string().contains('[');
-        Self { directives, kept, sees_spans }
+        Self { directives, keeps_identity: !silent, sees_spans }
     }
 
     /// The filter of a process that exports too: it needs the spans of traced calls even where it logs nothing.
     pub(super) fn exporting(mut self) -> Self {
-        if self.kept.is_empty() {
-            self.kept = &[TRACE_TARGET];
-        }
+        self.keeps_identity = true;
         self
     }
 
     fn keeps(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span() && self.kept.contains(&metadata.target())
+        self.keeps_identity && metadata.is_span() && metadata.target() == TRACE_TARGET
     }
 }
 
@@ -72,7 +69,7 @@ impl<S: Subscriber> Layer<S> for LogFilter {
     fn max_level_hint(&self) -> Option<LevelFilter> {
         let asked = Layer::<S>::max_level_hint(&self.directives)?;
         // Spans that pass in any case are made at ERROR, which a hint of OFF would hide from this filter.
-        Some(if self.kept.is_empty() { asked } else { asked.max(LevelFilter::ERROR) })
+        Some(if self.keeps_identity { asked.max(LevelFilter::ERROR) } else { asked })
     }
 
     fn on_new_span(&self, attrs: &Attributes<'_>, id: &Id, cx: Context<'_, S>) {
@@ -111,7 +108,7 @@ impl TraceFilter {
     fn is_open(metadata: &Metadata<'_>) -> bool {
         let family = metadata.target().split("::").next().unwrap_or_default();
         let library = LIBRARIES.iter().any(|library| family.starts_with(library));
-        *metadata.level() <= LevelFilter::INFO && metadata.target() != CALL_TARGET && !library
+        *metadata.level() <= LevelFilter::INFO && !library
     }
 
     fn is_own(metadata: &Metadata<'_>) -> bool {

@@ -1,5 +1,7 @@
 use std::fmt::{self, Debug, Write};
 
+use crate::handler::{Context, identity};
+
 use tracing::{
     Event, Level, Subscriber,
     field::{Field, Visit},
@@ -80,6 +82,8 @@ where
                 line.pairs(&fields.fields)?;
             }
         }
+        let identity = identity::current(|cx| line.identity(cx));
+        identity.unwrap_or(Ok(()))?;
         line.end();
         writer.write_str(&line.text)
     }
@@ -143,6 +147,19 @@ impl Line {
             }
         }
         Ok(())
+    }
+
+    /// What no field and no span has said of the job.
+    fn identity(&mut self, cx: &Context) -> fmt::Result {
+        let mut pairs = String::with_capacity(128);
+        string(&mut pairs, "request_id", cx.request_id().as_str())?;
+        string(&mut pairs, "job", &cx.job().to_string())?;
+        string(&mut pairs, "kind", cx.kind())?;
+        string(&mut pairs, "pool", cx.pool())?;
+        if let Some(start) = cx.start() {
+            writeln!(pairs, "\"worker\":{}", start.worker)?;
+        }
+        self.pairs(&pairs)
     }
 
     fn end(&mut self) {

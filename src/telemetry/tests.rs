@@ -2,7 +2,10 @@ use opentelemetry_sdk::trace::{InMemorySpanExporter, SpanData};
 use tracing::{debug, error_span, info, info_span, trace_span, warn};
 
 use super::{capture::Capture, *};
-use crate::model::{CALL_TARGET, TRACE_TARGET};
+use crate::{
+    handler::{Context, ContextParts, identity},
+    model::TRACE_TARGET,
+};
 
 /// What is logged and exported while `act` runs.
 fn observe(log: &str, ratio: f64, act: impl FnOnce()) -> (Vec<String>, Vec<SpanData>) {
@@ -20,19 +23,13 @@ fn names(spans: &[SpanData]) -> Vec<&str> {
 #[test]
 fn a_line_names_its_request_whatever_is_logged() {
     let act = || {
-        for target in [CALL_TARGET, TRACE_TARGET] {
-            // A span's target is a constant of its call site.
-            let call = if target == CALL_TARGET {
-                error_span!(target: CALL_TARGET, parent: None, "call", request_id = "r-1")
-            } else {
-                error_span!(target: TRACE_TARGET, parent: None, "call", request_id = "r-1")
-            };
-            call.in_scope(|| {
-                warn!(target: "mine", "a warning");
-                info!(target: "mine", "news");
-                debug!(target: "mine", "detail");
-            });
-        }
+        let lines = || {
+            warn!(target: "mine", "a warning");
+            info!(target: "mine", "news");
+            debug!(target: "mine", "detail");
+        };
+        error_span!(target: TRACE_TARGET, parent: None, "call", request_id = "r-1").in_scope(lines);
+        identity::within(&Context::new(ContextParts::sample()), lines);
     };
     for (log, expected) in [("off", 0), ("warn", 2), ("info", 4), ("mine=debug", 6), ("waterwheel=off,mine=warn", 2)] {
         let (lines, _) = observe(log, 0.0, act);
@@ -58,7 +55,6 @@ fn handlers_add_to_a_call_that_is_exported_and_to_no_other() {
     };
     let (_, spans) = observe("trace", 0.0, || {
         error_span!(target: TRACE_TARGET, parent: None, "chosen", otel.kind = "server").in_scope(handler);
-        error_span!(target: CALL_TARGET, parent: None, "not chosen").in_scope(handler);
         handler();
     });
     assert_eq!(names(&spans), ["fetch", "chosen"]);

@@ -23,6 +23,7 @@ mod ordering;
 mod panics;
 mod pool_outcomes;
 mod process;
+mod readme;
 mod reentry;
 mod refusal;
 mod service;

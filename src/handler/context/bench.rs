@@ -1,11 +1,11 @@
 //! Contexts for the tests of handlers.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, time::Instant};
 use tracing::Span;
 
-use super::{CancelToken, Context, ContextParts, OutputSink};
+use super::{CancelToken, Context, ContextParts, OutputSink, Site};
 use crate::{
     handler::Event,
     model::{Deadline, JobId, RequestId, TraceContext},
@@ -38,8 +38,7 @@ impl ContextParts {
     pub(crate) fn sample() -> Self {
         Self {
             job: JobId::next(),
-            kind: "resize".into(),
-            pool: "media".into(),
+            site: Arc::new(Site { kind: "resize".into(), pool: "media".into(), tasks: Tasks::new() }),
             request_id: "r-1".parse().expect("sound"),
             deadline: Deadline::new(Instant::now(), Duration::from_secs(10), Duration::ZERO),
             trace: None,
@@ -47,7 +46,6 @@ impl ContextParts {
             child_spans: true,
             cancel: CancelToken::default(),
             output: OutputSink::collect(0),
-            tasks: Tasks::new(),
         }
     }
 }
@@ -55,14 +53,12 @@ impl ContextParts {
 fn with(output: OutputSink, trace: Option<TraceContext>) -> Bench {
     let tasks = Tasks::new();
     let context = Context::new(ContextParts {
-        kind: "test".into(),
-        pool: "bench".into(),
+        site: Arc::new(Site { kind: "test".into(), pool: "bench".into(), tasks: tasks.clone() }),
         request_id: RequestId::generate(),
         deadline: Deadline::new(Instant::now(), Duration::from_secs(60), Duration::ZERO),
         trace,
         child_spans: false,
         output,
-        tasks: tasks.clone(),
         ..ContextParts::sample()
     });
     Bench { context, tasks }

@@ -1,0 +1,194 @@
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context as TaskContext, Poll},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, future::BoxFuture};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::{
+    attached::Attached,
+    attempt::Attempt,
+    conclude::conclude_queued,
+    core::{Ending, QueueEnd},
+    drain::LostJob,
+    lease::Lease,
+    shell::Shell,
+    trace::{attempt_span, queue_span},
+    turn::{Permit, Room, Turn},
+};
+use crate::{
+    handler::{CancelToken, Context, ContextParts, OutputSink, RunStart},
+    model::{Completed, Job, JobError, JobId, Rejection, RejectionReason, RequestId},
+};
+
+/// A job that has room, or waits for it.
+pub(super) struct Admitted {
+    shell: Arc<Shell>,
+    kind: usize,
+    job: Job,
+    turn: Turn,
+    // After the turn: the last of a context ends its span, which must not happen under the lock of the pool.
+    cx: Context,
+}
+
+impl Admitted {
+    pub(super) fn admit(shell: &Arc<Shell>, kind: usize, mut job: Job, output: OutputSink) -> Result<Self, Rejection> {
+        check(shell, kind, &job)?;
+        let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(Instant::now(), job.timeout));
+        let cx = Context::new(ContextParts {
+            job: JobId::next(),
+            site: Arc::clone(&shell.sites[kind]),
+            request_id: job.request_id.get_or_insert_with(RequestId::generate).clone(),
+            deadline,
+            trace: job.trace.take(),
+            span: std::mem::replace(&mut job.span, tracing::Span::none()),
+            child_spans: job.child_spans,
+            cancel: CancelToken::default(),
+            output,
+        });
+        let turn = shell.admit(&job, kind, &cx)?;
+        Ok(Self { shell: Arc::clone(shell), kind, job, turn, cx })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.cx
+    }
+
+    /// The room that the job may have to wait for; `None` where a worker was free.
+    pub(super) fn room(&self) -> Option<Room> {
+        self.turn.room()
+    }
+
+    /// Runs the job to its end. A job whose worker is there begins at once.
+    pub(super) fn submission(self) -> Submission {
+        let Self { shell, kind, job, turn, cx } = self;
+        Submission(match turn {
+            Turn::Now(lease, now) => match start(&shell, kind, job, cx, lease, now) {
+                Ok(attached) => Stage::Running(attached),
+                Err(error) => Stage::Ended(error),
+            },
+            Turn::Later(permit) => Stage::Queued(wait(shell, kind, job, cx, permit).boxed()),
+        })
+    }
+
+    /// Waits for a worker, and begins to run.
+    pub(super) async fn begin(self) -> Result<Attached, JobError> {
+        let Self { shell, kind, job, turn, cx } = self;
+        match turn {
+            Turn::Now(lease, now) => start(&shell, kind, job, cx, lease, now),
+            Turn::Later(permit) => wait(shell, kind, job, cx, permit).await,
+        }
+    }
+}
+
+/// A job on its way to its outcome; dropping it cancels the job.
+///
+/// A job runs in the task that polls its submission: one that is neither polled nor dropped holds its worker.
+#[must_use = "a submission that is dropped cancels its job"]
+pub struct Submission(Stage);
+
+enum Stage {
+    Queued(BoxFuture<'static, Result<Attached, JobError>>),
+    Running(Attached),
+    /// It ended before it ran.
+    Ended(JobError),
+    Told,
+}
+
+impl Submission {
+    pub(super) fn refused(rejection: Rejection) -> Self {
+        Self(Stage::Ended(rejection.into()))
+    }
+}
+
+impl Future for Submission {
+    type Output = Result<Completed, JobError>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        loop {
+            let outcome = match &mut self.0 {
+                Stage::Running(attached) => match attached.poll_unpin(task) {
+                    Poll::Ready(outcome) => outcome,
+                    Poll::Pending => return Poll::Pending,
+                },
+                Stage::Queued(begun) => match begun.poll_unpin(task) {
+                    Poll::Ready(Ok(attached)) => {
+                        self.0 = Stage::Running(attached);
+                        continue;
+                    }
+                    Poll::Ready(Err(error)) => Err(error),
+                    Poll::Pending => return Poll::Pending,
+                },
+                Stage::Ended(_) | Stage::Told => match std::mem::replace(&mut self.0, Stage::Told) {
+                    Stage::Ended(error) => Err(error),
+                    _ => unreachable!("a submission is not polled after its end"),
+                },
+            };
+            self.0 = Stage::Told;
+            return Poll::Ready(outcome);
+        }
+    }
+}
+
+impl fmt::Debug for Submission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Stage::Queued(_) => "Submission(queued)",
+            Stage::Running(_) => "Submission(running)",
+            Stage::Ended(_) | Stage::Told => "Submission(ended)",
+        })
+    }
+}
+
+async fn wait(shell: Arc<Shell>, kind: usize, job: Job, cx: Context, permit: Permit) -> Result<Attached, JobError> {
+    let turn = permit.turn().instrument(queue_span(&cx)).await;
+    let lease = turn.map_err(|end| conclude_queued(&shell, &cx, end))?;
+    start(&shell, kind, job, cx, lease, Instant::now())
+}
+
+/// Begins to run, unless it is too late.
+fn start(shell: &Shell, kind: usize, job: Job, cx: Context, lease: Lease, now: Instant) -> Result<Attached, JobError> {
+    if cx.is_cancelled() {
+        // The worker came, but the drain was over before its message.
+        shell.lost.lock().push(LostJob::new(&cx));
+        lease.finish(Ending::Cancelled, Duration::ZERO, now);
+        return Err(conclude_queued(shell, &cx, QueueEnd::Drained));
+    }
+    if now >= cx.deadline().reply_by() {
+        // The worker came, but its message took the rest of the time.
+        lease.finish(Ending::Expired, Duration::ZERO, now);
+        return Err(conclude_queued(shell, &cx, QueueEnd::Expired));
+    }
+    begin_run(shell, kind, &job, &cx, &lease, now);
+    let span = attempt_span(&cx, lease.worker());
+    Ok(Attached::new(Attempt::new(lease, job, kind, cx, span, now)))
+}
+
+fn begin_run(shell: &Shell, kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) {
+    let limits = [shell.kinds[kind].get_options().run_timeout, job.run_timeout];
+    let until = limits
+        .into_iter()
+        .flatten()
+        .filter_map(|limit| now.checked_add(limit))
+        .fold(cx.deadline().reply_by(), Instant::min);
+    cx.begin(RunStart { worker: lease.worker(), at: now, until });
+    shell.meters.record_queue(kind, now.saturating_duration_since(cx.deadline().arrival()));
+}
+
+fn check(shell: &Shell, kind: usize, job: &Job) -> Result<(), Rejection> {
+    let name = || Arc::clone(shell.kinds[kind].name());
+    let limit = shell.settings.max_payload.min(shell.settings.queue_bytes);
+    if job.payload.len() > limit {
+        return Err(shell.reject(name(), RejectionReason::PayloadTooLarge { size: job.payload.len(), limit }));
+    }
+    let violations = job.violations();
+    if !violations.is_empty() {
+        return Err(shell.reject(name(), RejectionReason::Invalid { violations }));
+    }
+    Ok(())
+}

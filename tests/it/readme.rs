@@ -1,0 +1,99 @@
+//! Every command of the README runs, in its order, and every file in it is sound.
+
+use std::{path::Path, process::Output};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::process::Process;
+
+const README: &str = include_str!("../../README.md");
+
+/// The blocks of one language.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let fence = format!("```{language}\n");
+    README.split(&fence).skip(1).map(|rest| rest.split("```").next().expect("a block ends")).collect()
+}
+
+fn commands() -> Vec<&'static str> {
+    blocks("console").into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("$ ")).collect()
+}
+
+/// Runs `line` in `directory` as a shell would, beside a server.
+async fn run(line: &str, directory: &TempDir, server: &Process) -> Output {
+    let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap();
+    let path = std::env::join_paths([program, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
+    Command::new("sh")
+        .args(["-c", line])
+        .current_dir(directory.path())
+        .env_clear()
+        .env("PATH", path)
+        .env("WATERWHEEL_SERVER", server.public.0.to_string())
+        .env("WATERWHEEL_OPS", server.ops.0.to_string())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn every_command_works() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("README.md"), README).unwrap();
+    let mut server = None;
+    let mut seen = 0;
+    for line in commands() {
+        seen += 1;
+        match line {
+            "cargo run --release -- dev" => server = Some(first_run().await),
+            "cargo test" => {}
+            "waterwheel serve --config waterwheel.toml" => serve(&directory).await,
+            line => {
+                assert!(line.starts_with("waterwheel "), "this test does not know how to run {line:?}");
+                let output = run(line, &directory, server.as_ref().expect("`dev` comes first")).await;
+                let error = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{line}: {error}{}", String::from_utf8_lossy(&output.stdout));
+            }
+        }
+    }
+    assert!(seen > 8, "only {seen} commands were found");
+}
+
+/// What `dev` prints has the lines that the README shows.
+async fn first_run() -> Process {
+    let mut server = Process::dev(&[]).await;
+    let shown = blocks("console")[0];
+    let start = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+    for expected in shown.lines().skip(2) {
+        let line = server.line().await;
+        assert_eq!(start(&line), start(expected), "{line:?} where the README shows {expected:?}");
+    }
+    server
+}
+
+async fn serve(directory: &TempDir) {
+    let config = std::fs::read_to_string(directory.path().join("waterwheel.toml")).unwrap();
+    let server = Process::serve(&format!("drain.notice = \"0s\"\n{}", without_drain(&config))).await;
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().await.code, Some(0));
+}
+
+/// The file without its table of the drain, whose notice is too long for a test.
+fn without_drain(config: &str) -> String {
+    config.lines().filter(|line| !line.starts_with("[drain]")).map(|line| format!("{line}\n")).collect()
+}
+
+#[tokio::test]
+async fn the_file_that_is_shown_is_sound() {
+    let shown = blocks("toml");
+    assert_eq!(shown.len(), 1);
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("shown.toml"), shown[0]).unwrap();
+    let output = crate::process::program(&["check", "--config"])
+        .arg(directory.path().join("shown.toml"))
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
