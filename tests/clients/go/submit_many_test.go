@@ -162,7 +162,5 @@ func TestSubmitManyEndsByTheDeadlineOfItsCall(t *testing.T) {
 	}
 	check(t, failure(response), codes.DeadlineExceeded, "RUN_TIMEOUT")
 	_, err = call.Recv()
-	if status.Code(err) != codes.DeadlineExceeded {
-		t.Errorf("the call ended with %v", err)
-	}
+	check(t, err, codes.DeadlineExceeded, "RUN_TIMEOUT")
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
@@ -235,4 +237,18 @@ func check(t *testing.T, err error, code codes.Code, reason string) *errdetails.
 		t.Fatalf("expected %v/%s, got %v (%v)", code, reason, err, info)
 	}
 	return info
+}
+
+// pushback is what the trailers say of retries: milliseconds, negative for none.
+func pushback(t *testing.T, trailers metadata.MD) int {
+	t.Helper()
+	values := trailers.Get("grpc-retry-pushback-ms")
+	if len(values) != 1 {
+		t.Fatalf("pushback in %v", trailers)
+	}
+	millis, err := strconv.Atoi(values[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return millis
 }

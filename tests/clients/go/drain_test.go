@@ -1,0 +1,171 @@
+package clients
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	pb "waterwheel.dev/go/waterwheel/v1"
+)
+
+// leaving is the everyday server with a notice that is long enough to look around in.
+const leaving = everyday + `
+[drain]
+notice = "1500ms"
+finish = "15s"
+kill = "1s"
+`
+
+func TestDrainTellsHealthThenRefusesAndFinishesWhatItTook(t *testing.T) {
+	server := start(t, leaving)
+	client, connection, operator := server.client(), connect(t, server.address), connect(t, server.ops)
+	ready, alive, operators := watch(t, connection, ""), watch(t, connection, "liveness"), watch(t, operator, "readiness")
+	for _, statuses := range []<-chan servingStatus{ready, alive, operators} {
+		if got := next(t, statuses); got != serving {
+			t.Fatalf("before the drain: %v", got)
+		}
+	}
+	submitted := background(within(t), client, "sleep", "3000")
+	streamed := make(chan error, 1)
+	go func() {
+		_, err := events(t, server.client(), &pb.Job{Kind: "sleep", Payload: []byte("3000")})
+		streamed <- err
+	}()
+	eventually(t, "both jobs run", func() bool { return pool(t, client, "io").InFlight == 2 })
+	open, err := client.SubmitMany(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	server.terminate()
+	for _, statuses := range []<-chan servingStatus{ready, operators} {
+		if got := next(t, statuses); got != notServing {
+			t.Errorf("in the drain, the watch says %v", got)
+		}
+	}
+	// During the notice jobs are still taken: whoever balances the load needs time to see it.
+	if _, err := client.Submit(within(t), submission("echo", "")); err != nil {
+		t.Errorf("during the notice: %v", err)
+	}
+	for _, name := range names {
+		expected := notServing
+		if name == "liveness" {
+			expected = serving
+		}
+		if got := healthOf(t, operator, name); got != expected {
+			t.Errorf("in the drain, %q is %v", name, got)
+		}
+	}
+
+	// After it a call that could take more jobs ends, and new ones are refused or find nobody.
+	_, err = open.Recv()
+	info := check(t, err, codes.Unavailable, "DRAINING")
+	if info.Metadata["execution"] != "NOT_STARTED" {
+		t.Errorf("%v", info)
+	}
+	if _, err := client.Submit(within(t), submission("echo", "")); status.Code(err) != codes.Unavailable {
+		t.Errorf("after the notice: %v", err)
+	}
+	if got := healthOf(t, operator, "liveness"); got != serving {
+		t.Errorf("after the notice, liveness is %v", got)
+	}
+	silent(t, alive)
+	for _, ended := range []<-chan error{submitted, streamed} {
+		if err := await(t, ended); err != nil {
+			t.Errorf("a job that was taken ended as %v", err)
+		}
+	}
+	receipt, exit := server.end()
+	if exit != 0 || len(receipt.Lost) != 0 || receipt.Finished < 3 {
+		t.Errorf("exit code %d, %+v", exit, receipt)
+	}
+}
+
+func TestCallOfManyJobsThatSentAllEndsWellInADrain(t *testing.T) {
+	server := start(t, everyday+`
+[drain]
+notice = "200ms"
+`)
+	client := server.client()
+	call, err := client.SubmitMany(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	call.Send(&pb.SubmitManyRequest{Tag: "last", Job: &pb.Job{Kind: "sleep", Payload: []byte("1500")}})
+	call.CloseSend()
+	eventually(t, "the job runs", func() bool { return pool(t, client, "io").InFlight == 1 })
+	server.terminate()
+	if response, err := call.Recv(); err != nil || response.GetResult() == nil {
+		t.Fatalf("%v (%v)", response, err)
+	}
+	if _, err := call.Recv(); err != io.EOF {
+		t.Errorf("the call ended with %v", err)
+	}
+	if receipt, exit := server.end(); exit != 0 || receipt.Finished != 1 {
+		t.Errorf("exit code %d, %+v", exit, receipt)
+	}
+}
+
+// TestDrainNamesWhatItLost has a handler that does not stop, and a job behind it that never begins.
+func TestDrainNamesWhatItLost(t *testing.T) {
+	server := start(t, impatient+`
+[drain]
+notice = "100ms"
+finish = "400ms"
+kill = "3s"
+`)
+	client := server.client()
+	var trailers metadata.MD
+	running := make(chan error, 1)
+	go func() {
+		_, err := client.Submit(named(within(t), "too-long"), submission("sleep", `{"ms":60000,"ignore_cancel":true}`), grpc.Trailer(&trailers))
+		running <- err
+	}()
+	eventually(t, "a job runs", func() bool { return pool(t, client, "one").InFlight == 1 })
+	queued := background(named(within(t), "too-late"), client, "sleep", "1")
+	eventually(t, "a job is queued", func() bool { return pool(t, client, "one").Queue.Jobs == 1 })
+	server.terminate()
+
+	killed := check(t, await(t, running), codes.Aborted, "DRAIN_KILLED")
+	if killed.Metadata["execution"] != "STARTED" || pushback(t, trailers) != -1 {
+		t.Errorf("%v %v", killed, trailers)
+	}
+	drained := check(t, await(t, queued), codes.Unavailable, "DRAINING")
+	if drained.Metadata["execution"] != "NOT_STARTED" {
+		t.Errorf("%v", drained)
+	}
+	receipt, exit := server.end()
+	if exit != 3 || len(receipt.Lost) != 2 {
+		t.Fatalf("exit code %d, %+v", exit, receipt)
+	}
+	for _, lost := range receipt.Lost {
+		job, id := killed.Metadata["job"], "too-long"
+		if lost.While == "queued" {
+			job, id = drained.Metadata["job"], "too-late"
+		}
+		if lost.Job != job || lost.RequestID != id || lost.Kind != "sleep" || lost.Pool != "one" {
+			t.Errorf("%+v", lost)
+		}
+	}
+}
+
+func TestSecondSignalDoesNotWait(t *testing.T) {
+	server := start(t, leaving)
+	client := server.client()
+	ended := background(within(t), client, "sleep", "60000")
+	eventually(t, "a job runs", func() bool { return pool(t, client, "io").InFlight == 1 })
+	begin := time.Now()
+	server.terminate()
+	if got := next(t, watch(t, connect(t, server.address), "")); got != notServing {
+		t.Errorf("in the drain: %v", got)
+	}
+	server.terminate()
+	check(t, await(t, ended), codes.Aborted, "DRAIN_KILLED")
+	if receipt, exit := server.end(); exit != 3 || len(receipt.Lost) != 1 || time.Since(begin) > 10*time.Second {
+		t.Errorf("exit code %d after %v, %+v", exit, time.Since(begin), receipt)
+	}
+}
