@@ -1,0 +1,137 @@
+package dev.waterwheel.clients;
+
+import static dev.waterwheel.clients.Calls.background;
+import static dev.waterwheel.clients.Calls.check;
+import static dev.waterwheel.clients.Calls.detail;
+import static dev.waterwheel.clients.Calls.failure;
+import static dev.waterwheel.clients.Calls.job;
+import static dev.waterwheel.clients.Calls.pool;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.google.protobuf.ByteString;
+import com.google.rpc.Code;
+import com.google.rpc.RetryInfo;
+import com.google.rpc.Status;
+import dev.waterwheel.v1.Job;
+import dev.waterwheel.v1.SubmitManyRequest;
+import dev.waterwheel.v1.SubmitManyResponse;
+import dev.waterwheel.v1.WhenFull;
+import dev.waterwheel.v1.WorkerPoolServiceGrpc.WorkerPoolServiceBlockingV2Stub;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+
+class SubmitManyTest {
+  static SubmitManyRequest request(String tag, Job job) {
+    return SubmitManyRequest.newBuilder().setTag(tag).setJob(job).build();
+  }
+
+  /** Sends all requests while it reads, and returns the ends by tag. */
+  private static Map<String, SubmitManyResponse> submitMany(
+      WorkerPoolServiceBlockingV2Stub client, List<SubmitManyRequest> requests) throws Exception {
+    var call = Calls.patient(client).submitMany();
+    var sender =
+        background(
+            () -> {
+              for (var request : requests) {
+                call.write(request);
+              }
+              call.halfClose();
+              return null;
+            });
+    var ends = new HashMap<String, SubmitManyResponse>();
+    for (var end = call.read(); end != null; end = call.read()) {
+      assertNull(ends.put(end.getTag(), end), "answered twice: " + end.getTag());
+    }
+    Calls.await(sender);
+    return ends;
+  }
+
+  /** The end of a job within a call as the status that a call of its own would have had. */
+  private static Status status(SubmitManyResponse end) throws Exception {
+    return Status.parseFrom(end.getFailure().toByteString());
+  }
+
+  @Test
+  void answersEachOf500JobsOnceAndRefusesNone() throws Exception {
+    try (var server = Server.start(Server.TINY)) {
+      var client = server.client();
+      var requests = new ArrayList<SubmitManyRequest>();
+      var expected = new HashMap<String, String>();
+      for (var i = 0; i < 500; i++) {
+        // A few take their time, so that the pool is full.
+        var slow = i % 100 == 0;
+        requests.add(request("job-" + i, slow ? job("sleep", "50") : job("echo", "of job-" + i)));
+        expected.put("job-" + i, slow ? "slept 50 ms" : "of job-" + i);
+      }
+      var outputs = new HashMap<String, String>();
+      submitMany(client, requests).forEach((tag, end) -> outputs.put(tag, end.getResult().getOutput().toStringUtf8()));
+      assertEquals(expected, outputs);
+      var jobs = pool(client, "tiny").getJobs();
+      assertEquals(500, jobs.getCompleted());
+      assertEquals(List.of(), jobs.getRejectedList());
+    }
+  }
+
+  @Test
+  void refusesOnlyJobsThatAskForIt() throws Exception {
+    try (var server = Server.start(Server.TINY)) {
+      var impatient = job("echo", "").toBuilder().setWhenFull(WhenFull.WHEN_FULL_REJECT).build();
+      var ends =
+          submitMany(
+              server.client(),
+              List.of(
+                  request("runs", job("sleep", "500")),
+                  request("queued", job("echo", "")),
+                  request("refused", impatient),
+                  request("faulty", job("nosuch", "")),
+                  request("waits", job("echo", ""))));
+      for (var tag : List.of("runs", "queued", "waits")) {
+        assertTrue(ends.get(tag).hasResult(), tag + ": " + ends.get(tag));
+      }
+      check(status(ends.get("refused")), Code.RESOURCE_EXHAUSTED, "QUEUE_FULL");
+      var retry = detail(status(ends.get("refused")), RetryInfo.class).orElseThrow();
+      assertTrue(Calls.seconds(retry.getRetryDelay()) > 0);
+      check(status(ends.get("faulty")), Code.INVALID_ARGUMENT, "UNKNOWN_KIND");
+    }
+  }
+
+  @Test
+  void returnsResultsAsJobsEnd() throws Exception {
+    try (var server = Server.start(Server.EVERYDAY)) {
+      var call = Calls.patient(server.client()).submitMany();
+      call.write(request("slow", job("sleep", "700")));
+      call.write(request("quick", job("echo", "")));
+      // The call is still open for more.
+      assertEquals("quick", call.read().getTag());
+      assertEquals("slow", call.read().getTag());
+      call.halfClose();
+      assertNull(call.read());
+    }
+  }
+
+  @Test
+  void namesAMessageThatIsTooLarge() throws Exception {
+    try (var server = Server.start(Server.TINY)) {
+      var call = Calls.patient(server.client()).submitMany();
+      var big = Job.newBuilder().setKind("echo").setPayload(ByteString.copyFrom(new byte[2 << 20])).build();
+      call.write(request("big", big));
+      check(failure(call::read), Code.RESOURCE_EXHAUSTED, "PAYLOAD_TOO_LARGE");
+    }
+  }
+
+  @Test
+  void endsByTheDeadlineOfItsCall() throws Exception {
+    try (var server = Server.start(Server.IMPATIENT)) {
+      var call = server.client().withDeadlineAfter(1, TimeUnit.SECONDS).submitMany();
+      call.write(request("long", job("sleep", "60000")));
+      check(status(call.read()), Code.DEADLINE_EXCEEDED, "RUN_TIMEOUT");
+      check(failure(call::read), Code.DEADLINE_EXCEEDED, "RUN_TIMEOUT");
+    }
+  }
+}

@@ -1,0 +1,69 @@
+package dev.waterwheel.clients;
+
+import static dev.waterwheel.clients.Calls.seconds;
+import static dev.waterwheel.clients.Calls.submit;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.google.protobuf.ByteString;
+import dev.waterwheel.v1.Job;
+import dev.waterwheel.v1.SubmitRequest;
+import java.security.MessageDigest;
+import java.util.HashSet;
+import java.util.HexFormat;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
+
+class SubmitTest {
+  /** A payload that is no text. */
+  private static byte[] bytesOfAllValues(int length) {
+    var payload = new byte[length];
+    for (var i = 0; i < length; i++) {
+      payload[i] = (byte) i;
+    }
+    return payload;
+  }
+
+  @Test
+  void returnsTheBytesTheirTypeAndWhereTheBudgetWent() throws Exception {
+    try (var server = Server.start(Server.EVERYDAY)) {
+      var payload = ByteString.copyFrom(bytesOfAllValues(100_000));
+      var job = Job.newBuilder().setKind("echo").setPayload(payload).setContentType("image/png");
+      var client = server.client().withDeadlineAfter(10, TimeUnit.SECONDS);
+      var result = client.submit(SubmitRequest.newBuilder().setJob(job).build()).getResult();
+      assertEquals(payload, result.getOutput());
+      assertEquals("image/png", result.getContentType());
+      assertTrue(!result.getJobId().isEmpty());
+
+      var waterfall = result.getWaterfall();
+      var budget = seconds(waterfall.getBudget());
+      var spent = seconds(waterfall.getQueue()) + seconds(waterfall.getRun());
+      var left = seconds(waterfall.getLeft());
+      assertTrue(budget > 5 && budget <= 10, waterfall.toString());
+      assertTrue(spent > 0 && left > 0 && spent + left <= budget + 1e-6, waterfall.toString());
+    }
+  }
+
+  @Test
+  void sha256EqualsOwnDigest() throws Exception {
+    try (var server = Server.start(Server.EVERYDAY)) {
+      var payload = bytesOfAllValues(1_000_000);
+      var job = Job.newBuilder().setKind("sha256").setPayload(ByteString.copyFrom(payload));
+      var response = Calls.patient(server.client()).submit(SubmitRequest.newBuilder().setJob(job).build());
+      var own = HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(payload));
+      assertEquals(own, response.getResult().getOutput().toStringUtf8());
+    }
+  }
+
+  @Test
+  void jobIdsDiffer() throws Exception {
+    try (var server = Server.start(Server.EVERYDAY)) {
+      var client = server.client();
+      var seen = new HashSet<String>();
+      for (var i = 0; i < 20; i++) {
+        seen.add(submit(client, "echo", "").getResult().getJobId());
+      }
+      assertEquals(20, seen.size());
+    }
+  }
+}
