@@ -1,0 +1,166 @@
+package dev.waterwheel.clients;
+
+import static dev.waterwheel.clients.Calls.await;
+import static dev.waterwheel.clients.Calls.background;
+import static dev.waterwheel.clients.Calls.check;
+import static dev.waterwheel.clients.Calls.detail;
+import static dev.waterwheel.clients.Calls.failure;
+import static dev.waterwheel.clients.Calls.job;
+import static dev.waterwheel.clients.Calls.pool;
+import static dev.waterwheel.clients.Calls.pushback;
+import static dev.waterwheel.clients.Calls.rejected;
+import static dev.waterwheel.clients.Calls.submit;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.google.protobuf.ByteString;
+import com.google.protobuf.util.Durations;
+import com.google.rpc.BadRequest;
+import com.google.rpc.Code;
+import com.google.rpc.RetryInfo;
+import dev.waterwheel.v1.Job;
+import dev.waterwheel.v1.StatsRequest;
+import dev.waterwheel.v1.SubmitRequest;
+import io.grpc.StatusException;
+import java.util.Map;
+import java.util.Set;
+import java.util.stream.Collectors;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+
+class ErrorsTest {
+  /** A server whose kinds end as their names say. */
+  static final String PROGRAMS =
+      """
+      [pool.main]
+      workers = 2
+      [kind.missing]
+      pool = "main"
+      exec = ["/bin/sh", "-c", "cat >/dev/null; echo no such order >&2; exit 3"]
+      exit_codes = { "3" = "NOT_FOUND" }
+      [kind.away]
+      pool = "main"
+      exec = ["/bin/sh", "-c", "exit 75"]
+      [kind.unmapped]
+      pool = "main"
+      exec = ["/bin/sh", "-c", "exit 9"]
+      [kind.crashing]
+      pool = "main"
+      exec = ["/bin/sh", "-c", "kill -SEGV $$"]
+      [kind.verbose]
+      pool = "main"
+      exec = ["/bin/sh", "-c", "head -c 100000 /dev/zero"]
+      max_output = "64KiB"
+      """;
+
+  /** Fields and descriptions of a BadRequest. */
+  private static Map<String, String> violations(StatusException error) throws Exception {
+    var violations = detail(error, BadRequest.class).orElseThrow().getFieldViolationsList().stream();
+    return violations.collect(
+        Collectors.toMap(BadRequest.FieldViolation::getField, BadRequest.FieldViolation::getDescription));
+  }
+
+  @Test
+  void unknownKindIsAnsweredWithASuggestion() throws Exception {
+    try (var server = Server.start(Server.EVERYDAY)) {
+      var error = failure(() -> submit(server.client(), "ecko", ""));
+      var info = check(error, Code.INVALID_ARGUMENT, "UNKNOWN_KIND");
+      assertEquals("NOT_STARTED", info.getMetadataOrThrow("execution"));
+      assertTrue(violations(error).get("job.kind").contains("\"echo\""), error.toString());
+    }
+  }
+
+  @Test
+  void everyInvalidFieldIsNamed() throws Exception {
+    var bounds = job("echo", "").toBuilder().setTenant("t".repeat(129)).setOrderingKey("a\nb");
+    for (var i = 0; i < 17; i++) {
+      bounds.putLabels("label-" + i, "");
+    }
+    var values = job("echo", "").toBuilder().setRunTimeout(Durations.fromNanos(-1));
+    values.setCriticalityValue(77).setWhenFullValue(-1);
+    var cases =
+        Map.of(
+            SubmitRequest.getDefaultInstance(), Set.of("job"),
+            Calls.submission("", "of no kind"), Set.of("job.kind"),
+            SubmitRequest.newBuilder().setJob(bounds).build(), Set.of("job.tenant", "job.ordering_key", "job.labels"),
+            SubmitRequest.newBuilder().setJob(values).build(),
+                Set.of("job.run_timeout", "job.criticality", "job.when_full"));
+    try (var server = Server.start(Server.EVERYDAY)) {
+      var client = server.client();
+      for (var each : cases.entrySet()) {
+        var error = failure(() -> Calls.patient(client).submit(each.getKey()));
+        var info = check(error, Code.INVALID_ARGUMENT, "INVALID_FIELD");
+        assertEquals("NOT_STARTED", info.getMetadataOrThrow("execution"));
+        assertEquals(each.getValue(), violations(error).keySet());
+      }
+    }
+  }
+
+  @Test
+  void payloadTooLargeIsNotToBeRetried() throws Exception {
+    try (var server = Server.start(Server.TINY)) {
+      var client = Calls.patient(server.client());
+      // Just over the limit the job is refused; far over it the message is not even read.
+      for (var size : new int[] {(1 << 20) + 1, 3 << 20}) {
+        var error = failure(() -> client.submit(ofSize(size)));
+        var info = check(error, Code.RESOURCE_EXHAUSTED, "PAYLOAD_TOO_LARGE");
+        assertEquals("NOT_STARTED", info.getMetadataOrThrow("execution"));
+        assertEquals(-1, pushback(error));
+      }
+      client.submit(ofSize(1 << 20));
+    }
+  }
+
+  static SubmitRequest ofSize(int bytes) {
+    var job = Job.newBuilder().setKind("echo").setPayload(ByteString.copyFrom(new byte[bytes]));
+    return SubmitRequest.newBuilder().setJob(job).build();
+  }
+
+  @Test
+  void queueFullSaysWhenToComeBack() throws Exception {
+    try (var server = Server.start(Server.TINY)) {
+      var client = server.client();
+      var running = background(client, "sleep", "1500");
+      Calls.untilRunning(client, "tiny", 1);
+      var queued = background(client, "echo", "");
+      Calls.untilQueued(client, "tiny", 1);
+      var error = failure(() -> submit(client, "echo", ""));
+      var info = check(error, Code.RESOURCE_EXHAUSTED, "QUEUE_FULL");
+      assertEquals("NOT_STARTED", info.getMetadataOrThrow("execution"));
+      assertEquals("tiny", info.getMetadataOrThrow("pool"));
+      var retry = detail(error, RetryInfo.class).orElseThrow().getRetryDelay();
+      assertTrue(pushback(error) > 0, error.getTrailers().toString());
+      assertEquals(pushback(error), Durations.toMillis(retry));
+      assertEquals(1, rejected(pool(client, "tiny"), "QUEUE_FULL"));
+      await(running);
+      await(queued);
+    }
+  }
+
+  @ParameterizedTest
+  @CsvSource({
+    "missing, NOT_FOUND, HANDLER_FAILED, no such order",
+    "away, UNAVAILABLE, HANDLER_FAILED, exited with code 75",
+    "unmapped, UNKNOWN, HANDLER_FAILED, exited with code 9",
+    "crashing, INTERNAL, WORKER_CRASHED, SIGSEGV",
+    "verbose, RESOURCE_EXHAUSTED, OUTPUT_TOO_LARGE, 65536",
+  })
+  void endOfAProgramBecomesTheStatus(String kind, Code code, String reason, String message) throws Exception {
+    try (var server = Server.start(PROGRAMS)) {
+      var error = failure(() -> submit(server.client(), kind, "of order 4711"));
+      var info = check(error, code, reason);
+      assertEquals("STARTED", info.getMetadataOrThrow("execution"));
+      assertEquals(-1, pushback(error));
+      assertTrue(error.getMessage().contains(message), error.getMessage());
+    }
+  }
+
+  @Test
+  void unknownPoolIsNotFound() throws Exception {
+    try (var server = Server.start(Server.EVERYDAY)) {
+      var request = StatsRequest.newBuilder().setPool("nosuch").build();
+      check(failure(() -> Calls.patient(server.client()).stats(request)), Code.NOT_FOUND, "NOT_FOUND");
+    }
+  }
+}
