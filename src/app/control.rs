@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -116,6 +116,10 @@ impl Control {
 impl DrainControl for Control {
     fn drain(&self) {
         Self::drain(self);
+    }
+
+    fn phase(&self) -> watch::Receiver<Phase> {
+        self.0.phase.subscribe()
     }
 
     fn progress(&self) -> DrainProgress {

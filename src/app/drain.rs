@@ -36,7 +36,7 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
         control.phase().advance(Phase::Stopping);
         let end = Instant::now().min(hard_stop) + plan.kill;
         info!(kill_ms = plan.kill.as_millis(), "stopping what still runs");
-        pools.iter().for_each(Pool::stop);
+        pools.iter().for_each(|pool| pool.stop_within(end.saturating_duration_since(Instant::now())));
         // What does not stop is in the receipt.
         let _ = timeout_at(end, emptied(pools)).await;
     }

@@ -1,6 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use rustc_hash::FxHashSet;
+use tokio::time::Instant;
 
 use super::{Pool, shell::Shell};
 use crate::{
@@ -8,6 +9,9 @@ use crate::{
     model::{JobId, RequestId},
     phase::Phase,
 };
+
+/// Time that answers have to leave before the kill phase is over; a fifth of the phase where that is shorter.
+const ANSWER_MARGIN: Duration = Duration::from_millis(100);
 
 /// A job that a drain could not finish.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +83,21 @@ impl Pool {
     /// Ends what is left: queued jobs are answered, running ones are asked to stop and then forced. Returns at once;
     /// [`wait`](Self::wait) waits for the end.
     pub fn stop(&self) {
+        self.end_all();
+    }
+
+    /// [`stop`](Self::stop) that shortens the time between the request and the force where it is longer than `kill`:
+    /// all callers are answered, and all programs killed, a little before `kill` is over.
+    pub fn stop_within(&self, kill: Duration) {
+        let margin = (kill / 5).min(ANSWER_MARGIN);
+        if let Some(at) = Instant::now().checked_add(kill - margin) {
+            // The first of two stops sets the time.
+            let _ = self.shell().force_by.set(at);
+        }
+        self.end_all();
+    }
+
+    fn end_all(&self) {
         let shell: &Arc<Shell> = self.shell();
         self.drain();
         shell.phase.advance(Phase::Stopping);
@@ -95,7 +114,7 @@ impl Pool {
     pub async fn close(&self, finish: Duration, kill: Duration) -> DrainReport {
         self.drain();
         if tokio::time::timeout(finish, self.wait()).await.is_err() {
-            self.stop();
+            self.stop_within(kill);
             // What does not stop in time is in the report.
             let _ = tokio::time::timeout(kill, self.wait()).await;
         }

@@ -1,6 +1,6 @@
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -48,6 +48,8 @@ pub(super) struct Shell {
     /// Told whenever callers that waited for room got it, or gave up.
     pub(super) room: Notify,
     pub(super) lost: Mutex<Vec<LostJob>>,
+    /// When a stop forces what runs, however much grace it has left.
+    pub(super) force_by: OnceLock<Instant>,
     slow_polls: AtomicU64,
 }
 
@@ -87,6 +89,7 @@ impl Shell {
             phase,
             room: Notify::new(),
             lost: Mutex::default(),
+            force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
         })
     }

@@ -1,9 +1,13 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::time::{sleep, sleep_until};
 use tracing::warn;
 
-use super::attempt::{Attempt, Ended};
-use crate::model::Rung;
+use super::{
+    attempt::{Attempt, Ended},
+    shell::Shell,
+};
+use crate::{model::Rung, phase::Phase};
 
 /// Where a job that was asked to stop came to rest.
 pub(super) enum Fall {
@@ -18,8 +22,12 @@ pub(super) enum Fall {
 /// starts the grace anew.
 pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
     let grace = grace(attempt);
-    if let Ok(ended) = tokio::time::timeout(grace, &mut *attempt).await {
-        return Fall::Yielded(ended);
+    let shell = Arc::clone(&attempt.shell);
+    tokio::select! {
+        biased;
+        ended = &mut *attempt => return Fall::Yielded(ended),
+        () = sleep(grace) => {}
+        () = forced(&shell) => {}
     }
     let (cx, blocking) = (attempt.cx.clone(), attempt.is_blocking());
     let replaced = blocking && attempt.shell.stick(attempt.key);
@@ -36,6 +44,15 @@ pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
         );
     });
     Fall::CutOff(if blocking { Rung::Stuck } else { Rung::Forced })
+}
+
+/// Returns when the pool's own stop is out of time.
+async fn forced(shell: &Shell) {
+    shell.phase.reached(Phase::Stopping).await;
+    match shell.force_by.get() {
+        Some(at) => sleep_until(*at).await,
+        None => std::future::pending().await,
+    }
 }
 
 fn grace(attempt: &Attempt) -> Duration {

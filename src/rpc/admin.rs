@@ -1,8 +1,11 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::{Stream, StreamExt};
-use tokio::time::{MissedTickBehavior, interval};
-use tokio_stream::wrappers::IntervalStream;
+use futures_util::{Stream, StreamExt, stream};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+use tokio_stream::wrappers::{IntervalStream, WatchStream};
 use tonic::{Request, Response, Status, async_trait};
 
 use super::convert::{duration, phase};
@@ -19,6 +22,8 @@ pub trait DrainControl: Send + Sync + 'static {
     fn drain(&self);
     /// How far the drain is.
     fn progress(&self) -> DrainProgress;
+    /// Follows the phase of the process.
+    fn phase(&self) -> watch::Receiver<Phase>;
 }
 
 /// How far a drain is.
@@ -63,7 +68,10 @@ impl AdminService for Admin {
         let control = Arc::clone(&self.0);
         let mut ticks = interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let reports = IntervalStream::new(ticks).map(move |_| control.progress()).scan(false, |ended, progress| {
+        // The end is reported at once, for the connection does not last much longer.
+        let moves = WatchStream::new(control.phase()).map(|_| ());
+        let looks = stream::select(IntervalStream::new(ticks).map(|_| ()), moves);
+        let reports = looks.map(move |()| control.progress()).scan(false, |ended, progress| {
             let report = (!*ended).then(|| Ok(report(&progress)));
             *ended = progress.phase == Phase::Stopped;
             std::future::ready(report)

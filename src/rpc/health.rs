@@ -76,7 +76,7 @@ impl HealthService for Health {
         }
     }
 
-    /// The status now and whenever it changes. A name that does not exist is SERVICE_UNKNOWN, and the watch stays.
+    /// The status now and whenever it changes, until nothing runs any more. A name that does not exist is SERVICE_UNKNOWN, and the watch stays.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
         let name = request.into_inner().service;
         let health = Arc::new(self.clone());
@@ -91,7 +91,9 @@ impl HealthService for Health {
                 std::future::ready(Some(changed.then_some(status)))
             })
             .filter_map(|change| std::future::ready(change.map(|status| Ok(answer(status)))));
-        Ok(Response::new(Box::pin(changes)))
+        let phase = self.phase.clone();
+        let ended = Box::pin(async move { phase.reached(Phase::Stopped).await });
+        Ok(Response::new(Box::pin(changes.take_until(ended))))
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     model::RejectionReason,
+    phase::Phase,
     pool::{Counts, Distribution, KindStats, Pool, PoolStats, WorkerState, WorkerStats},
     proto::{self, StatsRequest, StatsResponse, WatchStatsRequest, WatchStatsResponse},
 };
@@ -39,10 +40,12 @@ pub(super) fn watch_stats(
     let mut ticks = interval(Duration::from_millis(millis.into()));
     // A slow reader gets fewer snapshots, not old ones.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let phase = parts.phase.clone();
+    let ended = Box::pin(async move { phase.reached(Phase::Stopped).await });
     let parts = Arc::clone(parts);
     let snapshots = IntervalStream::new(ticks)
         .map(move |_| Ok(WatchStatsResponse { stats: Some(snapshot(&parts, &request.pool)) }));
-    Ok(Response::new(Box::pin(snapshots)))
+    Ok(Response::new(Box::pin(snapshots.take_until(ended))))
 }
 
 fn check_pool(parts: &Parts, pool: &str) -> Result<(), Status> {

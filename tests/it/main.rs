@@ -11,13 +11,17 @@
 
 mod bench;
 mod cancel;
+mod cancel_rpc;
 mod classes;
 mod command_line;
 mod config;
 mod deadlines;
+mod drain;
+mod first_run;
 mod full_pool;
 mod help_examples;
 mod leaks;
+mod ledger;
 mod library_drain;
 mod ordering;
 mod panics;
@@ -29,7 +33,9 @@ mod refusal;
 mod service;
 mod slots;
 mod stats;
+mod stats_rpc;
 mod status_table;
 mod streaming;
+mod submit_many;
 mod support;
 mod tracing;

@@ -1,0 +1,108 @@
+//! The drain of a real process: its order, its bound, its receipt and its exit code.
+//!
+// tidy: real time, because what is promised is when a real process exits.
+
+mod bound;
+mod order;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tonic::{Code, Response, Status};
+use waterwheel::proto::SubmitResponse;
+
+use crate::{process::Ended, refusal::Refusal};
+
+/// Short phases, and every kind of job that does not stop when it is asked.
+const CONFIG: &str = r#"
+    drain = { notice = "200ms", finish = "300ms", kill = "300ms" }
+    [pool.one]
+    workers = 6
+    queue = { jobs = 64 }
+    when_full = "wait"
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [kind.echo]
+    pool = "one"
+    builtin = "echo"
+    [kind.stubborn]
+    pool = "one"
+    exec = ["/bin/sh", "-c", 'trap "" TERM; echo $$ > "$PIDS/$$"; while :; do sleep 0.05; done']
+    env = { PIDS = "@PIDS@" }
+    [kind.stubborn-again]
+    pool = "one"
+    exec = ["/bin/sh", "-c", 'trap "" TERM; while :; do sleep 0.05; done']
+    idempotent = true
+"#;
+const NOTICE: Duration = Duration::from_millis(200);
+const FINISH: Duration = Duration::from_millis(300);
+const KILL: Duration = Duration::from_millis(300);
+/// What the end of the process may take beyond its phases.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// A job that sleeps, and does not stop when it is asked to.
+fn sleeps_on(millis: u32) -> waterwheel::proto::Job {
+    crate::service::job("sleep", format!(r#"{{"ms":{millis},"ignore_cancel":true}}"#))
+}
+
+/// The ends of calls, by what they say of their job.
+#[derive(Debug, Default)]
+struct Ends {
+    completed: usize,
+    /// Ids of jobs that were killed while they ran.
+    killed: BTreeSet<String>,
+    /// Ids of accepted jobs that were not started.
+    dropped: BTreeSet<String>,
+    /// Calls that were refused, so that no job has an id.
+    refused: usize,
+    /// Calls that did not reach the service: its listener is closed, or GOAWAY came.
+    closed: usize,
+}
+
+impl Ends {
+    fn add(&mut self, end: Result<Response<SubmitResponse>, Status>) {
+        let Err(status) = end else {
+            self.completed += 1;
+            return;
+        };
+        if !status.metadata().contains_key("x-request-id") {
+            self.closed += 1;
+            return;
+        }
+        let refusal = Refusal::of_call(status, true);
+        let facts = refusal.facts();
+        let new = match (refusal.code(), refusal.reason().as_str(), facts["execution"].as_str()) {
+            (Code::Aborted, "DRAIN_KILLED", "STARTED") if facts["kind"] != "stubborn-again" => {
+                self.killed.insert(facts["job"].clone())
+            }
+            (Code::Unavailable, "DRAIN_KILLED", "STARTED") if facts["kind"] == "stubborn-again" => {
+                self.killed.insert(facts["job"].clone())
+            }
+            (Code::Unavailable, "DRAINING", "NOT_STARTED") => match facts.get("job") {
+                Some(job) => self.dropped.insert(job.clone()),
+                None => {
+                    self.refused += 1;
+                    true
+                }
+            },
+            _ => panic!("no end of a drain: {refusal:?}"),
+        };
+        assert!(new, "two calls were told of one job: {refusal:?}");
+    }
+
+    /// The receipt names what callers were told of, and nothing else.
+    fn compare(&self, ended: &Ended) {
+        assert_eq!(ended.lost("running"), self.killed, "{:?}", ended.receipt);
+        assert_eq!(ended.lost("queued"), self.dropped, "{:?}", ended.receipt);
+    }
+}
+
+impl Ended {
+    fn lost(&self, lost_while: &str) -> BTreeSet<String> {
+        let lost = self.receipt["lost"].as_array().unwrap().iter().filter(|lost| lost["while"] == lost_while);
+        let ids: Vec<_> = lost.map(|lost| lost["job"].as_str().unwrap().to_owned()).collect();
+        let set: BTreeSet<_> = ids.iter().cloned().collect();
+        assert_eq!(set.len(), ids.len(), "a job is named twice: {:?}", self.receipt);
+        set
+    }
+}

@@ -1,0 +1,134 @@
+//! The process is gone when its phases are over, whatever handlers and peers do.
+
+use futures_util::future::join_all;
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tonic_health::pb::HealthCheckRequest;
+use waterwheel::proto::{SubmitManyRequest, WatchStatsRequest};
+
+use super::{CONFIG, Ends, FINISH, KILL, NOTICE, SLACK, sleeps_on};
+use crate::{
+    process::{Ended, Process},
+    service::{Caller, job, queued},
+};
+
+/// A process and a directory in which its stubborn programs leave their ids.
+async fn serve() -> (Process, TempDir) {
+    let pids = tempfile::tempdir().unwrap();
+    (Process::serve(&CONFIG.replace("@PIDS@", pids.path().to_str().unwrap())).await, pids)
+}
+
+/// Whether a process of that id runs; one that was killed and that nobody has looked at yet does not.
+fn runs(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+#[tokio::test]
+async fn ten_runs_under_load_that_ignores_cancel() {
+    for _ in 0..10 {
+        let (process, pids) = serve().await;
+        let caller = Caller::of(process.public).await;
+        let stubborn = ["stubborn", "stubborn", "stubborn-again"].map(|kind| caller.leave(job(kind, "")));
+        let asleep = [(); 3].map(|()| caller.leave(sleeps_on(60_000)));
+        caller.until(|pool| pool.in_flight == 6).await;
+        let behind = [(); 9].map(|()| caller.leave(job("echo", "")));
+        caller.until(|pool| queued(pool) == 9).await;
+        while std::fs::read_dir(pids.path()).unwrap().count() < 2 {
+            tokio::task::yield_now().await;
+        }
+
+        let begin = Instant::now();
+        process.signal(Signal::TERM);
+        let calls = stubborn.into_iter().chain(asleep).chain(behind);
+        let (ended, answers) = tokio::join!(process.ended(), join_all(calls));
+        let mut ends = Ends::default();
+        answers.into_iter().for_each(|answer| ends.add(answer.unwrap()));
+
+        let took = ended.at - begin;
+        assert!(took <= NOTICE + FINISH + KILL + SLACK, "{took:?}");
+        assert!(took >= NOTICE + FINISH, "{took:?}: jobs had the time to finish");
+        assert_eq!(ended.code, Some(3));
+        assert_eq!((ends.killed.len(), ends.dropped.len(), ends.closed), (6, 9, 0), "{ends:?}");
+        ends.compare(&ended);
+        for entry in std::fs::read_dir(pids.path()).unwrap() {
+            let pid = entry.unwrap().file_name().into_string().unwrap();
+            assert!(!runs(&pid), "the program {pid} outlives the service");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_program_whose_caller_has_left_does_not_outlive_the_service() {
+    // The caller is gone long before the grace of its job is over.
+    let (process, pids) = serve().await;
+    let caller = Caller::of(process.public).await;
+    let call = caller.leave(job("stubborn", ""));
+    while std::fs::read_dir(pids.path()).unwrap().count() < 1 {
+        tokio::task::yield_now().await;
+    }
+    process.signal(Signal::TERM);
+    process.signal(Signal::INT);
+    call.abort();
+    let ended = process.ended().await;
+    assert!(matches!(ended.code, Some(0 | 3)), "{ended:?}");
+    let pid = std::fs::read_dir(pids.path()).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+    assert!(!runs(&pid), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_second_signal_goes_to_the_kill_phase_at_once() {
+    let config = CONFIG.replace("200ms", "30s").replace(r#"finish = "300ms""#, r#"finish = "30s""#);
+    let process = Process::serve(&config).await;
+    let caller = Caller::of(process.public).await;
+    let asleep = [(); 2].map(|()| caller.leave(sleeps_on(60_000)));
+    caller.until(|pool| pool.in_flight == 2).await;
+    let begin = Instant::now();
+    process.signal(Signal::INT);
+    // It still takes jobs: the notice is long.
+    caller.until(|pool| pool.phase() == waterwheel::proto::Phase::Serving).await;
+    caller.leave(job("echo", "")).await.unwrap().unwrap();
+    process.signal(Signal::TERM);
+    let (ended, answers) = tokio::join!(process.ended(), join_all(asleep));
+    assert!(ended.at - begin <= KILL + SLACK, "{:?}", ended.at - begin);
+    let mut ends = Ends::default();
+    answers.into_iter().for_each(|answer| ends.add(answer.unwrap()));
+    assert_eq!((ended.code, ends.killed.len()), (Some(3), 2), "{ended:?}");
+    ends.compare(&ended);
+}
+
+#[tokio::test]
+async fn streams_that_never_end_and_silent_peers_do_not_hold_the_exit() {
+    let (process, _pids) = serve().await;
+    let caller = Caller::of(process.public).await;
+    let mut client = caller.0.clone();
+    let mut stats = client.watch_stats(WatchStatsRequest::default()).await.unwrap().into_inner();
+    let idle = tokio_stream::pending::<SubmitManyRequest>();
+    let mut many = client.submit_many(idle).await.unwrap().into_inner();
+    let mut watches = Vec::new();
+    for address in [process.public, process.ops] {
+        let request = HealthCheckRequest { service: "liveness".into() };
+        watches.push(address.health().await.watch(request).await.unwrap().into_inner());
+    }
+    // One says nothing at all, one stops after the preface.
+    let silent = tokio::net::TcpStream::connect(process.public.0).await.unwrap();
+    let preface = tokio::net::TcpStream::connect(process.public.0).await.unwrap();
+    preface.writable().await.unwrap();
+    preface.try_write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+
+    let begin = Instant::now();
+    process.signal(Signal::TERM);
+    let status = many.message().await.expect_err("the drain ends the call");
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
+    assert!(begin.elapsed() >= NOTICE, "{:?}", begin.elapsed());
+    // Both end by themselves, with a status.
+    while stats.message().await.unwrap().is_some() {}
+    for watch in &mut watches {
+        while watch.message().await.unwrap().is_some() {}
+    }
+    let Ended { code, receipt, at } = process.ended().await;
+    assert_eq!((code, &receipt["lost"]), (Some(0), &serde_json::json!([])), "{receipt}");
+    assert!(at - begin <= NOTICE + SLACK, "nothing was left to do: {:?}", at - begin);
+    drop((silent, preface));
+}

@@ -1,0 +1,71 @@
+//! The first minutes: `dev`, a digest, and a large file through a stream.
+
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rustix::process::Signal;
+use sha2::{Digest, Sha256};
+
+use crate::process::{Process, program};
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn dev_serves_runs_a_first_job_and_says_what_is_next() {
+    let mut process = Process::dev(&[]).await;
+    println!("dev served after {:?}", process.served_after);
+    let pools = process.line().await;
+    assert!(pools.starts_with("pools  cpu ") && pools.ends_with("io 64 workers / 1024 queued"), "{pools}");
+    assert_eq!(process.line().await, "kinds  sha256 gzip sleep echo");
+    let first = process.line().await;
+    let digest = hex(&Sha256::digest(b"hello waterwheel"));
+    assert!(first.starts_with(&format!(r#"first job: sha256 of "hello waterwheel" → {digest}  queue "#)), "{first}");
+    assert!(first.contains(" + run "), "{first}");
+    let next = process.line().await;
+    for command in ["waterwheel submit sha256 --file README.md", "waterwheel stats", "Ctrl-C drains"] {
+        assert!(next.starts_with("next:  ") && next.contains(command), "{next}");
+    }
+    // Nothing runs, but load balancers still get their notice; a second Ctrl-C does not wait for it.
+    process.signal(Signal::INT);
+    let mut health = process.public.health().await;
+    let request = tonic_health::pb::HealthCheckRequest { service: String::new() };
+    while health.check(request.clone()).await.unwrap().into_inner().status == 1 {
+        tokio::task::yield_now().await;
+    }
+    process.signal(Signal::INT);
+    let ended = process.ended().await;
+    assert_eq!((ended.code, &ended.receipt["finished"]), (Some(0), &0.into()), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_digest_of_a_file() {
+    let process = Process::dev(&[]).await;
+    let server = process.public.0.to_string();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let output = program(&["submit", "sha256", "--file", file, "--server", &server]).output().await.unwrap();
+    let expected = hex(&Sha256::digest(std::fs::read(file).unwrap()));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), expected);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_large_file_through_a_stream() {
+    let process = Process::dev(&["--max-payload", "32MiB"]).await;
+    let server = process.public.0.to_string();
+    // Noise does not shrink: all of it comes back.
+    let mut payload = vec![0; 20 << 20];
+    StdRng::seed_from_u64(20).fill(&mut payload[..]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("noise");
+    std::fs::write(&file, &payload).unwrap();
+    let file = file.to_str().unwrap();
+    let output = program(&["stream", "gzip", "--file", file, "--server", &server, "--deadline", "120s"]);
+    let output = { output }.output().await.unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut unzipped = Vec::with_capacity(payload.len());
+    GzDecoder::new(&output.stdout[..]).read_to_end(&mut unzipped).unwrap();
+    assert!(unzipped == payload, "{} bytes came back", unzipped.len());
+}

@@ -1,0 +1,185 @@
+//! What `Stats` and `WatchStats` show, field by field.
+//!
+// tidy: real time, because ages and run times are those of a real server.
+
+use std::time::Duration;
+
+use waterwheel::proto::{
+    Distribution, Job, JobCounts, Phase, PoolStats, StatsRequest, WatchStatsRequest, WhenFull, WorkerState,
+};
+
+use crate::{
+    process::Process,
+    service::{Caller, counts, job, queued},
+};
+
+const CONFIG: &str = r#"
+    drain = { notice = "0s", finish = "30s", kill = "1s" }
+    [pool.one]
+    workers = 2
+    queue = { jobs = 3, bytes = "8MiB", waiting = 5 }
+    cancel_grace = "50ms"
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [kind.echo]
+    pool = "one"
+    builtin = "echo"
+"#;
+
+fn time(sent: Option<prost_types::Duration>) -> Duration {
+    sent.expect("sent").try_into().unwrap()
+}
+
+#[tokio::test]
+async fn idle() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let stats = caller.stats().await;
+    assert_eq!(stats.phase(), Phase::Serving);
+    assert!(time(stats.uptime) > Duration::ZERO);
+    let pool = &stats.pools[0];
+    assert_eq!((pool.name.as_str(), pool.phase(), pool.in_flight), ("one", Phase::Serving, 0));
+    assert_eq!((pool.utilization, pool.slow_polls), (0.0, 0));
+    let queue = pool.queue.clone().unwrap();
+    assert_eq!((queue.jobs, queue.jobs_capacity, queue.bytes, queue.bytes_capacity), (0, 3, 0, 8 << 20));
+    assert_eq!((queue.waiting, queue.waiting_capacity), (0, 5));
+    assert_eq!((time(queue.oldest_age), time(queue.expected_wait)), (Duration::ZERO, Duration::ZERO));
+    assert_eq!(*counts(pool), JobCounts::default());
+    let kinds: Vec<_> = pool.kinds.iter().map(|kind| kind.name.as_str()).collect();
+    assert_eq!(kinds, ["echo", "sleep"]);
+    assert!(pool.workers.iter().map(|worker| worker.id).is_sorted());
+    assert_eq!(pool.workers.len(), 2);
+    for worker in &pool.workers {
+        assert_eq!((worker.state(), worker.job_id.as_str()), (WorkerState::Idle, ""));
+        assert_eq!((worker.completed, worker.failed), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn busy() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    caller.leave(job("sleep", "100")).await.unwrap().unwrap();
+    caller.occupy(2).await;
+    for ahead in 0..3 {
+        caller.queue(job("echo", vec![0; 1 << 10]), ahead).await;
+    }
+    let full = caller.leave(job("echo", "")).await.unwrap().unwrap_err();
+    assert_eq!(full.code(), tonic::Code::ResourceExhausted);
+    caller.leave(Job { when_full: WhenFull::Wait.into(), ..job("echo", "") });
+    caller.until(|pool| crate::service::waiting(pool) == 1).await;
+
+    let pool = caller.pool().await;
+    assert_eq!((pool.in_flight, pool.utilization), (2, 1.0));
+    let queue = pool.queue.clone().unwrap();
+    assert_eq!((queue.jobs, queue.waiting), (3, 1));
+    // The payloads of those that run count, too.
+    assert_eq!(queue.bytes, 3 * 1024 + 2 * 5);
+    assert!(time(queue.oldest_age) > Duration::ZERO);
+    // A tenth of a second is known of `sleep`; of `echo`, nothing.
+    let expected = time(queue.expected_wait);
+    assert!(expected > Duration::from_millis(50) && expected < Duration::from_secs(1), "{expected:?}");
+    assert_eq!(counts(&pool).accepted, 6);
+    let rejected: Vec<_> = counts(&pool).rejected.iter().map(|one| (one.reason.as_str(), one.count)).collect();
+    assert_eq!(rejected, [("QUEUE_FULL", 1)]);
+    let ids: Vec<_> = pool.workers.iter().map(|worker| worker.job_id.as_str()).collect();
+    assert!(ids[0] != ids[1] && ids.iter().all(|id| id.len() > 16), "{ids:?}");
+    for worker in &pool.workers {
+        assert_eq!(worker.state(), WorkerState::Busy);
+        assert!(time(worker.job_age) > Duration::ZERO && time(worker.job_age) < Duration::from_secs(20));
+        assert!(time(worker.since_progress) <= time(worker.job_age) + Duration::from_millis(1));
+    }
+}
+
+#[tokio::test]
+async fn each_end_is_counted_where_it_belongs() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let short = Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 });
+    for _ in 0..3 {
+        caller.leave(job("sleep", "20")).await.unwrap().unwrap();
+    }
+    caller.leave(job("sleep", "not a number")).await.unwrap().unwrap_err();
+    caller.leave(Job { run_timeout: short, ..job("sleep", "60000") }).await.unwrap().unwrap_err();
+    caller.leave(job("no-such-kind", "")).await.unwrap().unwrap_err();
+    let left = caller.leave(job("sleep", "60000"));
+    caller.until(|pool| pool.in_flight == 1).await;
+    left.abort();
+    caller.until(|pool| pool.in_flight == 0).await;
+
+    let pool = caller.pool().await;
+    let JobCounts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = counts(&pool).clone();
+    assert_eq!((accepted, completed, failed, cancelled, expired), (6, 3, 1, 1, 1));
+    assert_eq!((panicked, shed, rejected.len()), (0, 0, 0), "a kind that nobody serves is refused by no pool");
+    let sleep = pool.kinds.iter().find(|kind| kind.name == "sleep").unwrap();
+    let (waits, runs) = (sleep.queue_wait.unwrap(), sleep.run_time.unwrap());
+    assert_eq!((waits.count, runs.count), (6, 6));
+    let Distribution { p50, p90, p99, max, .. } = runs;
+    let steps = [p50, p90, p99, max].map(time);
+    assert!(steps.is_sorted() && steps[0] >= Duration::from_millis(19), "{steps:?}");
+    assert!(steps[3] >= Duration::from_millis(49), "{steps:?}");
+    workers_add_up(&pool);
+}
+
+fn workers_add_up(pool: &PoolStats) {
+    let completed: u64 = pool.workers.iter().map(|worker| worker.completed).sum();
+    let failed: u64 = pool.workers.iter().map(|worker| worker.failed).sum();
+    assert_eq!((completed, failed), (3, 3), "{:?}", pool.workers);
+    for worker in &pool.workers {
+        let jobs = u32::try_from(worker.completed + worker.failed).unwrap();
+        let (total, mean) = (time(worker.total_run_time), time(worker.mean_run_time));
+        assert_eq!(mean, total.checked_div(jobs).unwrap_or_default(), "{worker:?}");
+    }
+    let total: Duration = pool.workers.iter().map(|worker| time(worker.total_run_time)).sum();
+    assert!(total >= Duration::from_millis(3 * 19 + 49), "{total:?}");
+}
+
+#[tokio::test]
+async fn a_drain_shows_itself() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let mut client = caller.0.clone();
+    let request = WatchStatsRequest { pool: "one".into(), interval_ms: 100 };
+    let mut watch = client.watch_stats(request).await.unwrap().into_inner();
+    let call = caller.leave(job("sleep", "700"));
+    caller.until(|pool| pool.in_flight == 1).await;
+    process.signal(rustix::process::Signal::TERM);
+    let (mut draining, mut last) = (0, None);
+    while let Some(snapshot) = watch.message().await.unwrap() {
+        let stats = snapshot.stats.unwrap();
+        let pool = &stats.pools[0];
+        if stats.phase() == Phase::Draining && pool.phase() == Phase::Draining {
+            draining += 1;
+            let states: Vec<_> = pool.workers.iter().map(waterwheel::proto::WorkerStats::state).collect();
+            assert!(states.contains(&WorkerState::Draining) || pool.in_flight == 0, "{states:?}");
+        }
+        last = Some(stats);
+    }
+    assert!(draining >= 3, "{draining} snapshots of the drain");
+    call.await.unwrap().unwrap();
+    assert!(last.unwrap().phase() >= Phase::Draining);
+    assert_eq!(process.ended().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_pool_is_shown_alone_and_watched_as_often_as_asked() {
+    let process = Process::serve(&format!("{CONFIG}\n[pool.two]\nworkers = 1\n")).await;
+    let caller = Caller::of(process.public).await;
+    let mut client = caller.0.clone();
+    let names = |pools: &[PoolStats]| pools.iter().map(|pool| pool.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&caller.stats().await.pools), ["one", "two"]);
+    let two = client.stats(StatsRequest { pool: "two".into() }).await.unwrap().into_inner().stats.unwrap();
+    assert_eq!(names(&two.pools), ["two"]);
+    let request = WatchStatsRequest { pool: "two".into(), interval_ms: 100 };
+    let mut watch = client.watch_stats(request).await.unwrap().into_inner();
+    let begin = tokio::time::Instant::now();
+    for _ in 0..4 {
+        let stats = watch.message().await.unwrap().unwrap().stats.unwrap();
+        assert_eq!(names(&stats.pools), ["two"]);
+    }
+    // The first comes at once, then one for each interval.
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(290) && took < Duration::from_secs(3), "{took:?}");
+    assert_eq!(queued(&caller.stats().await.pools[0]), 0);
+}

@@ -1,0 +1,313 @@
+//! `SubmitMany`: backpressure instead of refusals, a bounded window, and an end for every job and every call.
+//!
+// tidy: real time, because a server that reads no more is seen by nothing happening for a while.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming};
+use waterwheel::proto::{
+    Job, PoolStats, SubmitManyRequest, SubmitManyResponse, WhenFull, submit_many_response::Outcome,
+};
+
+use crate::{
+    process::{PATIENCE, Process},
+    refusal::{Refusal, rebuilt},
+    service::{Caller, counts, job, queued, waiting},
+};
+
+const CONFIG: &str = r#"
+    server.submit_many_window = 16
+    drain = { notice = "100ms", finish = "500ms", kill = "500ms" }
+    [pool.one]
+    workers = 2
+    queue = { jobs = 4 }
+    cancel_grace = "50ms"
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [kind.echo]
+    pool = "one"
+    builtin = "echo"
+"#;
+
+/// One call, from the side of its caller.
+struct Many {
+    jobs: mpsc::Sender<SubmitManyRequest>,
+    results: Streaming<SubmitManyResponse>,
+}
+
+impl Many {
+    /// Opens a call on a connection of its own. `ahead` bounds what this side holds unsent.
+    async fn open(process: &Process, ahead: usize, timeout: Option<&str>) -> Self {
+        let (jobs, requests) = mpsc::channel(ahead);
+        let mut request = Request::new(ReceiverStream::new(requests));
+        if let Some(timeout) = timeout {
+            request.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        }
+        let results = process.public.client().await.submit_many(request).await.unwrap().into_inner();
+        Self { jobs, results }
+    }
+
+    async fn send(&self, tag: impl ToString, job: Job) {
+        self.jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(job) }).await.unwrap();
+    }
+
+    async fn next(&mut self) -> Result<Option<(String, Result<Vec<u8>, Status>)>, Status> {
+        let message = timeout(PATIENCE, self.results.message()).await.expect("a result, or an end")?;
+        Ok(message.map(|SubmitManyResponse { tag, outcome }| match outcome.expect("an outcome") {
+            Outcome::Result(result) => (tag, Ok(result.output.to_vec())),
+            Outcome::Failure(failure) => (tag, Err(rebuilt(failure))),
+        }))
+    }
+
+    /// All results until the call ends, by tag, and its status.
+    async fn rest(mut self) -> (BTreeMap<String, Result<Vec<u8>, Status>>, Option<Status>) {
+        let mut results = BTreeMap::new();
+        loop {
+            match self.next().await {
+                Ok(Some((tag, result))) => {
+                    assert!(results.insert(tag.clone(), result).is_none(), "{tag} ended twice");
+                }
+                Ok(None) => return (results, None),
+                Err(status) => return (results, Some(status)),
+            }
+        }
+    }
+}
+
+/// Jobs that the service has taken out of the call.
+fn read(pool: &PoolStats) -> u64 {
+    counts(pool).accepted + waiting(pool)
+}
+
+/// Waits until nothing has changed for a while.
+async fn at_rest(caller: &Caller) -> PoolStats {
+    let mut last = caller.pool().await;
+    loop {
+        sleep(Duration::from_millis(200)).await;
+        let pool = caller.pool().await;
+        if counts(&pool) == counts(&last) && (queued(&pool), waiting(&pool)) == (queued(&last), waiting(&last)) {
+            return pool;
+        }
+        last = pool;
+    }
+}
+
+#[tokio::test]
+async fn a_full_pool_stops_the_reading_and_refuses_nothing() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let mut many = Many::open(&process, 1, None).await;
+    // Each message fills a quarter of the stream's window of 64 KiB, so that flow control reaches the sender.
+    let sent = tokio::spawn({
+        let jobs = many.jobs.clone();
+        async move {
+            for tag in 0..40 {
+                let job = Job { payload: format!("{{\"ms\":60{}}}", " ".repeat(16 << 10)).into(), ..job("sleep", "") };
+                jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(job) }).await.unwrap();
+            }
+        }
+    });
+    let full = caller.until(|pool| waiting(pool) == 1).await;
+    assert!(full < Duration::from_secs(5));
+    // Two run, four are queued, and one waits for room: the rest is not read.
+    let mut most = 0;
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(300) {
+        let pool = caller.pool().await;
+        let ended = crate::service::ended(counts(&pool));
+        most = most.max(read(&pool) - ended);
+        assert!(waiting(&pool) <= 1, "{pool:?}");
+    }
+    assert_eq!(most, 7, "two run, four are queued, one waits");
+    assert!(!sent.is_finished(), "the sender felt nothing of it");
+    let mut completed = 0;
+    while completed < 40 {
+        let (tag, result) = many.next().await.unwrap().expect("the call goes on");
+        result.unwrap_or_else(|status| panic!("{tag}: {status:?}"));
+        completed += 1;
+    }
+    let pool = caller.pool().await;
+    assert_eq!((counts(&pool).accepted, counts(&pool).rejected.len()), (40, 0), "{pool:?}");
+}
+
+#[tokio::test]
+async fn a_job_may_ask_to_be_refused_instead() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    caller.occupy(2).await;
+    for ahead in 0..4 {
+        caller.queue(job("echo", ""), ahead).await;
+    }
+    let mut many = Many::open(&process, 1, None).await;
+    many.send("r", Job { when_full: WhenFull::Reject.into(), ..job("echo", "") }).await;
+    let (tag, result) = many.next().await.unwrap().unwrap();
+    assert_eq!((tag.as_str(), result.unwrap_err().code()), ("r", Code::ResourceExhausted));
+}
+
+#[tokio::test]
+async fn results_that_nobody_reads_hold_no_worker_and_stop_the_reading_at_the_window() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let many = Many::open(&process, 1, None).await;
+    let jobs = many.jobs.clone();
+    let sender = tokio::spawn(async move {
+        // Outputs as large as the windows of HTTP/2, so that only a few fit on the way.
+        for tag in 0..200 {
+            let job = job("echo", vec![7; 512 << 10]);
+            jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(job) }).await.unwrap();
+        }
+    });
+    let pool = at_rest(&caller).await;
+    let done = counts(&pool).completed;
+    assert_eq!((pool.in_flight, queued(&pool)), (0, 0), "{pool:?}");
+    // The window, and what HTTP/2 and the client's side have buffered.
+    assert!((16..40).contains(&done), "{done} jobs were read ahead of a reader that does not read");
+    // Others are served meanwhile.
+    caller.leave(job("echo", "hi")).await.unwrap().unwrap();
+    let (results, end) = {
+        let mut many = many;
+        let mut seen = 0;
+        while seen < 200 {
+            many.next().await.unwrap().unwrap().1.unwrap();
+            seen += 1;
+        }
+        sender.await.unwrap();
+        drop(std::mem::replace(&mut many.jobs, mpsc::channel(1).0));
+        many.rest().await
+    };
+    assert!(results.is_empty() && end.is_none(), "{end:?}");
+}
+
+#[tokio::test]
+async fn never_more_than_the_window_is_in_flight() {
+    let process = Process::serve(&CONFIG.replace("workers = 2", "workers = 64").replace("= 16", "= 5")).await;
+    let caller = Caller::of(process.public).await;
+    let many = Many::open(&process, 100, None).await;
+    for tag in 0..50 {
+        many.send(tag, job("sleep", "20")).await;
+    }
+    let Many { jobs, results } = many;
+    drop(jobs);
+    let rest = tokio::spawn(Many { jobs: mpsc::channel(1).0, results }.rest());
+    let mut most = 0;
+    while !rest.is_finished() {
+        most = most.max(caller.pool().await.in_flight);
+    }
+    let (results, end) = rest.await.unwrap();
+    assert_eq!((results.len(), most), (50, 5));
+    assert!(end.is_none() && results.values().all(Result::is_ok), "{results:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_cancels_its_jobs() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let many = Many::open(&process, 8, None).await;
+    for tag in 0..7 {
+        many.send(tag, job("sleep", "60000")).await;
+    }
+    caller.until(|pool| (pool.in_flight, queued(pool), waiting(pool)) == (2, 4, 1)).await;
+    drop(many);
+    let took = caller.until(|pool| (pool.in_flight, queued(pool), waiting(pool)) == (0, 0, 0)).await;
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    let pool = caller.pool().await;
+    assert_eq!(counts(&pool).cancelled, counts(&pool).accepted, "{pool:?}");
+}
+
+#[tokio::test]
+async fn a_call_ends_at_its_deadline_after_its_jobs() {
+    // The margin is wide: results, and then the status, come within it.
+    let config = format!("deadline.reply_margin = \"1s\"\n{CONFIG}").replace("server.submit_many_window = 16", "");
+    let config = format!("{config}\n[server]\nsubmit_many_window = 3\n");
+    let process = Process::serve(&config).await;
+    let caller = Caller::of(process.public).await;
+    let begin = Instant::now();
+    let many = Many::open(&process, 8, Some("10S")).await;
+    for tag in 0..3 {
+        many.send(tag, job("sleep", r#"{"ms":60000,"ignore_cancel":true}"#)).await;
+    }
+    // The caller keeps its side open: the window is full, and the status needs no place in it.
+    let keep = many.jobs.clone();
+    let (results, end) = many.rest().await;
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_secs(9) && took < Duration::from_secs(10), "{took:?}");
+    let ends: BTreeMap<_, _> =
+        results.into_iter().map(|(tag, result)| (tag, Refusal::of_call(result.unwrap_err(), false).reason())).collect();
+    let expected = [("0", "RUN_TIMEOUT"), ("1", "RUN_TIMEOUT"), ("2", "EXPIRED_IN_QUEUE")];
+    assert_eq!(ends, expected.map(|(tag, reason)| (tag.to_owned(), reason.to_owned())).into());
+    let end = Refusal::of_call(end.expect("not OK"), false);
+    assert_eq!((end.code(), end.facts()["execution"].as_str()), (Code::DeadlineExceeded, "UNKNOWN"), "{end:?}");
+    assert_eq!((end.pushback(), end.request_id().is_some()), (Some(-1), true), "{end:?}");
+    caller.until(|pool| pool.in_flight == 0).await;
+    drop(keep);
+}
+
+#[tokio::test]
+async fn a_bad_job_fails_alone() {
+    let process = Process::serve(CONFIG).await;
+    let mut many = Many::open(&process, 8, None).await;
+    many.send("good", job("echo", "1")).await;
+    many.send("unknown", job("ecko", "")).await;
+    many.send("invalid", Job { criticality: 9, ..job("echo", "") }).await;
+    many.jobs.send(SubmitManyRequest { tag: "absent".into(), job: None }).await.unwrap();
+    many.send("t".repeat(65), job("echo", "")).await;
+    many.send("large", job("echo", vec![0; (4 << 20) + 1])).await;
+    many.send("better", job("echo", "2")).await;
+    drop(std::mem::replace(&mut many.jobs, mpsc::channel(1).0));
+    let (mut results, end) = many.rest().await;
+    assert!(end.is_none(), "{end:?}");
+    for (tag, output) in [("good", "1"), ("better", "2")] {
+        assert_eq!(results.remove(tag).unwrap().unwrap(), output.as_bytes());
+    }
+    let reasons: BTreeMap<_, _> =
+        results.into_iter().map(|(tag, result)| (tag, Refusal::of_call(result.unwrap_err(), false).reason())).collect();
+    let long = "t".repeat(65);
+    let expected = [
+        ("absent", "INVALID_FIELD"),
+        ("invalid", "INVALID_FIELD"),
+        ("large", "PAYLOAD_TOO_LARGE"),
+        (&long, "INVALID_FIELD"),
+        ("unknown", "UNKNOWN_KIND"),
+    ];
+    assert_eq!(reasons, expected.map(|(tag, reason)| (tag.to_owned(), reason.to_owned())).into());
+}
+
+#[tokio::test]
+async fn the_drain_ends_a_call_after_the_jobs_that_it_took() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let many = Many::open(&process, 8, None).await;
+    for (tag, millis) in [("short", "300"), ("endless", "60000")] {
+        many.send(tag, job("sleep", millis)).await;
+    }
+    caller.until(|pool| pool.in_flight == 2).await;
+    process.signal(rustix::process::Signal::TERM);
+    let (results, end) = many.rest().await;
+    assert!(results["short"].is_ok(), "{results:?}");
+    let killed = Refusal::of_call(results["endless"].clone().unwrap_err(), false);
+    assert_eq!((killed.code(), killed.reason().as_str()), (Code::Aborted, "DRAIN_KILLED"));
+    let end = Refusal::of_call(end.expect("not OK"), false);
+    assert_eq!((end.code(), end.reason().as_str()), (Code::Unavailable, "DRAINING"), "{end:?}");
+    assert_eq!((end.pushback(), end.facts()["execution"].as_str()), (None, "NOT_STARTED"));
+    assert_eq!(process.ended().await.code, Some(3));
+}
+
+#[tokio::test]
+async fn a_caller_that_has_sent_all_hears_ok_even_through_a_drain() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let mut many = Many::open(&process, 8, None).await;
+    many.send("only", job("sleep", "300")).await;
+    caller.until(|pool| pool.in_flight == 1).await;
+    drop(std::mem::replace(&mut many.jobs, mpsc::channel(1).0));
+    process.signal(rustix::process::Signal::TERM);
+    let (results, end) = many.rest().await;
+    assert!(end.is_none() && results["only"].is_ok(), "{results:?} {end:?}");
+    assert_eq!(process.ended().await.code, Some(0));
+}
