@@ -64,7 +64,7 @@ pub enum Instance {
 /// A [`Handler`] whose type is erased.
 pub trait AsyncInstance: Send {
     /// Runs one job, and gives the handler back with its end. A run that is cut off, or panics, takes it along.
-    fn run(self: Box<Self>, job: Job, cx: Context) -> AsyncRun;
+    fn run(self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun;
 }
 
 /// One run of an asynchronous handler.
@@ -76,21 +76,21 @@ pub trait BlockingInstance: Send {
     ///
     /// # Errors
     /// As the handler.
-    fn run(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError>;
+    fn run(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
 }
 
 impl<H: Handler> AsyncInstance for H {
-    fn run(mut self: Box<Self>, job: Job, cx: Context) -> AsyncRun {
+    fn run(mut self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun {
         Box::pin(async move {
-            let result = self.handle(job, cx).await;
+            let result = self.handle(*job, cx).await;
             (self as Box<dyn AsyncInstance>, result)
         })
     }
 }
 
 impl<H: BlockingHandler> BlockingInstance for H {
-    fn run(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError> {
-        self.handle(job, cx)
+    fn run(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
+        self.handle(*job, cx)
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::sleep_until;
 
 use super::{
     attempt::{Attempt, Ended, Raised},
-    conclude::{conclude, cut_off, failure, log_panic, note_lost},
+    conclude::{conclude, cut_off, failure, log_panic, note_lost, queue_time},
     core::Ending,
     stop::{Fall, climb},
 };
@@ -121,7 +121,7 @@ fn detach(mut attempt: Attempt, reason: StopReason, ending: Ending) {
     let run = attempt.run_time();
     note_lost(&shell, &attempt.cx);
     shell.end(attempt.key, ending, run);
-    shell.meters.record_run(attempt.kind, run);
+    shell.meters.record(attempt.kind, queue_time(&attempt.cx), run);
     attempt.cx.cancel_token().cancel(reason);
     shell.tasks.spawn(async move {
         // The fall's end, or the attempt itself, gives the worker back when it is dropped.

@@ -66,7 +66,7 @@ pub(super) enum Raised {
 
 impl Attempt {
     /// Begins to run `job`; an asynchronous handler does so when it is polled.
-    pub(super) fn new(lease: Lease, job: Job, kind: usize, cx: Context, span: Span, now: Instant) -> Self {
+    pub(super) fn new(lease: Lease, job: Box<Job>, kind: usize, cx: Context, span: Span, now: Instant) -> Self {
         let shell = Arc::clone(lease.shell());
         let key = lease.key();
         let run = if shell.kinds[kind].is_blocking() {
@@ -152,7 +152,7 @@ impl Future for Attempt {
     }
 }
 
-fn begin_async(mut lease: Lease, job: Job, kind: usize, cx: &Context) -> Run {
+fn begin_async(mut lease: Lease, job: Box<Job>, kind: usize, cx: &Context) -> Run {
     let handler = match contain(|| lease.take_handler(kind)) {
         Ok(Instance::Async(handler)) => handler,
         Ok(Instance::Blocking(_)) => unreachable!("the kind says that it is asynchronous"),
@@ -165,7 +165,7 @@ fn begin_async(mut lease: Lease, job: Job, kind: usize, cx: &Context) -> Run {
     }
 }
 
-fn begin_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span: Span) -> Run {
+fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, span: Span) -> Run {
     let thread = match lease.thread() {
         Ok(thread) => thread,
         Err(error) => {
@@ -186,7 +186,7 @@ fn begin_blocking(mut lease: Lease, job: Job, kind: usize, cx: Context, span: Sp
     Run::Blocking(ended)
 }
 
-fn run_on_thread(mut lease: Lease, job: Job, kind: usize, cx: Context) -> Ended {
+fn run_on_thread(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context) -> Ended {
     let at = Instant::now();
     let mut handler = match contain(|| lease.take_handler(kind)) {
         Ok(handler) => Contained::new(handler),

@@ -33,7 +33,7 @@ pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, Jo
     if outcome.is_err() {
         note_lost(&shell, cx);
     }
-    shell.meters.record_run(kind, run);
+    shell.meters.record(kind, queue_time(cx), run);
     lease.finish(ending, run, now);
     match outcome {
         Ok(output) => {
@@ -57,7 +57,7 @@ pub(super) fn cut_off(attempt: Attempt, rung: Rung) -> JobError {
     note_lost(&attempt.shell, &attempt.cx);
     let error = failure(&attempt, cause, Some(rung));
     attempt.shell.end(attempt.key, Ending::Cancelled, attempt.run_time());
-    attempt.shell.meters.record_run(attempt.kind, attempt.run_time());
+    attempt.shell.meters.record(attempt.kind, queue_time(&attempt.cx), attempt.run_time());
     error
 }
 
@@ -172,6 +172,6 @@ pub(super) fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Durati
     })
 }
 
-fn queue_time(cx: &Context) -> Duration {
+pub(super) fn queue_time(cx: &Context) -> Duration {
     cx.start().map_or(Duration::ZERO, |start| start.at.saturating_duration_since(cx.deadline().arrival()))
 }

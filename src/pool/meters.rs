@@ -34,12 +34,13 @@ impl Meters {
         Self { homes: std::iter::repeat_with(part).take(homes).collect() }
     }
 
-    pub(super) fn record_queue(&self, kind: usize, wait: Duration) {
-        self.record(kind, 0, wait);
-    }
-
-    pub(super) fn record_run(&self, kind: usize, run: Duration) {
-        self.record(kind, 1, run);
+    /// A job of `kind` waited so long, and ran so long.
+    pub(super) fn record(&self, kind: usize, wait: Duration, run: Duration) {
+        let mut home = self.homes[home() % self.homes.len()].lock();
+        for (histogram, duration) in home[kind].histograms().iter_mut().zip([wait, run]) {
+            let nanos = u64::try_from(duration.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
+            histogram.saturating_record(nanos);
+        }
     }
 
     /// Queue wait and run time of `kind` over all homes.
@@ -57,12 +58,6 @@ impl Meters {
             None => [Distribution::default(); 2],
         }
     }
-
-    fn record(&self, kind: usize, which: usize, duration: Duration) {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
-        let mut home = self.homes[home() % self.homes.len()].lock();
-        home[kind].histograms()[which].saturating_record(nanos);
-    }
 }
 
 #[cfg(test)]
@@ -74,10 +69,10 @@ mod tests {
         let meters = Meters::new(2, 1);
         for millis in 1..=100 {
             super::super::home::set_home(millis as usize % 2);
-            meters.record_run(0, Duration::from_millis(millis));
+            meters.record(0, Duration::ZERO, Duration::from_millis(millis));
         }
         let [queue, run] = meters.read(0);
-        assert_eq!((queue.count, run.count), (0, 100));
+        assert_eq!((queue.count, run.count, queue.max), (100, 100, Duration::from_nanos(1)));
         let off = |measured: Duration, truth: f64| (measured.as_secs_f64() / truth - 1.0).abs();
         assert!(off(run.p50, 0.050) < 0.01 && off(run.p99, 0.099) < 0.01, "{run:?}");
     }

@@ -30,14 +30,16 @@ use crate::{
 pub(super) struct Admitted {
     shell: Arc<Shell>,
     kind: usize,
-    job: Job,
+    job: Box<Job>,
     turn: Turn,
     // After the turn: the last of a context ends its span, which must not happen under the lock of the pool.
     cx: Context,
 }
 
 impl Admitted {
-    pub(super) fn admit(shell: &Arc<Shell>, kind: usize, mut job: Job, output: OutputSink) -> Result<Self, Rejection> {
+    pub(super) fn admit(shell: &Arc<Shell>, kind: usize, job: Job, output: OutputSink) -> Result<Self, Rejection> {
+        // From here to its handler the job passes through many hands: a pointer is cheaper to move.
+        let mut job = Box::new(job);
         check(shell, kind, &job)?;
         let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(Instant::now(), job.timeout));
         let cx = Context::new(ContextParts {
@@ -145,14 +147,27 @@ impl fmt::Debug for Submission {
     }
 }
 
-async fn wait(shell: Arc<Shell>, kind: usize, job: Job, cx: Context, permit: Permit) -> Result<Attached, JobError> {
+async fn wait(
+    shell: Arc<Shell>,
+    kind: usize,
+    job: Box<Job>,
+    cx: Context,
+    permit: Permit,
+) -> Result<Attached, JobError> {
     let turn = permit.turn().instrument(queue_span(&cx)).await;
     let lease = turn.map_err(|end| conclude_queued(&shell, &cx, end))?;
     start(&shell, kind, job, cx, lease, Instant::now())
 }
 
 /// Begins to run, unless it is too late.
-fn start(shell: &Shell, kind: usize, job: Job, cx: Context, lease: Lease, now: Instant) -> Result<Attached, JobError> {
+fn start(
+    shell: &Shell,
+    kind: usize,
+    job: Box<Job>,
+    cx: Context,
+    lease: Lease,
+    now: Instant,
+) -> Result<Attached, JobError> {
     if cx.is_cancelled() {
         // The worker came, but the drain was over before its message.
         shell.lost.lock().push(LostJob::new(&cx));
@@ -177,7 +192,6 @@ fn begin_run(shell: &Shell, kind: usize, job: &Job, cx: &Context, lease: &Lease,
         .filter_map(|limit| now.checked_add(limit))
         .fold(cx.deadline().reply_by(), Instant::min);
     cx.begin(RunStart { worker: lease.worker(), at: now, until });
-    shell.meters.record_queue(kind, now.saturating_duration_since(cx.deadline().arrival()));
 }
 
 fn check(shell: &Shell, kind: usize, job: &Job) -> Result<(), Rejection> {

@@ -38,6 +38,7 @@ pub(super) fn submit_many(
         outbox,
         running: FuturesUnordered::new(),
         full: None,
+        unread: 0,
         reading: true,
         last: None,
     };
@@ -53,6 +54,8 @@ struct Driver {
     running: FuturesUnordered<Parked>,
     /// The job that found its pool full; nothing is read until it has room.
     full: Option<Room>,
+    /// Results that the caller had not read when the last one was added.
+    unread: usize,
     /// Whether there may be more jobs.
     reading: bool,
     /// What the call ends with once all jobs are answered; `None` is OK.
@@ -141,8 +144,15 @@ impl Driver {
     }
 
     /// Whether another job may be read: neither the pool nor the window is full.
-    fn may_read(&self) -> bool {
-        self.reading && self.full.is_none() && self.running.len() + self.outbox.unread() < self.parts.window
+    fn may_read(&mut self) -> bool {
+        if !self.reading || self.full.is_some() {
+            return false;
+        }
+        // The reader only makes it less: as long as the last count leaves room, it need not be asked.
+        if self.running.len() + self.unread >= self.parts.window {
+            self.unread = self.outbox.unread();
+        }
+        self.running.len() + self.unread < self.parts.window
     }
 
     /// When the call is ended: after its last jobs, which are answered at the beginning of the margin, had time to be.
@@ -179,7 +189,8 @@ impl Driver {
             Err(violations) => {
                 let status = status::unreadable(violations, &self.call.request_id);
                 let outcome = Some(Outcome::Failure(failure(&status)));
-                return self.outbox.push(SubmitManyResponse { tag, outcome });
+                self.unread = self.outbox.push(SubmitManyResponse { tag, outcome });
+                return;
             }
         };
         match self.parts.pools.try_submit(job) {
@@ -195,12 +206,12 @@ impl Driver {
         }
     }
 
-    fn answer(&self, tag: String, outcome: Result<Completed, JobError>) {
+    fn answer(&mut self, tag: String, outcome: Result<Completed, JobError>) {
         let outcome = match outcome {
             Ok(completed) => Outcome::Result(convert::job_result(completed)),
             Err(error) => Outcome::Failure(failure(&status::status(&error, &self.call.request_id))),
         };
-        self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
+        self.unread = self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
     }
 
     fn job(&self, tag: &str, job: Option<crate::proto::Job>) -> Result<Job, Vec<FieldViolation>> {

@@ -36,13 +36,15 @@ impl Outbox {
         (Self(Arc::clone(&state)), Answers(state))
     }
 
-    pub(super) fn push(&self, result: SubmitManyResponse) {
-        let reader = {
+    /// Returns how many results are unread with this one.
+    pub(super) fn push(&self, result: SubmitManyResponse) -> usize {
+        let (reader, unread) = {
             let mut state = self.0.lock();
             state.results.push_back(result);
-            state.reader.take()
+            (state.reader.take(), state.results.len())
         };
         wake(reader);
+        unread
     }
 
     /// Results that the caller has not read.
