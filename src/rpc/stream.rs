@@ -8,9 +8,8 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{context::CallContext, convert, status, trace::ServerSpan, worker_pool::Parts};
 use crate::{
-    handler::Event,
     model::{Completed, RequestId},
-    pool::{JobStream, StreamItem},
+    pool::{Event, JobStream, StreamItem},
     proto::{Finished, OutputChunk, Progress, Started, StreamRequest, StreamResponse, stream_response},
 };
 
