@@ -84,11 +84,14 @@ impl Pools {
         self.0.pools.iter().any(|pool| pool.phase() >= Phase::Draining)
     }
 
-    /// Returns when the pools take no more jobs. Cancel safe.
+    /// Returns when none of the pools takes jobs any more. Cancel safe.
     pub async fn closing(&self) {
-        match self.0.pools.first() {
-            Some(pool) => pool.shell().phase.reached(Phase::Draining).await,
-            None => std::future::pending().await,
+        if self.0.pools.is_empty() {
+            std::future::pending::<()>().await;
+        }
+        // They are told one after the other: whoever hears of it must find none that still takes jobs.
+        for pool in &self.0.pools {
+            pool.shell().phase.reached(Phase::Draining).await;
         }
     }
 
