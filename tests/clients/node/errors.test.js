@@ -5,7 +5,7 @@ import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { refusal, ROOMY, serve, TINY, until } from "./service.js";
+import { all, job, refusal, ROOMY, serve, TINY, until } from "./service.js";
 
 // A program per job, that ends as its input says.
 const PROGRAM = `#!/bin/sh
@@ -98,6 +98,39 @@ test("a payload over its limit is refused for good", async (t) => {
     const said = await refusal(service.submit("echo", Buffer.alloc((4 << 20) + over)));
     assertRefused(said, "RESOURCE_EXHAUSTED", "PAYLOAD_TOO_LARGE", { pushback: -1 });
   }
+});
+
+test("a message over its limit ends a SubmitMany call", async (t) => {
+  const service = await serve(t, ROOMY);
+  const call = service.client.SubmitMany({ deadline: Date.now() + 10_000 });
+  call.write({ tag: "1", job: job("echo", Buffer.alloc(5 << 20)) });
+  const said = await refusal(all(call));
+  assertRefused(said, "RESOURCE_EXHAUSTED", "PAYLOAD_TOO_LARGE", { pushback: -1 });
+  assert.ok(said.trailers["x-request-id"]);
+});
+
+test("the limit holds for what a compressed message becomes", async (t) => {
+  const service = await serve(t, ROOMY, { "grpc.default_compression_algorithm": 2 });
+  assert.equal((await service.submit("echo", Buffer.alloc(1 << 20))).output.length, 1 << 20);
+  const said = await refusal(service.submit("echo", Buffer.alloc(40 << 20)));
+  assertRefused(said, "RESOURCE_EXHAUSTED", "PAYLOAD_TOO_LARGE", { pushback: -1 });
+});
+
+test("an output over its limit is refused for good", async (t) => {
+  const short = '[kind.short]\npool = "cpu"\nbuiltin = "echo"\nmax_output = "10B"\n';
+  const service = await serve(t, ROOMY + short);
+  assert.equal((await service.submit("short", "0123456789")).output.toString(), "0123456789");
+  const said = await refusal(service.submit("short", "0123456789+"));
+  assertRefused(said, "RESOURCE_EXHAUSTED", "OUTPUT_TOO_LARGE", { pushback: -1, execution: "STARTED" });
+});
+
+test("a tenant over its share is refused", async (t) => {
+  const service = await serve(t, TINY.replace("jobs = 1", "jobs = 8"));
+  await service.fill();
+  for (const tenant of ["modest", "greedy", "greedy"]) service.start("sleep", "600000", { tenant });
+  await until(async () => (await service.load()) === "1,3,0");
+  const said = await refusal(service.submit("sleep", "1", { tenant: "greedy" }));
+  assertRefused(said, "RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED", { pushback: "later" });
 });
 
 test("the largest payload passes", async (t) => {

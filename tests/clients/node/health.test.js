@@ -147,3 +147,19 @@ test("the receipt names the job that was lost", async (t) => {
   const lost = { job: running, request_id: "precious", kind: "sleep", pool: "cpu", while: "running" };
   assert.deepEqual(receipt.lost, [lost]);
 });
+
+test("a job that never began may run elsewhere", async (t) => {
+  const service = await drained(t, { notice: "0s", finish: "100ms", kill: "500ms" });
+  for (let n = 0; n < 2; n++) service.start("sleep", "600000");
+  await until(async () => (await service.load()) === "2,0,0");
+  const { ended } = service.start("sleep", "1");
+  await until(async () => (await service.load()) === "2,1,0");
+  service.terminate();
+  const said = await refusal(ended);
+  const { receipt, code } = await service.end();
+  // No pushback: a client's own policy may send it to another backend, at once.
+  assert.deepEqual([said.code, said.reason, said.pushbackMs], ["UNAVAILABLE", "DRAINING", undefined]);
+  assert.equal(said.metadata.execution, "NOT_STARTED");
+  assert.equal(code, 3);
+  assert.deepEqual(receipt.lost.filter((row) => row.job === said.metadata.job).map((row) => row.while), ["queued"]);
+});

@@ -164,3 +164,20 @@ def test_the_receipt_names_the_job_that_was_lost():
     assert code == 3
     lost = {"job": running, "request_id": "precious", "kind": "sleep", "pool": "cpu", "while": "running"}
     assert receipt["lost"] == [lost]
+
+
+def test_a_job_that_never_began_may_run_elsewhere():
+    with drained(notice="0s", finish="100ms", kill="500ms") as service:
+        for _ in range(2):
+            service.start("sleep", b"600000")
+        until(lambda: service.pool().in_flight == 2)
+        call = service.start("sleep", b"1")
+        until(lambda: service.pool().queue.jobs == 1)
+        service.terminate()
+        said = refusal(call.result)
+        receipt, code = service.end()
+    assert (said.code, said.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    # No pushback: a client's own policy may send it to another backend, at once.
+    assert (said.pushback_ms, said.metadata["execution"]) == (None, "NOT_STARTED")
+    assert code == 3
+    assert [row["while"] for row in receipt["lost"] if row["job"] == said.metadata["job"]] == ["queued"]
