@@ -165,21 +165,13 @@ impl Driver {
         match message {
             Ok(Some(request)) => self.start(request),
             Ok(None) => self.reading = false,
-            Err(error) => {
+            Err(refusal) => {
                 self.reading = false;
-                self.last = Some(self.unreadable(error));
+                let mut status = status::refused_by_codec(refusal);
+                status::name(&mut status, &self.call.request_id);
+                self.last = Some(status);
             }
         }
-    }
-
-    /// The codec answers a message over its limit with OUT_OF_RANGE and without details.
-    fn unreadable(&self, error: Status) -> Status {
-        let mut status = match error.code() {
-            Code::OutOfRange => status::message_too_large(error.message()),
-            _ => error,
-        };
-        status::name(&mut status, &self.call.request_id);
-        status
     }
 
     fn start(&mut self, request: SubmitManyRequest) {
