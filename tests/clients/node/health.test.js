@@ -132,21 +132,23 @@ test("new jobs are refused after the notice while a call stays open", async (t) 
   assert.deepEqual([code, receipt.lost], [0, []]);
 });
 
-test("the receipt names the job that was lost", async (t) => {
-  const service = await drained(t, { notice: "0s", finish: "100ms", kill: "200ms" });
-  const metadata = { "x-request-id": "precious" };
-  const { ended } = service.start("sleep", '{"ms":600000,"ignore_cancel":true}', { metadata });
-  await until(async () => (await service.load()) === "1,0,0");
-  const running = (await service.pool()).workers.find((worker) => worker.jobId).jobId;
-  service.terminate();
-  const said = await refusal(ended);
-  const { receipt, code } = await service.end();
-  assert.deepEqual([said.code, said.reason, said.pushbackMs], ["ABORTED", "DRAIN_KILLED", -1]);
-  assert.deepEqual([said.metadata.execution, said.metadata.job], ["STARTED", running]);
-  assert.equal(code, 3);
-  const lost = { job: running, request_id: "precious", kind: "sleep", pool: "cpu", while: "running" };
-  assert.deepEqual(receipt.lost, [lost]);
-});
+for (const stubborn of [false, true]) {
+  test(`the receipt names the job that was lost, stubborn: ${stubborn}`, async (t) => {
+    const service = await drained(t, { notice: "0s", finish: "100ms", kill: "500ms" });
+    const metadata = { "x-request-id": "precious" };
+    const { ended } = service.start("sleep", `{"ms":600000,"ignore_cancel":${stubborn}}`, { metadata });
+    await until(async () => (await service.load()) === "1,0,0");
+    const running = (await service.pool()).workers.find((worker) => worker.jobId).jobId;
+    service.terminate();
+    const said = await refusal(ended);
+    const { receipt, code } = await service.end();
+    assert.deepEqual([said.code, said.reason, said.pushbackMs], ["ABORTED", "DRAIN_KILLED", -1]);
+    assert.deepEqual([said.metadata.execution, said.metadata.job], ["STARTED", running]);
+    assert.equal(code, 3);
+    const lost = { job: running, request_id: "precious", kind: "sleep", pool: "cpu", while: "running" };
+    assert.deepEqual(receipt.lost, [lost]);
+  });
+}
 
 test("a job that never began may run elsewhere", async (t) => {
   const service = await drained(t, { notice: "0s", finish: "100ms", kill: "500ms" });

@@ -150,9 +150,10 @@ def answered(call):
     return answers
 
 
-def test_the_receipt_names_the_job_that_was_lost():
-    with drained(notice="0s", finish="100ms", kill="200ms") as service:
-        request = worker_pool_service_pb2.SubmitRequest(job=job("sleep", b'{"ms":600000,"ignore_cancel":true}'))
+@pytest.mark.parametrize("stubborn", [b"false", b"true"])
+def test_the_receipt_names_the_job_that_was_lost(stubborn):
+    with drained(notice="0s", finish="100ms", kill="500ms") as service:
+        request = worker_pool_service_pb2.SubmitRequest(job=job("sleep", b'{"ms":600000,"ignore_cancel":%s}' % stubborn))
         call = service.stub.Submit.future(request, timeout=60, metadata=(("x-request-id", "precious"),))
         until(lambda: service.pool().in_flight == 1)
         running = next(worker.job_id for worker in service.pool().workers if worker.job_id)
