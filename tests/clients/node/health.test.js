@@ -1,6 +1,10 @@
 // Health and the drain, as a load balancer and an orchestrator see them.
 
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 import * as grpc from "@grpc/grpc-js";
 import { service as definition } from "grpc-health-check";
@@ -165,3 +169,41 @@ test("a job that never began may run elsewhere", async (t) => {
   assert.equal(code, 3);
   assert.deepEqual(receipt.lost.filter((row) => row.job === said.metadata.job).map((row) => row.while), ["queued"]);
 });
+
+test("a drain forces what would outlast it", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "waterwheel-program-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  // Ignores SIGTERM, and writes where its process group can be found.
+  const file = join(folder, "pid");
+  const program = `trap '' TERM; echo $$ >${file}.new; mv ${file}.new ${file}; sleep 600; sleep 600`;
+  const service = await serve(
+    t,
+    `
+[pool.cpu]
+workers = 1
+cancel_grace = "10s"
+[kind.stubborn]
+pool = "cpu"
+exec = ["/bin/sh", "-c", "${program}"]
+[drain]
+notice = "0s"
+finish = "100ms"
+kill = "500ms"
+`,
+  );
+  const { ended } = service.start("stubborn");
+  await until(async () => existsSync(file));
+  service.terminate();
+  const said = await refusal(ended);
+  const { receipt, code } = await service.end();
+  assert.deepEqual([said.code, said.reason], ["ABORTED", "DRAIN_KILLED"]);
+  assert.deepEqual([code, receipt.lost.map((row) => row.job)], [3, [said.metadata.job]]);
+  assert.deepEqual(group(readFileSync(file, "utf8").trim()), []);
+});
+
+// The processes of a group. Those that are dead and that nobody reaped do not count.
+function group(leader) {
+  const listed = execFileSync("ps", ["-A", "-o", "pgid=,stat=,args="], { encoding: "utf8" });
+  const rows = listed.split("\n").map((line) => line.trim().split(/\s+/));
+  return rows.filter(([pgid, state]) => pgid === leader && !state.startsWith("Z"));
+}

@@ -193,6 +193,8 @@ export async function until(holds, within = 10_000) {
   const began = performance.now();
   while (!(await holds())) {
     if (performance.now() - began > within) throw new Error(`not within ${within} ms`);
+    // Lets the events in that the next look is for.
+    await new Promise(setImmediate);
   }
   return performance.now() - began;
 }

@@ -1,5 +1,6 @@
 """Health and the drain, as a load balancer and an orchestrator see them."""
 
+import subprocess
 import time
 
 import grpc
@@ -182,3 +183,38 @@ def test_a_job_that_never_began_may_run_elsewhere():
     assert (said.pushback_ms, said.metadata["execution"]) == (None, "NOT_STARTED")
     assert code == 3
     assert [row["while"] for row in receipt["lost"] if row["job"] == said.metadata["job"]] == ["queued"]
+
+
+# Ignores SIGTERM, and writes where its process group can be found.
+STUBBORN = """
+[pool.cpu]
+workers = 1
+cancel_grace = "10s"
+[kind.stubborn]
+pool = "cpu"
+exec = ["/bin/sh", "-c", "trap '' TERM; echo $$ >{file}.new; mv {file}.new {file}; sleep 600; sleep 600"]
+[drain]
+notice = "0s"
+finish = "100ms"
+kill = "500ms"
+"""
+
+
+def test_a_drain_forces_what_would_outlast_it(tmp_path):
+    file = tmp_path / "pid"
+    with Service(STUBBORN.format(file=file)) as service:
+        call = service.start("stubborn")
+        until(file.exists)
+        service.terminate()
+        said = refusal(call.result)
+        receipt, code = service.end()
+    assert (said.code, said.reason) == (grpc.StatusCode.ABORTED, "DRAIN_KILLED")
+    assert (code, [row["job"] for row in receipt["lost"]]) == (3, [said.metadata["job"]])
+    assert group(int(file.read_text())) == []
+
+
+def group(leader):
+    """The processes of a group. Those that are dead and that nobody reaped do not count."""
+    listed = subprocess.run(["ps", "-A", "-o", "pgid=,stat=,args="], stdout=subprocess.PIPE, check=True, text=True)
+    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
+    return [row for row in rows if row[0] == str(leader) and not row[1].startswith("Z")]
