@@ -129,6 +129,8 @@ impl Driver {
 
     async fn step(&mut self, closing: Pin<&mut (impl Future<Output = ()> + Send)>, end: Option<Instant>) -> Step {
         let may_read = self.may_read();
+        // A pool that is full is awaited by itself: the window may have room, and a wait that is over at once would spin.
+        let window_is_full = self.reading && self.full.is_none() && !may_read;
         let room_left = self.parts.window.saturating_sub(self.running.len());
         tokio::select! {
             biased;
@@ -139,7 +141,7 @@ impl Driver {
             () = closing, if self.reading => Step::Closing,
             message = self.inbound.message(), if may_read => Step::Read(message),
             () = wait_for_room(self.full.as_ref()), if self.full.is_some() => Step::Room,
-            () = self.outbox.below(room_left), if self.reading && !may_read && room_left > 0 => Step::Room,
+            () = self.outbox.below(room_left), if window_is_full && room_left > 0 => Step::Room,
         }
     }
 
