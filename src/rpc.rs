@@ -8,6 +8,7 @@ mod context;
 mod convert;
 mod edge;
 mod health;
+mod message;
 pub mod propagate;
 mod services;
 mod stats;

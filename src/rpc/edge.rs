@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, header::HeaderName};
 use hyper::{body::Incoming, service::Service};
 use tokio::time::Instant;
-use tonic::{Code, Status, body::Body, service::Routes};
+use tonic::{Status, body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
@@ -110,17 +110,13 @@ fn is_worker_pool(path: &str) -> bool {
     path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME)).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The codec answers a message over its limit with OUT_OF_RANGE and without details. No handler of ours leaves the
-/// details out, so that is told apart.
+/// No handler of ours leaves the details out, so that a refusal by the codec is told apart.
 fn rename_codec_refusal(response: Response<Body>) -> Response<Body> {
     let headers = response.headers();
-    let is_refusal =
-        headers.get("grpc-status").is_some_and(|code| code == "11") && !headers.contains_key("grpc-status-details-bin");
+    let is_refusal = headers.get("grpc-status").is_some_and(|code| code == "11" || code == "8")
+        && !headers.contains_key("grpc-status-details-bin");
     if !is_refusal {
         return response;
     }
-    match Status::from_header_map(headers) {
-        Some(refusal) if refusal.code() == Code::OutOfRange => status::message_too_large(refusal.message()).into_http(),
-        _ => response,
-    }
+    Status::from_header_map(headers).map_or(response, |refusal| status::refused_by_codec(refusal).into_http())
 }

@@ -3,7 +3,10 @@ use std::{collections::HashMap, time::Duration};
 use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
-use super::context::REQUEST_ID;
+use super::{
+    context::REQUEST_ID,
+    message::{shorten, shorten_encoded},
+};
 use crate::model::{
     Execution, Failure, FailureCause, FailureCode, FieldViolation, HandlerError, JobError, Rejection, RejectionReason,
     RequestId,
@@ -94,10 +97,14 @@ pub(super) fn not_found(what: &str) -> Status {
     fitting(Code::NotFound, what, of_a_call("NOT_FOUND", "NOT_STARTED"))
 }
 
-/// A message that the codec would not read.
-pub(super) fn message_too_large(message: &str) -> Status {
+/// What the codec says of a message that it did not read. It answers one over its limit with OUT_OF_RANGE, or with
+/// RESOURCE_EXHAUSTED where it grew over it when it was decompressed, and both without details.
+pub(super) fn refused_by_codec(refusal: Status) -> Status {
+    if !matches!(refusal.code(), Code::OutOfRange | Code::ResourceExhausted) {
+        return refusal;
+    }
     let details = of_a_call("PAYLOAD_TOO_LARGE", "NOT_STARTED");
-    let mut status = fitting(Code::ResourceExhausted, message, details);
+    let mut status = fitting(Code::ResourceExhausted, refusal.message(), details);
     push_back(&mut status, &Pushback::Never);
     status
 }
@@ -242,33 +249,4 @@ fn push_back(status: &mut Status, pushback: &Pushback) {
 
 fn millis(duration: Duration) -> String {
     format!("{:.3}", duration.as_secs_f64() * 1e3)
-}
-
-/// `text` cut at a character to at most `most` bytes, and without control characters.
-fn shorten(text: &str, most: usize) -> String {
-    cut(text, most, char::len_utf8)
-}
-
-/// The same by the bytes that `text` takes once percent-encoded and once in base64.
-fn shorten_encoded(text: &str, most: usize) -> String {
-    let thirds = |character: char| {
-        let escaped = if matches!(character, ' '..='~') && character != '%' { 1 } else { 3 * character.len_utf8() };
-        3 * escaped + 4 * character.len_utf8()
-    };
-    cut(text, 3 * most, thirds)
-}
-
-fn cut(text: &str, most: usize, cost: impl Fn(char) -> usize) -> String {
-    let mut short = String::new();
-    let mut spent = 0;
-    for character in text.chars() {
-        let character = if character.is_control() { ' ' } else { character };
-        spent += cost(character);
-        if spent > most {
-            short.push('…');
-            break;
-        }
-        short.push(character);
-    }
-    short
 }

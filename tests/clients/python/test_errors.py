@@ -2,7 +2,7 @@
 
 import base64
 import stat
-from urllib.parse import quote
+import string
 
 import grpc
 import pytest
@@ -16,7 +16,7 @@ PROGRAM = """#!/bin/sh
 read -r code
 case "$code" in
     signal) kill -SEGV $$ ;;
-    ascii) head -c 100000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1 ;;
+    quotes) yes '{"a": "b c"}' | head -c 100000 >&2; echo the end >&2; exit 1 ;;
     wide) i=0; while [ $i -lt 2000 ]; do printf '\\342\\202\\254' >&2; i=$((i + 1)); done; echo the end >&2; exit 1 ;;
 esac
 echo "cannot go on: $code" >&2
@@ -104,6 +104,39 @@ def test_a_payload_over_its_limit_is_refused_for_good(roomy, over):
     assert_refused(said, "RESOURCE_EXHAUSTED", "PAYLOAD_TOO_LARGE", pushback=-1)
 
 
+def test_a_message_over_its_limit_ends_a_submit_many_call(roomy):
+    requests = iter([worker_pool_service_pb2.SubmitManyRequest(tag="1", job=job("echo", bytes(5 << 20)))])
+    said = refusal(lambda: list(roomy.stub.SubmitMany(requests, timeout=10)))
+    assert_refused(said, "RESOURCE_EXHAUSTED", "PAYLOAD_TOO_LARGE", pushback=-1)
+    assert said.trailers["x-request-id"]
+
+
+def test_the_limit_holds_for_what_a_compressed_message_becomes(roomy):
+    def submit(size):
+        request = worker_pool_service_pb2.SubmitRequest(job=job("echo", bytes(size)))
+        return roomy.stub.Submit(request, timeout=20, compression=grpc.Compression.Gzip)
+
+    assert len(submit(1 << 20).result.output) == 1 << 20
+    assert_refused(refusal(lambda: submit(40 << 20)), "RESOURCE_EXHAUSTED", "PAYLOAD_TOO_LARGE", pushback=-1)
+
+
+def test_an_output_over_its_limit_is_refused_for_good():
+    with Service(ROOMY + '[kind.short]\npool = "cpu"\nbuiltin = "echo"\nmax_output = "10B"\n') as service:
+        assert service.submit("short", b"0123456789").output == b"0123456789"
+        said = refusal(lambda: service.submit("short", b"0123456789+"))
+    assert_refused(said, "RESOURCE_EXHAUSTED", "OUTPUT_TOO_LARGE", pushback=-1, execution="STARTED")
+
+
+def test_a_tenant_over_its_share_is_refused():
+    with Service(TINY.replace("jobs = 1", "jobs = 8")) as service:
+        service.fill(running=1)
+        for tenant in ("modest", "greedy", "greedy"):
+            service.start("sleep", b"600000", tenant=tenant)
+        until(lambda: service.pool().queue.jobs == 3)
+        said = refusal(lambda: service.submit("sleep", b"1", tenant="greedy"))
+    assert_refused(said, "RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED", pushback="later")
+
+
 def test_the_largest_payload_passes(roomy):
     # A client of its own limit, which is 4 MiB for a whole message, must raise that to take what it sent.
     with grpc.insecure_channel(roomy.address, options=[("grpc.max_receive_message_length", 8 << 20)]) as channel:
@@ -163,14 +196,17 @@ def test_a_program_that_crashes_is_told_apart(programs):
     assert "SIGSEGV" in said.message
 
 
-# The C core of gRPC answers long trailers with RESOURCE_EXHAUSTED, which clients retry.
-@pytest.mark.parametrize("noise", [b"ascii", b"wide"])
+# Message and details go out percent-encoded and in base64. The C core of gRPC answers long trailers with
+# RESOURCE_EXHAUSTED, which clients retry.
+@pytest.mark.parametrize("noise", [b"quotes", b"wide"])
 def test_a_talkative_program_keeps_its_status(programs, noise):
     said = refusal(lambda: programs.submit("legacy", noise))
     assert_refused(said, "UNKNOWN", "HANDLER_FAILED", pushback=-1, execution="STARTED")
     assert "exited with code 1" in said.message
     assert said.message.endswith("the end"), "the reason is in the last line that a program writes"
-    on_the_wire = len(quote(said.message)) + len(base64.b64encode(said.trailers["grpc-status-details-bin"]))
+    plain = set(string.ascii_letters + string.digits + string.punctuation) - set('"#%<>?`{}')
+    on_the_wire = sum(1 if sign in plain else 3 * len(sign.encode()) for sign in said.message)
+    on_the_wire += len(base64.b64encode(said.trailers["grpc-status-details-bin"]))
     assert 2_000 < on_the_wire < 4_096
 
 

@@ -1,5 +1,6 @@
 """Health and the drain, as a load balancer and an orchestrator see them."""
 
+import subprocess
 import time
 
 import grpc
@@ -150,9 +151,10 @@ def answered(call):
     return answers
 
 
-def test_the_receipt_names_the_job_that_was_lost():
-    with drained(notice="0s", finish="100ms", kill="200ms") as service:
-        request = worker_pool_service_pb2.SubmitRequest(job=job("sleep", b'{"ms":600000,"ignore_cancel":true}'))
+@pytest.mark.parametrize("stubborn", [b"false", b"true"])
+def test_the_receipt_names_the_job_that_was_lost(stubborn):
+    with drained(notice="0s", finish="100ms", kill="500ms") as service:
+        request = worker_pool_service_pb2.SubmitRequest(job=job("sleep", b'{"ms":600000,"ignore_cancel":%s}' % stubborn))
         call = service.stub.Submit.future(request, timeout=60, metadata=(("x-request-id", "precious"),))
         until(lambda: service.pool().in_flight == 1)
         running = next(worker.job_id for worker in service.pool().workers if worker.job_id)
@@ -164,3 +166,55 @@ def test_the_receipt_names_the_job_that_was_lost():
     assert code == 3
     lost = {"job": running, "request_id": "precious", "kind": "sleep", "pool": "cpu", "while": "running"}
     assert receipt["lost"] == [lost]
+
+
+def test_a_job_that_never_began_may_run_elsewhere():
+    with drained(notice="0s", finish="100ms", kill="500ms") as service:
+        for _ in range(2):
+            service.start("sleep", b"600000")
+        until(lambda: service.pool().in_flight == 2)
+        call = service.start("sleep", b"1")
+        until(lambda: service.pool().queue.jobs == 1)
+        service.terminate()
+        said = refusal(call.result)
+        receipt, code = service.end()
+    assert (said.code, said.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    # No pushback: a client's own policy may send it to another backend, at once.
+    assert (said.pushback_ms, said.metadata["execution"]) == (None, "NOT_STARTED")
+    assert code == 3
+    assert [row["while"] for row in receipt["lost"] if row["job"] == said.metadata["job"]] == ["queued"]
+
+
+# Ignores SIGTERM, and writes where its process group can be found.
+STUBBORN = """
+[pool.cpu]
+workers = 1
+cancel_grace = "10s"
+[kind.stubborn]
+pool = "cpu"
+exec = ["/bin/sh", "-c", "trap '' TERM; echo $$ >{file}.new; mv {file}.new {file}; sleep 600; sleep 600"]
+[drain]
+notice = "0s"
+finish = "100ms"
+kill = "500ms"
+"""
+
+
+def test_a_drain_forces_what_would_outlast_it(tmp_path):
+    file = tmp_path / "pid"
+    with Service(STUBBORN.format(file=file)) as service:
+        call = service.start("stubborn")
+        until(file.exists)
+        service.terminate()
+        said = refusal(call.result)
+        receipt, code = service.end()
+    assert (said.code, said.reason) == (grpc.StatusCode.ABORTED, "DRAIN_KILLED")
+    assert (code, [row["job"] for row in receipt["lost"]]) == (3, [said.metadata["job"]])
+    assert group(int(file.read_text())) == []
+
+
+def group(leader):
+    """The processes of a group. Those that are dead and that nobody reaped do not count."""
+    listed = subprocess.run(["ps", "-A", "-o", "pgid=,stat=,args="], stdout=subprocess.PIPE, check=True, text=True)
+    rows = [line.split(maxsplit=2) for line in listed.stdout.splitlines()]
+    return [row for row in rows if row[0] == str(leader) and not row[1].startswith("Z")]

@@ -1,0 +1,78 @@
+//! Texts that must be short on the wire. What is too long loses its middle: a message begins with what failed, and
+//! what a program wrote ends with the reason.
+
+/// Stands for what was left out.
+const GAP: &str = " … ";
+
+/// `text` without control characters, in at most `most` bytes.
+pub(super) fn shorten(text: &str, most: usize) -> String {
+    cut(text, most, char::len_utf8)
+}
+
+/// The same by the bytes that `text` takes once percent-encoded and once in base64.
+pub(super) fn shorten_encoded(text: &str, most: usize) -> String {
+    cut(text, 3 * most, thirds)
+}
+
+/// Three times the bytes of a character that goes out as `grpc-message` and within the details.
+fn thirds(character: char) -> usize {
+    let bytes = character.len_utf8();
+    let is_plain = character.is_ascii_graphic() && !"\"#%<>?`{}".contains(character);
+    let escaped = if is_plain { bytes } else { 3 * bytes };
+    3 * escaped + 4 * bytes
+}
+
+fn cut(text: &str, most: usize, cost: impl Fn(char) -> usize) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let spent = |text: &str| text.chars().map(&cost).sum::<usize>();
+    if spent(&clean) <= most {
+        return clean;
+    }
+    let room = most.saturating_sub(spent(GAP));
+    let head = fitting(clean.chars(), room / 3, &cost);
+    let tail = fitting(clean.chars().rev(), room - room / 3, &cost);
+    format!("{}{GAP}{}", &clean[..head], &clean[clean.len() - tail..])
+}
+
+/// Bytes of the characters that fit into `room`, one after the other.
+fn fitting(characters: impl Iterator<Item = char>, room: usize, cost: impl Fn(char) -> usize) -> usize {
+    let mut left = room;
+    let bytes = characters.map_while(|character| {
+        left = left.checked_sub(cost(character))?;
+        Some(character.len_utf8())
+    });
+    bytes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::{Code, Status};
+
+    use super::*;
+
+    #[test]
+    fn a_short_text_stays_but_for_control_characters() {
+        assert_eq!(shorten("cannot read\n\tit: \"ß\"\u{7}", 30), "cannot read  it: \"ß\" ");
+        assert_eq!(shorten_encoded("", 0), "");
+    }
+
+    #[test]
+    fn a_long_text_keeps_its_ends() {
+        assert_eq!(shorten("0123456789abcdefghijklmnopqrstuvwxyz", 17), "0123 … stuvwxyz");
+        assert_eq!(shorten(&"€".repeat(40), 17), "€ … €€");
+        assert_eq!(shorten("0123456789", 2), GAP);
+    }
+
+    #[test]
+    fn a_message_takes_what_it_may_and_no_more() {
+        let every_sign: String = (' '..='~').collect();
+        for filler in ["x", " ", "%", "{\"a\": <b>}", "ß", "€", "🦀", "a €", &every_sign] {
+            let long = format!("/bin/p exited with code 1: {} no such bucket", filler.repeat(3_000));
+            let short = shorten_encoded(&long, 2_000);
+            assert!(short.starts_with("/bin/p exited with code 1: ") && short.ends_with(" no such bucket"), "{short}");
+            let headers = Status::new(Code::Unknown, &short).into_http::<()>().into_parts().0.headers;
+            let on_the_wire = headers["grpc-message"].len() + (4 * short.len()).div_ceil(3);
+            assert!((1_960..=2_000).contains(&on_the_wire), "{filler:?}: {on_the_wire}");
+        }
+    }
+}

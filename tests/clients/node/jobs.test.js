@@ -1,0 +1,114 @@
+// Submit, Stream and SubmitMany: what comes back is what was asked for, once.
+
+import assert from "node:assert/strict";
+import { createHash, randomBytes } from "node:crypto";
+import { test } from "node:test";
+import { gunzipSync } from "node:zlib";
+import { all, failure, job, millis, ROOMY, serve, TINY } from "./service.js";
+
+test("echo returns the bytes and their type", async (t) => {
+  const service = await serve(t, ROOMY);
+  const payload = Buffer.from(Array.from({ length: 768 }, (_, index) => index % 256));
+  const result = await service.submit("echo", payload, { contentType: "application/x-own" });
+  assert.deepEqual(result.output, payload);
+  assert.equal(result.contentType, "application/x-own");
+  assert.ok(result.jobId);
+});
+
+test("sha256 is the digest that Node computes", async (t) => {
+  const service = await serve(t, ROOMY);
+  const payload = randomBytes(100_000);
+  const result = await service.submit("sha256", payload);
+  assert.equal(result.output.toString(), createHash("sha256").update(payload).digest("hex"));
+  assert.match(result.contentType, /^text\/plain/);
+});
+
+test("the waterfall sums up to the budget", async (t) => {
+  const service = await serve(t, ROOMY);
+  const { waterfall } = await service.submit("sleep", "50", { timeout: 5_000 });
+  const [budget, queue, run, left] = ["budget", "queue", "run", "left"].map((part) => millis(waterfall[part]));
+  assert.ok(run >= 50 && run < 5_000, `${run}`);
+  assert.ok(Math.abs(queue + run + left - budget) < 1, `${queue} + ${run} + ${left} = ${budget}`);
+  // The budget is what was left of the timeout when the call was sent.
+  assert.ok(budget > 4_500 && budget <= 5_000, `${budget}`);
+});
+
+test("a stream gives the output in order", async (t) => {
+  const service = await serve(t, ROOMY);
+  const payload = randomBytes(3 << 20);
+  const events = await all(service.stream("gzip", payload));
+  const names = events.map((event) => event.event);
+  assert.deepEqual(events.map((event) => event.sequence), events.map((_, index) => index + 1));
+  assert.equal(names[0], "started");
+  assert.equal(names.filter((name) => name === "started").length, 1);
+  assert.equal(names.indexOf("finished"), names.length - 1);
+  const chunks = events.filter((event) => event.event === "outputChunk").map((event) => event.outputChunk.data);
+  assert.ok(chunks.length > 10 && chunks.every((chunk) => chunk.length > 0));
+  const output = Buffer.concat(chunks);
+  assert.deepEqual(gunzipSync(output), payload);
+  const fractions = events.filter((event) => event.event === "progress").map((event) => event.progress.fraction);
+  assert.deepEqual(fractions, fractions.toSorted((a, b) => a - b));
+  assert.equal(fractions.at(-1), 1);
+  const { finished } = events.at(-1);
+  assert.equal(finished.jobId, events[0].started.jobId);
+  assert.equal(finished.outputBytes, output.length);
+  assert.equal(finished.contentType, "application/gzip");
+});
+
+// Sends all of `jobs`, by tag, over one call, as fast as the service reads; gives the answers by tag.
+async function many(service, jobs) {
+  const call = service.client.SubmitMany({ deadline: Date.now() + 60_000 });
+  const sent = (async () => {
+    for (const [tag, one] of Object.entries(jobs)) {
+      if (!call.write({ tag, job: one })) await new Promise((resolve) => call.once("drain", resolve));
+    }
+    call.end();
+  })();
+  const answers = await all(call);
+  await sent;
+  const byTag = Object.fromEntries(answers.map((answer) => [answer.tag, answer]));
+  assert.deepEqual(answers.map((answer) => answer.tag).toSorted(), Object.keys(jobs).toSorted());
+  return byTag;
+}
+
+// So many jobs, with tags of their own.
+function numbered(count, make) {
+  return Object.fromEntries(Array.from({ length: count }, (_, number) => [`job-${number}`, make(number)]));
+}
+
+test("SubmitMany answers every job once", async (t) => {
+  const service = await serve(t, ROOMY);
+  const jobs = numbered(500, (number) => job("echo", `${number}`));
+  const answers = await many(service, jobs);
+  for (const [tag, one] of Object.entries(jobs)) assert.deepEqual(answers[tag].result.output, one.payload);
+  assert.equal(new Set(Object.values(answers).map((answer) => answer.result.jobId)).size, 500);
+  const { accepted, completed } = (await service.pool()).jobs;
+  assert.deepEqual([accepted, completed], [500, 500]);
+});
+
+test("SubmitMany waits where the pool is full", async (t) => {
+  const service = await serve(t, TINY);
+  const answers = await many(service, numbered(100, () => job("sleep", "2")));
+  assert.ok(Object.values(answers).every((answer) => answer.outcome === "result"));
+  const { completed, rejected } = (await service.pool()).jobs;
+  assert.deepEqual([completed, rejected.filter((row) => row.count > 0)], [100, []]);
+});
+
+test("SubmitMany refuses the jobs that ask for it", async (t) => {
+  const service = await serve(t, TINY);
+  const answers = await many(service, numbered(20, () => job("sleep", "50", { whenFull: "WHEN_FULL_REJECT" })));
+  const failed = Object.values(answers).filter((answer) => answer.outcome === "failure");
+  assert.ok(failed.length >= 10 && failed.length < 20, `${failed.length}`);
+  for (const said of failed.map((answer) => failure(answer.failure))) {
+    assert.deepEqual([said.code, said.reason], ["RESOURCE_EXHAUSTED", "QUEUE_FULL"]);
+    assert.ok(said.retryAfterMs > 0);
+  }
+});
+
+test("SubmitMany keeps the failure of one job to that job", async (t) => {
+  const service = await serve(t, ROOMY);
+  const answers = await many(service, { good: job("echo", "1"), bad: job("ecko", "2"), none: job("") });
+  assert.equal(answers.good.result.output.toString(), "1");
+  assert.equal(failure(answers.bad.failure).reason, "UNKNOWN_KIND");
+  assert.equal(failure(answers.none.failure).reason, "INVALID_FIELD");
+});

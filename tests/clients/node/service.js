@@ -1,0 +1,251 @@
+// A waterwheel server of a test's own, and what every client of one needs: the stub, calls as promises, and the details
+// of errors. Stubs come from proto/ when the program starts, by `@grpc/proto-loader`.
+//
+// What to copy into a program of your own: `load`, `refusal` and the channel options that the tests pass.
+
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+import * as grpc from "@grpc/grpc-js";
+import { loadSync } from "@grpc/proto-loader";
+
+const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
+const PROGRAM = process.env.WATERWHEEL_BIN ?? join(ROOT, "target/debug/waterwheel");
+const LOADING = { longs: Number, enums: String, defaults: true, oneofs: true };
+
+const details = loadSync(fileURLToPath(new URL("error_details.proto", import.meta.url)), LOADING);
+export const contract = loadSync("waterwheel/v1/worker_pool_service.proto", {
+  ...LOADING,
+  includeDirs: [join(ROOT, "proto")],
+});
+export const SERVICE = "waterwheel.v1.WorkerPoolService";
+export const WorkerPool = grpc.makeClientConstructor(contract[SERVICE], SERVICE);
+
+// Port 0: the system chooses, and the server says what it chose.
+const LISTEN = `
+[server]
+listen = "127.0.0.1:0"
+ops_listen = "127.0.0.1:0"
+`;
+
+// Two workers and the built-in kinds: enough where a test is not about bounds.
+export const ROOMY = `
+[pool.cpu]
+workers = 2
+[kind.echo]
+pool = "cpu"
+builtin = "echo"
+[kind.sha256]
+pool = "cpu"
+builtin = "sha256"
+[kind.gzip]
+pool = "cpu"
+builtin = "gzip"
+[kind.sleep]
+pool = "cpu"
+builtin = "sleep"
+`;
+
+// One worker, one place in the queue.
+export const TINY = `
+[pool.tiny]
+workers = 1
+queue = { jobs = 1 }
+[kind.echo]
+pool = "tiny"
+builtin = "echo"
+[kind.sleep]
+pool = "tiny"
+builtin = "sleep"
+`;
+
+// Starts a server that ends with the test `t`, and a client of it.
+export async function serve(t, config, options = {}) {
+  const folder = mkdtempSync(join(tmpdir(), "waterwheel-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const path = join(folder, "waterwheel.toml");
+  writeFileSync(path, LISTEN + config);
+  const process = spawn(PROGRAM, ["serve", "--config", path], { stdio: ["ignore", "pipe", "pipe"] });
+  const exit = new Promise((resolve) => process.on("exit", resolve));
+  t.after(async () => {
+    process.kill("SIGKILL");
+    await exit;
+  });
+  const log = [];
+  process.stderr.on("data", (data) => log.push(data));
+  const lines = createInterface({ input: process.stdout })[Symbol.asyncIterator]();
+  const { value: announced = "" } = await lines.next();
+  const [, address, opsAddress] = /^grpc (\S+) .*ops (?:http:\/\/)?(\S+)/.exec(announced) ?? [];
+  if (!address) throw new Error(`no server: ${announced}\n${Buffer.concat(log)}`);
+  const service = new Service({ process, exit, lines, address, opsAddress }, options);
+  t.after(() => service.close());
+  return service;
+}
+
+class Service {
+  constructor(parts, options) {
+    Object.assign(this, parts);
+    this.held = [];
+    this.client = this.connect(options);
+  }
+
+  // A client of its own connection; grpc-js shares connections between channels of equal options.
+  connect(options = {}, address = this.address) {
+    const own = { "grpc.use_local_subchannel_pool": 1, ...options };
+    return new WorkerPool(address, grpc.credentials.createInsecure(), own);
+  }
+
+  close() {
+    this.held.forEach((call) => call.cancel());
+    this.client.close();
+  }
+
+  // Asks for the drain, as an orchestrator does.
+  terminate() {
+    this.process.kill("SIGTERM");
+  }
+
+  // Waits for the end of a drain; gives the receipt and the exit code.
+  async end() {
+    let last;
+    for await (const line of { [Symbol.asyncIterator]: () => this.lines }) last = line;
+    return { receipt: JSON.parse(last), code: await this.exit };
+  }
+
+  // Starts one job: the call to cancel, and the promise of its end.
+  start(kind, payload = "", { client = this.client, timeout = 30_000, metadata = {}, ...fields } = {}) {
+    const started = unary(client, "Submit", { job: job(kind, payload, fields) }, { timeout, metadata });
+    // Who waits for the end hears of its failure; nobody must.
+    started.ended.catch(() => {});
+    this.held.push(started.call);
+    return started;
+  }
+
+  // Runs one job and gives its result.
+  async submit(kind, payload, options) {
+    const { response } = await this.start(kind, payload, options).ended;
+    return response.result;
+  }
+
+  // Runs one job as a stream; the call gives its events.
+  stream(kind, payload = "", { timeout = 30_000, metadata = {}, ...fields } = {}) {
+    const request = { job: job(kind, payload, fields) };
+    return this.client.Stream(request, headers(metadata), { deadline: Date.now() + timeout });
+  }
+
+  // Statistics of one pool; of the first one without a name.
+  async pool(name = "") {
+    const { response } = await unary(this.client, "Stats", { pool: name }).ended;
+    return response.stats.pools[0];
+  }
+
+  // How many jobs run, are queued, and wait for room.
+  async load() {
+    const { inFlight, queue } = await this.pool();
+    return [inFlight, queue.jobs, queue.waiting].join();
+  }
+
+  // How often the first pool refused for `reason`.
+  async rejected(reason) {
+    const { jobs } = await this.pool();
+    return jobs.rejected.find((row) => row.reason === reason)?.count ?? 0;
+  }
+
+  // Occupies a worker, then places in the queue, for as long as the test lasts; gives the calls.
+  async fill(queued = 0, client = this.client) {
+    const started = [this.start("sleep", "600000", { client })];
+    await until(async () => (await this.load()) === "1,0,0");
+    for (let n = 0; n < queued; n++) started.push(this.start("sleep", "600000", { client }));
+    await until(async () => (await this.load()) === `1,${queued},0`);
+    return started;
+  }
+}
+
+// A job; `fields` are those of the message.
+export function job(kind, payload = "", fields = {}) {
+  return { kind, payload: Buffer.from(payload), ...fields };
+}
+
+// Metadata from an object.
+export function headers(entries) {
+  const metadata = new grpc.Metadata();
+  for (const [name, value] of Object.entries(entries)) metadata.set(name, value);
+  return metadata;
+}
+
+// Starts a unary call: the call, and the promise of its response with the headers of the answer.
+export function unary(client, method, request, { timeout = 10_000, metadata = {} } = {}) {
+  let call;
+  const ended = new Promise((resolve, reject) => {
+    let answered;
+    const done = (error, response) => (error ? reject(error) : resolve({ response, headers: answered?.getMap() }));
+    call = client[method](request, headers(metadata), { deadline: Date.now() + timeout }, done);
+    call.on("metadata", (metadata) => (answered = metadata));
+  });
+  return { call, ended };
+}
+
+// Asks again and again until `holds()` is true; gives the milliseconds that it took.
+export async function until(holds, within = 10_000) {
+  const began = performance.now();
+  while (!(await holds())) {
+    if (performance.now() - began > within) throw new Error(`not within ${within} ms`);
+    // Lets the events in that the next look is for.
+    await new Promise(setImmediate);
+  }
+  return performance.now() - began;
+}
+
+// All that a call gives; it fails where the call does.
+export async function all(call) {
+  const messages = [];
+  for await (const message of call) messages.push(message);
+  return messages;
+}
+
+// What the failure of a call says: its code and message, and the details that a program decides by.
+export async function refusal(promise) {
+  let result;
+  try {
+    result = await promise;
+  } catch (error) {
+    if (!(error.metadata instanceof grpc.Metadata)) throw error;
+    const [packed] = error.metadata.get("grpc-status-details-bin");
+    const [pushback] = error.metadata.get("grpc-retry-pushback-ms");
+    const status = packed ? details["google.rpc.Status"].deserialize(packed) : { details: [] };
+    return {
+      ...failure({ ...status, code: error.code, message: error.details }),
+      pushbackMs: pushback === undefined ? undefined : Number(pushback),
+      trailers: error.metadata.getMap(),
+    };
+  }
+  throw new Error(`the call succeeded: ${JSON.stringify(result)}`);
+}
+
+// What a `google.rpc.Status` says, or the failure of one job of a `SubmitMany` call, which is the same.
+export function failure({ code, message, details: packed }) {
+  const said = { code: grpc.status[code], message, metadata: {} };
+  for (const { typeUrl, type_url = typeUrl, value } of packed) {
+    const name = type_url.split("/").at(-1);
+    const detail = details[name].deserialize(value);
+    if (name === "google.rpc.ErrorInfo") Object.assign(said, detail);
+    if (name === "google.rpc.RetryInfo") said.retryAfterMs = millis(detail.retryDelay);
+    if (name === "google.rpc.BadRequest") {
+      said.violations = Object.fromEntries(detail.fieldViolations.map((row) => [row.field, row.description]));
+    }
+  }
+  return said;
+}
+
+// Milliseconds of a duration.
+export function millis({ seconds, nanos }) {
+  return seconds * 1e3 + nanos / 1e6;
+}
+
+// A duration of so many milliseconds.
+export function duration(ms) {
+  return { seconds: Math.floor(ms / 1e3), nanos: (ms % 1e3) * 1e6 };
+}
