@@ -6,7 +6,12 @@ use std::{
 use futures_util::Stream;
 use tonic::{Code, Request, Response, Status};
 
-use super::{context::CallContext, convert, status, trace::ServerSpan, worker_pool::Parts};
+use super::{
+    context::CallContext,
+    convert, status,
+    trace::ServerSpan,
+    worker_pool::{Parts, ResponseStream},
+};
 use crate::{
     handler::Event,
     model::{Completed, RequestId},
@@ -18,7 +23,7 @@ use crate::{
 pub(super) async fn stream(
     parts: &Parts,
     request: Request<StreamRequest>,
-) -> Result<Response<Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>>, Status> {
+) -> Result<Response<ResponseStream<StreamResponse>>, Status> {
     let call = CallContext::read(&request, "Stream", &parts.sampler)?;
     let job = convert::job(request.into_inner().job);
     let mut job = job.map_err(|violations| status::unreadable(violations, &call.request_id))?;
