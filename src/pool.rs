@@ -33,6 +33,7 @@ mod trace;
 mod turn;
 mod unwind;
 
+pub use crate::handler::Event;
 pub use builder::{PoolBuilder, Settings};
 pub use core::Counts;
 pub use drain::{DrainReport, LostJob, LostWhile};
