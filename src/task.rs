@@ -68,6 +68,7 @@ impl Tasks {
 ///
 /// # Errors
 /// Where the work panicked, or the runtime went away before it began.
+#[expect(clippy::disallowed_methods, reason = "short work that a drain need not wait for; jobs do not run here")]
 pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     spawn_blocking(work).await
 }

@@ -1,6 +1,6 @@
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::IntervalStream;
 use tonic::{Response, Status};
@@ -8,7 +8,7 @@ use tonic::{Response, Status};
 use super::{
     convert::{duration, phase},
     status::{invalid_field, not_found},
-    worker_pool::Parts,
+    worker_pool::{Parts, ResponseStream},
 };
 use crate::{
     model::RejectionReason,
@@ -27,7 +27,7 @@ pub(super) fn stats(parts: &Parts, request: StatsRequest) -> Result<Response<Sta
 pub(super) fn watch_stats(
     parts: &Arc<Parts>,
     request: WatchStatsRequest,
-) -> Result<Response<Pin<Box<dyn Stream<Item = Result<WatchStatsResponse, Status>> + Send>>>, Status> {
+) -> Result<Response<ResponseStream<WatchStatsResponse>>, Status> {
     check_pool(parts, &request.pool)?;
     let millis = match request.interval_ms {
         0 => 1_000,

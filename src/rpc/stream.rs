@@ -3,21 +3,30 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use futures_util::Stream;
 use tonic::{Code, Request, Response, Status};
 
-use super::{context::CallContext, convert, status, trace::ServerSpan, worker_pool::Parts};
+use super::{
+    context::CallContext,
+    convert, status,
+    trace::ServerSpan,
+    worker_pool::{Parts, ResponseStream},
+};
 use crate::{
     model::{Completed, RequestId},
     pool::{Event, JobStream, StreamItem},
     proto::{Finished, OutputChunk, Progress, Started, StreamRequest, StreamResponse, stream_response},
 };
 
+/// Most bytes of one message: what a handler writes at once may be more than a stock client takes, which is 4 MiB.
+const CHUNK: usize = 1 << 20;
+
 /// `Stream`: one job, its events. It answers once the job runs: until then a failure comes without response headers.
 pub(super) async fn stream(
     parts: &Parts,
     request: Request<StreamRequest>,
-) -> Result<Response<Pin<Box<dyn Stream<Item = Result<StreamResponse, Status>> + Send>>>, Status> {
+) -> Result<Response<ResponseStream<StreamResponse>>, Status> {
     let call = CallContext::read(&request, "Stream", &parts.sampler)?;
     let job = convert::job(request.into_inner().job);
     let mut job = job.map_err(|violations| status::unreadable(violations, &call.request_id))?;
@@ -27,7 +36,8 @@ pub(super) async fn stream(
         Ok(job) => {
             let answer = call.answer(());
             let CallContext { request_id, span, .. } = call;
-            let events = Events { job, request_id, span, sequence: 0, bytes: 0, last: None, ended: false };
+            let events =
+                Events { job, request_id, span, sequence: 0, bytes: 0, rest: Bytes::new(), last: None, ended: false };
             Ok(answer.map(|()| Box::pin(events) as _))
         }
         Err(error) => {
@@ -44,6 +54,8 @@ struct Events {
     span: ServerSpan,
     sequence: u64,
     bytes: u64,
+    /// What is left of a chunk that is too large for one message.
+    rest: Bytes,
     /// The end, while what the handler returned goes out before it as a chunk.
     last: Option<Completed>,
     ended: bool,
@@ -55,7 +67,8 @@ impl Events {
         StreamResponse { sequence: self.sequence, event: Some(event) }
     }
 
-    fn chunk(&mut self, data: bytes::Bytes) -> StreamResponse {
+    fn chunk(&mut self, mut data: Bytes) -> StreamResponse {
+        self.rest = data.split_off(data.len().min(CHUNK));
         self.bytes += data.len() as u64;
         self.number(stream_response::Event::OutputChunk(OutputChunk { data }))
     }
@@ -98,6 +111,10 @@ impl Stream for Events {
         if self.sequence == 0 {
             let started = Started { job_id: self.job.job().to_string(), worker: self.job.worker() };
             return Poll::Ready(Some(Ok(self.number(stream_response::Event::Started(started)))));
+        }
+        if !self.rest.is_empty() {
+            let rest = std::mem::take(&mut self.rest);
+            return Poll::Ready(Some(Ok(self.chunk(rest))));
         }
         if let Some(completed) = self.last.take() {
             return Poll::Ready(Some(Ok(self.finish(completed))));

@@ -6,12 +6,16 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures_util::{FutureExt, Stream, StreamExt, stream::FuturesUnordered};
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use self::outbox::Outbox;
-use super::{context::CallContext, convert, status, worker_pool::Parts};
+use super::{
+    context::CallContext,
+    convert, status,
+    worker_pool::{Parts, ResponseStream},
+};
 use crate::{
     model::{Completed, FieldViolation, Job, JobError, WhenFull},
     pool::{Room, Ticket},
@@ -27,7 +31,7 @@ const MAX_TAG: usize = 64;
 pub(super) fn submit_many(
     parts: &Arc<Parts>,
     request: Request<Streaming<SubmitManyRequest>>,
-) -> Result<Response<Pin<Box<dyn Stream<Item = Result<SubmitManyResponse, Status>> + Send>>>, Status> {
+) -> Result<Response<ResponseStream<SubmitManyResponse>>, Status> {
     let call = CallContext::read(&request, "SubmitMany", &parts.sampler)?;
     let (outbox, answers) = Outbox::new();
     let response = call.answer(Box::pin(answers) as _);

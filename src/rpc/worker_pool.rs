@@ -32,7 +32,7 @@ pub(super) struct Parts {
     pub(super) started: Instant,
 }
 
-type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl WorkerPool {
     /// The service; `window` is the most jobs in flight on one `SubmitMany` call.

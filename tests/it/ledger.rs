@@ -149,8 +149,10 @@ fn every_call_ends_once_and_the_books_agree() {
             run.half.notified().await;
             services[0].control.drain();
         };
-        let (tallies, ()) = tokio::join!(timeout(PATIENCE * 4, join_all(callers)), drain);
-        let tallies = tallies.expect("every call ends").into_iter().map(Result::unwrap);
+        let (tallies, ()) = tokio::join!(timeout(PATIENCE * 10, join_all(callers)), drain);
+        let stats = || services.each_ref().map(|service| service.control.pools().all()[0].stats());
+        let tallies = tallies.unwrap_or_else(|_| panic!("{:?} calls left, {:?}", run.left, stats()));
+        let tallies = tallies.into_iter().map(Result::unwrap);
         let tally = tallies.fold(Tally::default(), Tally::merge);
         Caller::of(services[1].public).await.until(|pool| pool.in_flight == 0).await;
         let workers = services[1].control.pools().all()[0].stats().workers;

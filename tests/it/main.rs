@@ -35,6 +35,7 @@ mod slots;
 mod stats;
 mod stats_rpc;
 mod status_table;
+mod stream_rpc;
 mod streaming;
 mod submit_many;
 mod support;

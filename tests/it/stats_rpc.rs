@@ -41,7 +41,7 @@ async fn idle() {
     let pool = &stats.pools[0];
     assert_eq!((pool.name.as_str(), pool.phase(), pool.in_flight), ("one", Phase::Serving, 0));
     assert_eq!((pool.utilization, pool.slow_polls), (0.0, 0));
-    let queue = pool.queue.clone().unwrap();
+    let queue = pool.queue.unwrap();
     assert_eq!((queue.jobs, queue.jobs_capacity, queue.bytes, queue.bytes_capacity), (0, 3, 0, 8 << 20));
     assert_eq!((queue.waiting, queue.waiting_capacity), (0, 5));
     assert_eq!((time(queue.oldest_age), time(queue.expected_wait)), (Duration::ZERO, Duration::ZERO));
@@ -72,7 +72,7 @@ async fn busy() {
 
     let pool = caller.pool().await;
     assert_eq!((pool.in_flight, pool.utilization), (2, 1.0));
-    let queue = pool.queue.clone().unwrap();
+    let queue = pool.queue.unwrap();
     assert_eq!((queue.jobs, queue.waiting), (3, 1));
     // The payloads of those that run count, too.
     assert_eq!(queue.bytes, 3 * 1024 + 2 * 5);

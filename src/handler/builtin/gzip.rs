@@ -121,6 +121,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test waits for its thread")]
     fn a_slow_reader_holds_it_and_a_lost_one_ends_it() {
         let (events, mut reader) = mpsc::channel(1);
         let cx = bench::stream(usize::MAX, events).context;

@@ -1,0 +1,136 @@
+//! `Stream`: the events of one job, for readers of every speed.
+//!
+// tidy: real time, because a reader that stops is cut off by the clock of a real server.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tonic::{Request, Status};
+use waterwheel::{
+    app::OwnKind,
+    handler::{Context, Handler, Kind},
+    model::{HandlerError, Output},
+    proto::{
+        Finished, Job, StreamRequest, StreamResponse, stream_response::Event,
+        worker_pool_service_client::WorkerPoolServiceClient,
+    },
+};
+
+use crate::{
+    process::Process,
+    service::{Caller, Service, counts, job},
+};
+
+const CONFIG: &str = r#"
+    server.max_payload = "16MiB"
+    drain = { notice = "0s", finish = "5s", kill = "500ms" }
+    [pool.one]
+    workers = 1
+    cancel_grace = "50ms"
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [kind.gzip]
+    pool = "one"
+    builtin = "gzip"
+    [kind.echo]
+    pool = "one"
+    builtin = "echo"
+"#;
+
+/// Writes its payload as one chunk, nothing as another, and returns it once more.
+struct Twice;
+
+impl Handler for Twice {
+    async fn handle(&mut self, job: waterwheel::Job, cx: Context) -> Result<Output, HandlerError> {
+        cx.write(job.payload.clone()).await?;
+        cx.write(Bytes::new()).await?;
+        Ok(Output::typed(job.payload, "text/plain"))
+    }
+}
+
+fn service() -> Service {
+    Service::start(CONFIG, vec![OwnKind::new("one", Kind::new("twice", || Twice))])
+}
+
+/// All events, whose numbers must have no gap.
+async fn events(service: &Service, job: Job) -> Result<Vec<Event>, Status> {
+    // A stock client: it takes messages of at most 4 MiB.
+    let mut client = WorkerPoolServiceClient::new(service.public.channel().await);
+    let mut stream = client.stream(Request::new(StreamRequest { job: Some(job) })).await?.into_inner();
+    let mut events = Vec::new();
+    while let Some(StreamResponse { sequence, event }) = stream.message().await? {
+        events.push(event.expect("an event"));
+        assert_eq!(sequence, events.len() as u64);
+    }
+    Ok(events)
+}
+
+fn output(events: &[Event]) -> Vec<u8> {
+    let chunks = events.iter().filter_map(|event| match event {
+        Event::OutputChunk(chunk) => Some(&chunk.data[..]),
+        _ => None,
+    });
+    let chunks: Vec<_> = chunks.collect();
+    assert!(chunks.iter().all(|chunk| !chunk.is_empty()), "an empty chunk");
+    chunks.concat()
+}
+
+#[tokio::test]
+async fn started_chunks_progress_finished() {
+    let service = service();
+    let events = events(&service, job("sleep", "30")).await.unwrap();
+    assert!(matches!(&events[0], Event::Started(started) if started.job_id.len() > 16));
+    let progress: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Progress(progress) => Some(progress.fraction),
+            _ => None,
+        })
+        .collect();
+    assert!(!progress.is_empty() && progress.is_sorted(), "{progress:?}");
+    let Some(Event::Finished(Finished { job_id, output_bytes, waterfall, .. })) = events.last() else {
+        panic!("{events:?}");
+    };
+    assert!(matches!(&events[0], Event::Started(started) if started.job_id == *job_id));
+    assert_eq!(*output_bytes, output(&events).len() as u64);
+    assert!(waterfall.is_some());
+}
+
+#[tokio::test]
+async fn output_larger_than_a_message_comes_in_pieces() {
+    let service = service();
+    let payload: Bytes = (0..9_u32 << 20).map(|at| (at % 251) as u8).collect();
+    let events = events(&service, job("twice", payload.clone())).await.unwrap();
+    assert_eq!(output(&events).len(), 2 * payload.len());
+    assert!(output(&events) == [&payload[..], &payload[..]].concat());
+    let Some(Event::Finished(finished)) = events.last() else { panic!("it did not finish") };
+    assert_eq!((finished.output_bytes, finished.content_type.as_str()), (18 << 20, "text/plain"));
+}
+
+#[tokio::test]
+async fn a_reader_that_stops_holds_its_job_no_longer_than_its_deadline() {
+    let process = Process::serve(CONFIG).await;
+    let (reader, caller) = (Caller::of(process.public).await, Caller::of(process.public).await);
+    // More than windows and channels take, and noise, so that gzip cannot make it small.
+    let mut state = 1_u32;
+    let noise: Bytes = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    })
+    .take(12 << 20)
+    .collect();
+    let mut request = Request::new(StreamRequest { job: Some(job("gzip", noise)) });
+    request.metadata_mut().insert("grpc-timeout", "3S".parse().unwrap());
+    let begin = Instant::now();
+    let stream = reader.0.clone().stream(request).await.unwrap();
+    // The pool's one worker waits for the reader, and then does not any more.
+    caller.until(|pool| pool.in_flight == 0).await;
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    let pool = caller.pool().await;
+    assert_eq!((counts(&pool).accepted, counts(&pool).expired), (1, 1), "{pool:?}");
+    caller.leave(job("echo", "next")).await.unwrap().unwrap();
+    drop(stream);
+}
