@@ -18,6 +18,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(PROTOS, ["proto"])?;
     // `compile_fds` ignores `file_descriptor_set_path`, and reflection needs the encoded set.
     fs::write(out_dir.join("waterwheel.v1.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().bytes(".waterwheel.v1").compile_fds(descriptors)?;
+    tonic_prost_build::configure().bytes(".waterwheel.v1").btree_map(".waterwheel.v1").compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The flags that describe a job.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use tokio::io::AsyncReadExt;
@@ -102,7 +102,7 @@ impl JobArgs {
             tenant,
             ordering_key,
             when_full: when_full.map_or(proto::WhenFull::Unspecified, Into::into) as i32,
-            labels: HashMap::from_iter(labels),
+            labels: labels.into_iter().collect(),
         })
     }
 }

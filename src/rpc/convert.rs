@@ -3,7 +3,7 @@ use std::time::Duration;
 use prost_types::Duration as ProtoDuration;
 
 use crate::{
-    model::{Completed, Criticality, FieldViolation, Job, Labels, Waterfall, WhenFull},
+    model::{Completed, Criticality, FieldViolation, Job, Waterfall, WhenFull},
     phase::Phase,
     proto,
 };
@@ -44,7 +44,7 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Job, Vec<FieldViolation>> {
     job.tenant = tenant;
     job.ordering_key = ordering_key;
     job.when_full = when_full;
-    job.labels = labels.into_iter().collect::<Labels>();
+    job.labels = labels;
     Ok(job)
 }
 

@@ -133,8 +133,8 @@ impl Driver {
 
     async fn step(&mut self, closing: Pin<&mut (impl Future<Output = ()> + Send)>, end: Option<Instant>) -> Step {
         let may_read = self.may_read();
-        // While it is the pool that is full, the window has room already: waiting for that would spin.
-        let window_full = self.reading && !may_read && self.full.is_none();
+        // A pool that is full is awaited by itself: the window may have room, and a wait that is over at once would spin.
+        let window_is_full = self.reading && self.full.is_none() && !may_read;
         let room_left = self.parts.window.saturating_sub(self.running.len());
         tokio::select! {
             biased;
@@ -145,7 +145,7 @@ impl Driver {
             () = closing, if self.reading => Step::Closing,
             message = self.inbound.message(), if may_read => Step::Read(message),
             () = wait_for_room(self.full.as_ref()), if self.full.is_some() => Step::Room,
-            () = self.outbox.below(room_left), if window_full && room_left > 0 => Step::Room,
+            () = self.outbox.below(room_left), if window_is_full && room_left > 0 => Step::Room,
         }
     }
 
@@ -171,21 +171,13 @@ impl Driver {
         match message {
             Ok(Some(request)) => self.start(request),
             Ok(None) => self.reading = false,
-            Err(error) => {
+            Err(refusal) => {
                 self.reading = false;
-                self.last = Some(self.unreadable(error));
+                let mut status = status::refused_by_codec(refusal);
+                status::name(&mut status, &self.call.request_id);
+                self.last = Some(status);
             }
         }
-    }
-
-    /// The codec answers a message over its limit with OUT_OF_RANGE and without details.
-    fn unreadable(&self, error: Status) -> Status {
-        let mut status = match error.code() {
-            Code::OutOfRange => status::message_too_large(error.message()),
-            _ => error,
-        };
-        status::name(&mut status, &self.call.request_id);
-        status
     }
 
     fn start(&mut self, request: SubmitManyRequest) {

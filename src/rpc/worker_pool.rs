@@ -32,6 +32,7 @@ pub(super) struct Parts {
     pub(super) started: Instant,
 }
 
+/// What a streaming RPC answers with.
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl WorkerPool {

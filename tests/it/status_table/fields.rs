@@ -1,6 +1,6 @@
 //! Calls that make no sense, and names of what does not exist.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use tonic::Code;
 use waterwheel::proto::{Job, StatsRequest, SubmitRequest, WatchStatsRequest};
@@ -33,7 +33,7 @@ async fn unknown_kind() {
 
 #[tokio::test]
 async fn malformed_fields() {
-    let label = |key: &str, value: &str| HashMap::from([(key.to_owned(), value.to_owned())]);
+    let label = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
     let negative = Some(prost_types::Duration { seconds: -1, nanos: 0 });
     let zero = Some(prost_types::Duration::default());
     let echo = || job("echo", "");
