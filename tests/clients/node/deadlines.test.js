@@ -7,7 +7,12 @@ import { all, duration, failure, job, refusal, ROOMY, serve, TINY, until } from 
 
 const CALLS = 10;
 // A machine that is busy with other work may lose a race that has 10 ms to spare.
-const ROUNDS = 3;
+const ROUNDS = 5;
+// Where the race is not the point, the server has all the time to win it that it may take: a tenth of the budget.
+const EARLY = `
+[deadline]
+reply_margin = "1s"
+`;
 // The promise is 50 ms. Asking for the statistics is within what is measured, on a machine that may be busy.
 const FREED_WITHIN = 500;
 
@@ -67,8 +72,8 @@ test("a stream is told why after it began", async (t) => {
 });
 
 test("a SubmitMany call answers each job at its deadline", async (t) => {
-  const service = await serve(t, TINY);
-  const call = service.client.SubmitMany({ deadline: Date.now() + 1_000 });
+  const service = await serve(t, TINY + EARLY);
+  const call = service.client.SubmitMany({ deadline: Date.now() + 2_000 });
   for (const one of [job("sleep", "60000"), job("echo")]) call.write({ tag: one.kind, job: one });
   call.end();
   const reasons = (await all(call)).map((answer) => [answer.tag, failure(answer.failure).reason]);
@@ -76,8 +81,8 @@ test("a SubmitMany call answers each job at its deadline", async (t) => {
 });
 
 test("a SubmitMany call that stays open ends at its deadline", async (t) => {
-  const service = await serve(t, ROOMY);
-  const call = service.client.SubmitMany({ deadline: Date.now() + 1_000 });
+  const service = await serve(t, ROOMY + EARLY);
+  const call = service.client.SubmitMany({ deadline: Date.now() + 2_000 });
   call.write({ tag: "1", job: job("echo", "1") });
   const said = await refusal(all(call));
   assert.deepEqual([said.code, said.reason, said.pushbackMs], ["DEADLINE_EXCEEDED", "RUN_TIMEOUT", -1]);

@@ -11,7 +11,12 @@ from waterwheel.v1 import worker_pool_service_pb2
 
 CALLS = 10
 # A machine that is busy with other work may lose a race that has 10 ms to spare.
-ROUNDS = 3
+ROUNDS = 5
+# Where the race is not the point, the server has all the time to win it that it may take: a tenth of the budget.
+EARLY = """
+[deadline]
+reply_margin = "1s"
+"""
 # The promise is 50 ms. Asking for the statistics is within what is measured, on a machine that may be busy.
 FREED_WITHIN = 0.5
 
@@ -73,23 +78,23 @@ def test_a_stream_is_told_why_after_it_began():
 
 
 def test_a_submit_many_call_answers_each_job_at_its_deadline():
-    with Service(TINY) as service:
+    with Service(TINY + EARLY) as service:
         jobs = [job("sleep", b"60000"), job("echo")]
         requests = (worker_pool_service_pb2.SubmitManyRequest(tag=one.kind, job=one) for one in jobs)
-        answers = list(service.stub.SubmitMany(requests, timeout=1))
+        answers = list(service.stub.SubmitMany(requests, timeout=2))
     reasons = {answer.tag: Refusal.inside(answer.failure).reason for answer in answers}
     assert reasons == {"sleep": "RUN_TIMEOUT", "echo": "EXPIRED_IN_QUEUE"}
 
 
 def test_a_submit_many_call_that_stays_open_ends_at_its_deadline():
-    with Service(ROOMY) as service:
+    with Service(ROOMY + EARLY) as service:
         more = threading.Event()
 
         def requests():
             yield worker_pool_service_pb2.SubmitManyRequest(tag="1", job=job("echo", b"1"))
             more.wait(10)
 
-        call = service.stub.SubmitMany(requests(), timeout=1)
+        call = service.stub.SubmitMany(requests(), timeout=2)
         assert next(call).result.output == b"1"
         said = refusal(lambda: list(call))
         more.set()
