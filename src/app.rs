@@ -20,10 +20,10 @@ pub use receipt::Receipt;
 
 use crate::{
     config::Config,
-    net::{Server, Transport, bind},
+    net::{Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
-    rpc::{Admin, Health, Limits, WorkerPool, ops_services, public_services, trace::Sampler},
+    rpc::{Admin, Health, Limits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler},
     task::Tasks,
 };
 
@@ -129,8 +129,11 @@ impl App {
         let public_service = public_services(worker_pool, health.clone(), limits)?;
         let ops_service = ops_services(Admin::new(control.as_drain_control()), health)?;
 
-        let transport =
-            Transport { max_concurrent_streams: config.server.max_concurrent_streams, ..Transport::default() };
+        let transport = Transport {
+            max_concurrent_streams: config.server.max_concurrent_streams,
+            stream_limit: Some(StreamLimit::new(stream_limit(assemble::deadline_policy(&config.deadline)))),
+            ..Transport::default()
+        };
         let ops = Server::start(ops_listener, 1, Transport::default(), ops_service, |_| {}, &tasks);
         let ops = ops.map_err(StartError::Threads)?;
         let threads = config.server.threads;

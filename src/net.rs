@@ -8,6 +8,8 @@ mod connection;
 mod cores;
 mod server;
 mod stage;
+mod stream_deadline;
 
 pub use connection::Transport;
 pub use server::{Server, bind};
+pub use stream_deadline::StreamLimit;

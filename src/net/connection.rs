@@ -2,14 +2,17 @@ use std::{convert::Infallible, pin::pin, time::Duration};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::Service};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpStream, sync::watch};
 use tracing::debug;
 
-use super::stage::{Stage, reached};
+use super::{
+    stage::{Stage, reached},
+    stream_deadline::{Noting, StreamExecutor, StreamLimit},
+};
 
 /// What a connection may do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Transport {
     /// Most streams open at once on one connection. Default 256.
     pub max_concurrent_streams: u32,
@@ -25,6 +28,8 @@ pub struct Transport {
     pub keepalive_interval: Duration,
     /// Time that the peer has to answer. Default 10 s.
     pub keepalive_timeout: Duration,
+    /// How long a stream may last, whether its peer reads or not. Default for ever.
+    pub stream_limit: Option<StreamLimit>,
 }
 
 impl Default for Transport {
@@ -37,13 +42,14 @@ impl Default for Transport {
             connection_window: 1 << 20,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
+            stream_limit: None,
         }
     }
 }
 
 impl Transport {
-    fn builder(&self) -> http2::Builder<TokioExecutor> {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+    fn builder(&self) -> http2::Builder<StreamExecutor> {
+        let mut builder = http2::Builder::new(StreamExecutor);
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(self.max_concurrent_streams)
@@ -67,6 +73,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let peer = stream.peer_addr().ok();
+    let service = Noting { service, limit: transport.stream_limit.clone() };
     let connection = transport.builder().serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {

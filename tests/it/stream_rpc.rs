@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tonic::{Request, Status};
 use waterwheel::{
     app::OwnKind,
@@ -18,7 +18,7 @@ use waterwheel::{
 };
 
 use crate::{
-    process::Process,
+    process::{PATIENCE, Process},
     service::{Caller, Service, counts, job},
 };
 
@@ -110,8 +110,9 @@ async fn output_larger_than_a_message_comes_in_pieces() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_holds_its_job_no_longer_than_its_deadline() {
-    let process = Process::serve(CONFIG).await;
+async fn a_reader_that_stops_holds_nothing_past_its_deadline() {
+    // One stream for each connection: the reader's own next call shows when the server lets go of it.
+    let process = Process::serve(&CONFIG.replace(r#""16MiB""#, "\"16MiB\"\nserver.max_concurrent_streams = 1")).await;
     let (reader, caller) = (Caller::of(process.public).await, Caller::of(process.public).await);
     // More than windows and channels take, and noise, so that gzip cannot make it small.
     let mut state = 1_u32;
@@ -132,5 +133,7 @@ async fn a_reader_that_stops_holds_its_job_no_longer_than_its_deadline() {
     let pool = caller.pool().await;
     assert_eq!((counts(&pool).accepted, counts(&pool).expired), (1, 1), "{pool:?}");
     caller.leave(job("echo", "next")).await.unwrap().unwrap();
+    let next = timeout(PATIENCE, reader.leave(job("echo", "next"))).await.expect("its stream is let go");
+    next.unwrap().unwrap();
     drop(stream);
 }

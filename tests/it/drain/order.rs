@@ -50,7 +50,9 @@ async fn a_clean_drain_step_by_step() {
                 taken += 1;
                 continue;
             };
-            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+            // Without an id it was not the server that answered: its connection had said goodbye.
+            let by_the_server = status.metadata().contains_key("x-request-id");
+            assert!(!by_the_server || status.code() == Code::Unavailable, "{status:?}");
             return taken;
         }
     };

@@ -1,0 +1,73 @@
+//! The end of a stream whose peer does not read.
+//!
+//! Where a peer gives no window, hyper does not look at the body any more, so no timer inside of it can fire: the stream
+//! must be dropped from outside. hyper hands each stream to its executor right after it called the service for it, on
+//! the same thread and with nothing in between, so the one can leave a note for the other.
+
+use std::{cell::Cell, fmt, sync::Arc, time::Duration};
+
+use http::{HeaderMap, Request};
+use hyper::{rt::Executor, service::Service};
+use hyper_util::rt::TokioExecutor;
+use tokio::time::{Instant, timeout_at};
+
+thread_local! {
+    static END: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// How long the stream of a call may last, by the path of the call and its headers. `None` is for ever.
+#[derive(Clone)]
+pub struct StreamLimit(Arc<Rule>);
+
+type Rule = dyn Fn(&str, &HeaderMap) -> Option<Duration> + Send + Sync;
+
+impl StreamLimit {
+    /// A limit that `rule` tells.
+    pub fn new(rule: impl Fn(&str, &HeaderMap) -> Option<Duration> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(rule))
+    }
+
+    fn end<B>(&self, request: &Request<B>) -> Option<Instant> {
+        let limit = (self.0)(request.uri().path(), request.headers())?;
+        Instant::now().checked_add(limit)
+    }
+}
+
+impl fmt::Debug for StreamLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StreamLimit")
+    }
+}
+
+/// A service that leaves a note of when the stream of each call ends.
+pub(super) struct Noting<S> {
+    pub(super) service: S,
+    pub(super) limit: Option<StreamLimit>,
+}
+
+impl<S: Service<Request<B>>, B> Service<Request<B>> for Noting<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn call(&self, request: Request<B>) -> S::Future {
+        END.set(self.limit.as_ref().and_then(|limit| limit.end(&request)));
+        self.service.call(request)
+    }
+}
+
+/// Runs streams, each until the end that was noted for it. A stream that is dropped is reset.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StreamExecutor;
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
+    fn execute(&self, stream: F) {
+        match END.take() {
+            Some(end) => TokioExecutor::new().execute(async move {
+                // Its peer had its time.
+                let _ = timeout_at(end, stream).await;
+            }),
+            None => TokioExecutor::new().execute(stream),
+        }
+    }
+}
