@@ -1,9 +1,8 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicU8, Ordering},
-};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::Notify;
+
+use super::Context;
 
 /// Who asked a job to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,44 +17,64 @@ pub enum StopReason {
 
 /// Tells a handler that it should stop. Clones share the state; the first reason stays.
 #[derive(Debug, Clone)]
-pub struct CancelToken(Arc<Shared>);
+pub struct CancelToken(Context);
 
-#[derive(Debug)]
-struct Shared {
+/// What a context holds of its tokens: jobs that nobody cancels, which are most, need nothing more.
+#[derive(Debug, Default)]
+pub(super) struct StopState {
     reason: AtomicU8,
     changed: Notify,
 }
 
-impl Default for CancelToken {
-    fn default() -> Self {
-        Self(Arc::new(Shared { reason: AtomicU8::new(0), changed: Notify::new() }))
-    }
-}
-
-impl CancelToken {
-    /// Asks to stop. Returns whether this was the first time.
-    pub fn cancel(&self, reason: StopReason) -> bool {
+impl StopState {
+    pub(super) fn stop(&self, reason: StopReason) -> bool {
         let code = match reason {
             StopReason::Deadline => 1,
             StopReason::Caller => 2,
             StopReason::Drain => 3,
         };
-        let first = self.0.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let first = self.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
-            self.0.changed.notify_waiters();
+            self.changed.notify_waiters();
         }
         first
     }
 
-    /// Why to stop; `None` while the job may go on. Blocking handlers ask this between steps.
-    #[must_use]
-    pub fn reason(&self) -> Option<StopReason> {
-        match self.0.reason.load(Ordering::Acquire) {
+    pub(super) fn reason(&self) -> Option<StopReason> {
+        match self.reason.load(Ordering::Acquire) {
             1 => Some(StopReason::Deadline),
             2 => Some(StopReason::Caller),
             3 => Some(StopReason::Drain),
             _ => None,
         }
+    }
+
+    pub(super) async fn stopped(&self) -> StopReason {
+        loop {
+            let changed = self.changed.notified();
+            // Registered before the check, so that a cancel in between is not missed.
+            if let Some(reason) = self.reason() {
+                return reason;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl CancelToken {
+    pub(super) fn of(cx: &Context) -> Self {
+        Self(cx.clone())
+    }
+
+    /// Asks to stop. Returns whether this was the first time.
+    pub fn cancel(&self, reason: StopReason) -> bool {
+        self.0.stop_state().stop(reason)
+    }
+
+    /// Why to stop; `None` while the job may go on. Blocking handlers ask this between steps.
+    #[must_use]
+    pub fn reason(&self) -> Option<StopReason> {
+        self.0.stop_state().reason()
     }
 
     /// Whether the job was asked to stop.
@@ -66,24 +85,18 @@ impl CancelToken {
 
     /// Returns when the job is asked to stop. Cancel safe.
     pub async fn cancelled(&self) -> StopReason {
-        loop {
-            let changed = self.0.changed.notified();
-            // Registered before the check, so that a cancel in between is not missed.
-            if let Some(reason) = self.reason() {
-                return reason;
-            }
-            changed.await;
-        }
+        self.0.cancelled().await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handler::ContextParts;
 
     #[tokio::test]
     async fn first_reason_stays_and_wakes() {
-        let token = CancelToken::default();
+        let token = Context::new(ContextParts::sample()).cancel_token();
         let waiter = token.clone();
         let (reason, first) =
             tokio::join!(async move { waiter.cancelled().await }, async { token.cancel(StopReason::Caller) });

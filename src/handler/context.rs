@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{Instrument, Span};
 
-use super::{CancelToken, OutputSink, identity};
+use super::{CancelToken, OutputSink, StopReason, cancel::StopState, identity};
 use crate::{
     model::{Deadline, HandlerError, JobId, RequestId, TraceContext},
     task::Tasks,
@@ -26,6 +26,7 @@ pub struct Context(Arc<Inner>);
 
 struct Inner {
     parts: ContextParts,
+    stop: StopState,
     start: OnceLock<RunStart>,
     /// Microseconds from the arrival to the last sign of progress.
     progress: AtomicU64,
@@ -48,8 +49,6 @@ pub struct ContextParts {
     pub span: Span,
     /// Whether the queue and the attempt get spans of their own below `span`.
     pub child_spans: bool,
-    /// Asks the job to stop.
-    pub cancel: CancelToken,
     /// Takes the chunks.
     pub output: OutputSink,
 }
@@ -86,7 +85,7 @@ impl Context {
     /// A context of a job that has not begun.
     #[must_use]
     pub fn new(parts: ContextParts) -> Self {
-        Self(Arc::new(Inner { parts, start: OnceLock::new(), progress: AtomicU64::new(0) }))
+        Self(Arc::new(Inner { parts, stop: StopState::default(), start: OnceLock::new(), progress: AtomicU64::new(0) }))
     }
 
     /// Id of the job.
@@ -151,8 +150,17 @@ impl Context {
 
     /// Tells the handler to stop.
     #[must_use]
-    pub fn cancel_token(&self) -> &CancelToken {
-        &self.0.parts.cancel
+    pub fn cancel_token(&self) -> CancelToken {
+        CancelToken::of(self)
+    }
+
+    /// Returns when the job is asked to stop. Cancel safe.
+    pub async fn cancelled(&self) -> StopReason {
+        self.0.stop.stopped().await
+    }
+
+    pub(super) fn stop_state(&self) -> &StopState {
+        &self.0.stop
     }
 
     /// Runs `future` for this job: its log lines carry the job's identity. A task that a handler spawns needs it, for
@@ -164,7 +172,7 @@ impl Context {
     /// Whether the job was asked to stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancel_token().is_cancelled()
+        self.0.stop.reason().is_some()
     }
 
     /// Writes a piece of the output. Waits for a slow reader, but not once the job is asked to stop. Cancel safe: a
@@ -177,7 +185,7 @@ impl Context {
         let sent = tokio::select! {
             biased;
             sent = self.output().write(chunk.into()) => sent,
-            _ = self.cancel_token().cancelled() => Err(HandlerError::Stopped),
+            _ = self.cancelled() => Err(HandlerError::Stopped),
         };
         self.touch();
         sent

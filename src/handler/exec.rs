@@ -93,7 +93,7 @@ async fn watch(
     let stopped = tokio::select! {
         biased;
         () = exit.wait(leader) => None,
-        _ = cx.cancel_token().cancelled() => Some(HandlerError::Stopped),
+        _ = cx.cancelled() => Some(HandlerError::Stopped),
         error = alarm => Some(error),
     };
     if stopped == Some(HandlerError::Stopped) {
@@ -117,7 +117,7 @@ async fn send_output(
     while let Some(chunk) = stdout.next(ended).await {
         let sent = tokio::select! {
             biased;
-            _ = cx.cancel_token().cancelled() => Err(HandlerError::Stopped),
+            _ = cx.cancelled() => Err(HandlerError::Stopped),
             sent = cx.write(chunk) => sent,
         };
         if let Err(error) = sent {

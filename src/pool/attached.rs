@@ -103,7 +103,7 @@ async fn reason_to_stop(cx: Context) -> StopReason {
     tokio::select! {
         biased;
         () = sleep_until(cx.until()) => StopReason::Deadline,
-        reason = cx.cancel_token().cancelled() => reason,
+        reason = cx.cancelled() => reason,
     }
 }
 

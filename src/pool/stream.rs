@@ -119,7 +119,7 @@ pub(super) async fn stream(shell: &Arc<Shell>, kind: usize, job: Job) -> Result<
         worker: cx.start().map_or(0, |start| start.worker),
         events,
         end: End::Open(end),
-        cancel: cx.cancel_token().clone(),
+        cancel: cx.cancel_token(),
     })
 }
 

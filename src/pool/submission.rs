@@ -22,7 +22,7 @@ use super::{
     turn::{Permit, Room, Turn},
 };
 use crate::{
-    handler::{CancelToken, Context, ContextParts, OutputSink, RunStart},
+    handler::{Context, ContextParts, OutputSink, RunStart},
     model::{Completed, Job, JobError, JobId, Rejection, RejectionReason, RequestId},
 };
 
@@ -50,7 +50,6 @@ impl Admitted {
             trace: job.trace.take(),
             span: std::mem::replace(&mut job.span, tracing::Span::none()),
             child_spans: job.child_spans,
-            cancel: CancelToken::default(),
             output,
         });
         let turn = shell.admit(&job, kind, &cx)?;

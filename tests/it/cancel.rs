@@ -20,7 +20,7 @@ fn polite(started: &Counter, stopped: &Counter) -> Kind {
         let (started, stopped) = (started.clone(), stopped.clone());
         async move {
             started.add();
-            assert_eq!(cx.cancel_token().cancelled().await, StopReason::Caller);
+            assert_eq!(cx.cancelled().await, StopReason::Caller);
             stopped.add();
             Err(HandlerError::Stopped)
         }

@@ -44,7 +44,7 @@ async fn the_earliest_limit_on_the_run_stops_it() {
         let options = KindOptions { run_timeout: Some(limit), ..KindOptions::default() };
         kind(name, |_, cx| async move {
             assert_eq!(cx.budget(), cx.until() - Instant::now());
-            assert_eq!(cx.cancel_token().cancelled().await, StopReason::Deadline);
+            assert_eq!(cx.cancelled().await, StopReason::Deadline);
             Err(HandlerError::Stopped)
         })
         .options(options)
@@ -113,7 +113,7 @@ async fn the_caller_is_answered_at_once_and_the_handler_has_its_grace() {
         let (seen, gone) = (seen.clone(), Leaves(gone.clone()));
         async move {
             let _gone = gone;
-            cx.cancel_token().cancelled().await;
+            cx.cancelled().await;
             seen.add();
             std::future::pending().await
         }

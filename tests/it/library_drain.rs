@@ -30,7 +30,7 @@ fn gated(gate: &Gate) -> Kind {
 /// Follows its token.
 fn polite() -> Kind {
     kind("polite", |_, cx| async move {
-        cx.cancel_token().cancelled().await;
+        cx.cancelled().await;
         Err(HandlerError::Stopped)
     })
 }
@@ -139,7 +139,7 @@ async fn the_report_names_exactly_the_lost_jobs() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_goes_down_the_ladder() {
     let finishes = kind("finishes", |_, cx| async move {
-        cx.cancel_token().cancelled().await;
+        cx.cancelled().await;
         Ok(Output::new("after all"))
     });
     let pool = pool(3).kind(polite()).kind(slow()).kind(finishes).build();

@@ -210,7 +210,7 @@ async fn a_message_that_panics_in_its_drop_costs_no_more_than_the_job() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_on_the_way_down_frees_the_worker() {
     let yields = kind("yields", |_, cx| async move {
-        cx.cancel_token().cancelled().await;
+        cx.cancelled().await;
         panic!("while stopping")
     });
     let pool = pool(1).kind(yields).kind(meeting(1)).build();

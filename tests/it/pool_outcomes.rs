@@ -59,11 +59,11 @@ async fn behave(way: u8, cx: Context) -> Result<Output, HandlerError> {
         }
         6 => std::future::pending().await,
         7 => {
-            cx.cancel_token().cancelled().await;
+            cx.cancelled().await;
             return Err(HandlerError::Stopped);
         }
         8 => {
-            cx.cancel_token().cancelled().await;
+            cx.cancelled().await;
             panic::resume_unwind(Box::new("while stopping"));
         }
         _ => {

@@ -32,7 +32,7 @@ impl Handler for Sleep {
         } else {
             tokio::select! {
                 biased;
-                _ = cx.cancel_token().cancelled() => return Err(HandlerError::Stopped),
+                _ = cx.cancelled() => return Err(HandlerError::Stopped),
                 () = doze => {}
             }
         }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use tracing::Span;
 
-use super::{CancelToken, Context, ContextParts, OutputSink, Site};
+use super::{Context, ContextParts, OutputSink, Site};
 use crate::{
     handler::Event,
     model::{Deadline, JobId, RequestId, TraceContext},
@@ -44,7 +44,6 @@ impl ContextParts {
             trace: None,
             span: Span::none(),
             child_spans: true,
-            cancel: CancelToken::default(),
             output: OutputSink::collect(0),
         }
     }
