@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 
 /// Half of what a short call costs is allocation; this allocator takes a tenth off the whole.
+#[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

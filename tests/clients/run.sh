@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 exec </dev/null
 
-readonly LANGUAGES=(python node)
+readonly LANGUAGES=(python node go java)
 readonly ROOT="$PWD"
 readonly CACHE="$ROOT/target/clients"
 
@@ -18,6 +18,8 @@ toolchain() {
     case "$1" in
         python) echo python3 ;;
         node) echo node npm ;;
+        go) echo go npm ;;
+        java) echo java mvn ;;
         *) return 1 ;;
     esac
 }
@@ -42,6 +44,14 @@ node() {
         cp "$folder/package-lock.json" "$folder/node_modules/installed.json"
     fi
     (cd "$folder" && npm test)
+}
+
+go() {
+    bash "$ROOT/tests/clients/go/run.sh"
+}
+
+java() {
+    bash "$ROOT/tests/clients/java/run.sh"
 }
 
 # Each name is a known language; prints those whose toolchain is there.
