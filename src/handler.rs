@@ -11,6 +11,7 @@ pub mod identity;
 mod kind;
 mod output;
 mod trace;
+pub(crate) mod unwind;
 
 pub use builtin::{Builtin, UnknownBuiltin};
 pub use cancel::{CancelToken, StopReason};

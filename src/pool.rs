@@ -31,7 +31,6 @@ mod stream;
 mod submission;
 mod trace;
 mod turn;
-mod unwind;
 
 pub use crate::handler::Event;
 pub use builder::{PoolBuilder, Settings};

@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
-use super::Context;
+use super::{Context, unwind::Contained};
 use crate::model::{HandlerError, Job, Output};
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.
@@ -80,10 +80,12 @@ pub trait BlockingInstance: Send {
 }
 
 impl<H: Handler> AsyncInstance for H {
-    fn run(mut self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun {
+    fn run(self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun {
         Box::pin(async move {
-            let result = self.handle(*job, cx).await;
-            (self as Box<dyn AsyncInstance>, result)
+            // Where the run is cut off and panics in its drop, the handler's own drop must not panic on top of that.
+            let mut handler = Contained::new(self);
+            let result = handler.get_mut().handle(*job, cx).await;
+            (handler.into_inner() as Box<dyn AsyncInstance>, result)
         })
     }
 }

@@ -9,14 +9,12 @@ use futures_util::FutureExt;
 use tokio::{sync::oneshot, time::Instant};
 use tracing::Span;
 
-use super::{
-    core::JobKey,
-    lease::Lease,
-    shell::Shell,
-    unwind::{Contained, contain},
-};
+use super::{core::JobKey, lease::Lease, shell::Shell};
 use crate::{
-    handler::{AsyncRun, BlockingInstance, Context, Instance, identity},
+    handler::{
+        AsyncRun, BlockingInstance, Context, Instance, identity,
+        unwind::{Contained, contain},
+    },
     model::{HandlerError, Job, Output},
 };
 

@@ -6,9 +6,8 @@ use super::{
     blocking::Thread,
     core::{Ending, JobKey},
     shell::Shell,
-    unwind::Contained,
 };
-use crate::handler::Instance;
+use crate::handler::{Instance, unwind::Contained};
 
 /// What a worker keeps from job to job: its handlers, one for each kind, and the thread that blocking ones run on.
 pub(super) struct WorkerState {

@@ -123,7 +123,7 @@ impl Shell {
         };
         let verdict = self.drive(|core, effects| core.offer(now, arrival, waiter, effects));
         match (verdict, signal) {
-            (Verdict::Start(grant), _) => Ok(Turn::now(self.lease(grant), now)),
+            (Verdict::Start(grant), _) => Ok(Turn::now(self.lease(grant))),
             (Verdict::Queued(key) | Verdict::Waiting(key), Some(signal)) => {
                 Ok(Turn::later(Arc::clone(self), key, signal, start_by))
             }

@@ -69,10 +69,7 @@ impl Admitted {
     pub(super) fn submission(self) -> Submission {
         let Self { shell, kind, job, turn, cx } = self;
         Submission(match turn {
-            Turn::Now(lease, now) => match start(&shell, kind, job, cx, lease, now) {
-                Ok(attached) => Stage::Running(attached),
-                Err(error) => Stage::Ended(error),
-            },
+            Turn::Now(lease) => Stage::Granted(Granted { shell, kind, job, lease, cx }),
             Turn::Later(permit) => Stage::Queued(wait(shell, kind, job, cx, permit).boxed()),
         })
     }
@@ -81,7 +78,7 @@ impl Admitted {
     pub(super) async fn begin(self) -> Result<Attached, JobError> {
         let Self { shell, kind, job, turn, cx } = self;
         match turn {
-            Turn::Now(lease, now) => start(&shell, kind, job, cx, lease, now),
+            Turn::Now(lease) => Granted { shell, kind, job, lease, cx }.start(),
             Turn::Later(permit) => wait(shell, kind, job, cx, permit).await,
         }
     }
@@ -94,6 +91,8 @@ impl Admitted {
 pub struct Submission(Stage);
 
 enum Stage {
+    /// Nobody has polled it yet.
+    Granted(Granted),
     Queued(BoxFuture<'static, Result<Attached, JobError>>),
     Running(Attached),
     /// It ended before it ran.
@@ -112,6 +111,11 @@ impl Future for Submission {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
+            if let Stage::Granted(_) = self.0
+                && let Stage::Granted(granted) = std::mem::replace(&mut self.0, Stage::Told)
+            {
+                self.0 = granted.start().map_or_else(Stage::Ended, Stage::Running);
+            }
             let outcome = match &mut self.0 {
                 Stage::Running(attached) => match attached.poll_unpin(task) {
                     Poll::Ready(outcome) => outcome,
@@ -125,10 +129,12 @@ impl Future for Submission {
                     Poll::Ready(Err(error)) => Err(error),
                     Poll::Pending => return Poll::Pending,
                 },
-                Stage::Ended(_) | Stage::Told => match std::mem::replace(&mut self.0, Stage::Told) {
-                    Stage::Ended(error) => Err(error),
-                    _ => unreachable!("a submission is not polled after its end"),
-                },
+                Stage::Granted(_) | Stage::Ended(_) | Stage::Told => {
+                    match std::mem::replace(&mut self.0, Stage::Told) {
+                        Stage::Ended(error) => Err(error),
+                        _ => unreachable!("a submission is not polled after its end"),
+                    }
+                }
             };
             self.0 = Stage::Told;
             return Poll::Ready(outcome);
@@ -139,7 +145,7 @@ impl Future for Submission {
 impl fmt::Debug for Submission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Stage::Queued(_) => "Submission(queued)",
+            Stage::Granted(_) | Stage::Queued(_) => "Submission(queued)",
             Stage::Running(_) => "Submission(running)",
             Stage::Ended(_) | Stage::Told => "Submission(ended)",
         })
@@ -155,32 +161,39 @@ async fn wait(
 ) -> Result<Attached, JobError> {
     let turn = permit.turn().instrument(queue_span(&cx)).await;
     let lease = turn.map_err(|end| conclude_queued(&shell, &cx, end))?;
-    start(&shell, kind, job, cx, lease, Instant::now())
+    Granted { shell, kind, job, lease, cx }.start()
 }
 
-/// Begins to run, unless it is too late.
-fn start(
-    shell: &Shell,
+/// A job with its worker.
+struct Granted {
+    shell: Arc<Shell>,
     kind: usize,
     job: Box<Job>,
-    cx: Context,
     lease: Lease,
-    now: Instant,
-) -> Result<Attached, JobError> {
-    if cx.is_cancelled() {
-        // The worker came, but the drain was over before its message.
-        shell.lost.lock().push(LostJob::new(&cx));
-        lease.finish(Ending::Cancelled, Duration::ZERO, now);
-        return Err(conclude_queued(shell, &cx, QueueEnd::Drained));
+    // After the lease, as in [`Admitted`].
+    cx: Context,
+}
+
+impl Granted {
+    /// Begins to run, unless it is too late.
+    fn start(self) -> Result<Attached, JobError> {
+        let Self { shell, kind, job, lease, cx } = self;
+        let now = Instant::now();
+        if cx.is_cancelled() {
+            // The worker came, but the drain was over before the job began.
+            shell.lost.lock().push(LostJob::new(&cx));
+            lease.finish(Ending::Cancelled, Duration::ZERO, now);
+            return Err(conclude_queued(&shell, &cx, QueueEnd::Drained));
+        }
+        if now >= cx.deadline().reply_by() {
+            // The worker came, but its message took the rest of the time.
+            lease.finish(Ending::Expired, Duration::ZERO, now);
+            return Err(conclude_queued(&shell, &cx, QueueEnd::Expired));
+        }
+        begin_run(&shell, kind, &job, &cx, &lease, now);
+        let span = attempt_span(&cx, lease.worker());
+        Ok(Attached::new(Attempt::new(lease, job, kind, cx, span, now)))
     }
-    if now >= cx.deadline().reply_by() {
-        // The worker came, but its message took the rest of the time.
-        lease.finish(Ending::Expired, Duration::ZERO, now);
-        return Err(conclude_queued(shell, &cx, QueueEnd::Expired));
-    }
-    begin_run(shell, kind, &job, &cx, &lease, now);
-    let span = attempt_span(&cx, lease.worker());
-    Ok(Attached::new(Attempt::new(lease, job, kind, cx, span, now)))
 }
 
 fn begin_run(shell: &Shell, kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) {

@@ -10,8 +10,7 @@ use super::{
 
 /// A job's claim on a worker: the worker itself, or a place in the queue.
 pub(super) enum Turn {
-    /// A worker, from the instant of the decision.
-    Now(Lease, Instant),
+    Now(Lease),
     Later(Permit),
 }
 
@@ -70,13 +69,13 @@ impl Turn {
     /// The room that the job may have to wait for; `None` where it runs.
     pub(super) fn room(&self) -> Option<Room> {
         match self {
-            Self::Now(..) => None,
+            Self::Now(_) => None,
             Self::Later(permit) => Some(Room { shell: Arc::clone(&permit.shell), key: permit.key }),
         }
     }
 
-    pub(super) fn now(lease: Lease, at: Instant) -> Self {
-        Self::Now(lease, at)
+    pub(super) fn now(lease: Lease) -> Self {
+        Self::Now(lease)
     }
 
     pub(super) fn later(

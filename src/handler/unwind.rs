@@ -10,18 +10,18 @@ use tracing::error;
 const LONGEST_MESSAGE: usize = 512;
 
 /// Something of a handler's, whose drop may panic: the panic is logged and goes no further.
-pub(super) struct Contained<T>(Option<T>);
+pub(crate) struct Contained<T>(Option<T>);
 
 impl<T> Contained<T> {
-    pub(super) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self(Some(value))
     }
 
-    pub(super) fn get_mut(&mut self) -> &mut T {
+    pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.as_mut().expect("the value stays until it is taken for good")
     }
 
-    pub(super) fn into_inner(mut self) -> T {
+    pub(crate) fn into_inner(mut self) -> T {
         self.0.take().expect("the value stays until it is taken for good")
     }
 }
@@ -36,12 +36,12 @@ impl<T> Drop for Contained<T> {
 }
 
 /// Runs code of a handler's. A panic in it comes back as its message.
-pub(super) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(code)).map_err(message)
 }
 
 /// The message of a panic, shortened.
-pub(super) fn message(panic: Box<dyn Any + Send>) -> String {
+pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     let text = panic
         .downcast_ref::<&str>()
         .copied()
