@@ -178,8 +178,8 @@ async fn a_pool_is_shown_alone_and_watched_as_often_as_asked() {
         let stats = watch.message().await.unwrap().unwrap().stats.unwrap();
         assert_eq!(names(&stats.pools), ["two"]);
     }
-    // The first comes at once, then one for each interval.
+    // The first comes at once, then one for each interval; the first look of all may be late.
     let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(290) && took < Duration::from_secs(3), "{took:?}");
+    assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(3), "{took:?}");
     assert_eq!(queued(&caller.stats().await.pools[0]), 0);
 }
