@@ -70,7 +70,7 @@ impl Admitted {
         let Self { shell, kind, job, turn, cx } = self;
         Submission(match turn {
             Turn::Now(lease) => Stage::Granted(Granted { shell, kind, job, lease, cx }),
-            Turn::Later(permit) => Stage::Queued(wait(shell, kind, job, cx, permit).boxed()),
+            Turn::Later(permit) => Stage::Queued(wait(shell, kind, job, permit, cx).boxed()),
         })
     }
 
@@ -79,7 +79,7 @@ impl Admitted {
         let Self { shell, kind, job, turn, cx } = self;
         match turn {
             Turn::Now(lease) => Granted { shell, kind, job, lease, cx }.start(),
-            Turn::Later(permit) => wait(shell, kind, job, cx, permit).await,
+            Turn::Later(permit) => wait(shell, kind, job, permit, cx).await,
         }
     }
 }
@@ -156,8 +156,9 @@ async fn wait(
     shell: Arc<Shell>,
     kind: usize,
     job: Box<Job>,
-    cx: Context,
     permit: Permit,
+    // After the permit: a future that was never polled drops what it holds in this order.
+    cx: Context,
 ) -> Result<Attached, JobError> {
     let turn = permit.turn().instrument(queue_span(&cx)).await;
     let lease = turn.map_err(|end| conclude_queued(&shell, &cx, end))?;

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn a_comparison_prints_its_ratios_beside_the_raw_figures() {
     let line =
-        "bench --compare-bare --rounds 3 --burst 50ms --connections 2 --in-flight 4 --deadline 30s --output json";
+        "bench --compare-bare --rounds 3 --burst 300ms --connections 2 --in-flight 4 --deadline 30s --output json";
     let output = timeout(PATIENCE, waterwheel(line).output()).await.expect("the comparison ends").unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
