@@ -175,8 +175,8 @@ fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, spa
     let taken = thread.run(move || {
         let scope = cx.clone();
         let ended = identity::within(&scope, || span.in_scope(|| run_on_thread(lease, job, kind, cx)));
-        // The attempt's span ends before the call that it belongs to is answered.
-        drop(span);
+        // The attempt's span ends before the call that it belongs to is answered, and the call's own with the answer.
+        drop((span, scope));
         // Where nobody waits any more, dropping the end gives the worker back.
         let _ = done.send(ended);
     });
