@@ -8,8 +8,7 @@ use crate::{
     pool::{Pool, Settings},
 };
 
-/// What the pool waits beyond the time that a program has to end: `exec` forces its process itself, and must be seen to
-/// have done so.
+/// What `exec` waits beyond the grace before it kills by itself: the pool's stop ladder comes first, and tells its rung.
 const EXEC_SLACK: Duration = Duration::from_millis(500);
 
 /// Why the pools could not be built. Without handlers of the caller's own, a checked configuration does not get here.
@@ -130,7 +129,7 @@ fn kind(kind: &config::Kind) -> Result<Kind, AssembleError> {
     match handler {
         config::Handler::Builtin(builtin) => Ok(self::builtin(*builtin).kind(name, options)),
         config::Handler::Exec(exec) => {
-            options.cancel_grace = Some(exec.kill_grace + EXEC_SLACK);
+            options.cancel_grace = Some(exec.kill_grace);
             let kind = command(exec).kind(name.as_str());
             let kind = kind.map_err(|error| AssembleError::Exec { kind: name.clone(), error })?;
             Ok(kind.options(options))
@@ -153,7 +152,7 @@ fn command(exec: &config::Exec) -> ExecCommand {
     command.env = env.iter().cloned().collect();
     command.exit_codes = exit_codes.iter().map(|(code, status)| (*code, failure_code(*status))).collect();
     command.stderr_tail = *stderr_tail;
-    command.kill_grace = *kill_grace;
+    command.kill_grace = kill_grace.saturating_add(EXEC_SLACK);
     command
 }
 

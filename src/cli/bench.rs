@@ -142,7 +142,10 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
     } else {
         let plan = args.plan().await?;
         let measurement = load::run(&plan).await?;
-        shown(args.format(), &LoadReport::new(machine, &plan, &measurement))
+        let report = LoadReport::new(machine, &plan, &measurement);
+        let exit = if report.has_replies() { Exit::Done } else { Exit::Failed };
+        console.out.text(&shown(args.format(), &report)).await?;
+        return Ok(exit);
     };
     console.out.text(&report).await?;
     Ok(Exit::Done)

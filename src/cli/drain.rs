@@ -183,7 +183,7 @@ fn receipt(last: &DrainResponse) -> String {
     match last.lost {
         0 => format!("drained {}/{all} in {time}, {}", last.finished, paint(GOOD, lost)),
         _ => format!(
-            "drained {}/{all} in {time}, {}\n  help: the drain receipt in the server's log names them",
+            "drained {}/{all} in {time}, {}\n  help: the receipt, the last line of the server's output, names them",
             last.finished,
             paint(BAD, lost)
         ),

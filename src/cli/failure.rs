@@ -147,7 +147,7 @@ impl Failure {
             Self::Lost { .. } => "check that a waterwheel listens there, and its log",
             Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",
             Self::Incomplete { .. } => "use a client of the same version as the server",
-            Self::DrainUnseen { .. } => "the drain receipt in the server's log names what was lost",
+            Self::DrainUnseen { .. } => "the receipt, the last line of the server's output, names what was lost",
             Self::Call(error) => return error.help(),
             Self::Bench(error) => return error.help().map(str::to_owned),
             Self::Config(_) | Self::Output(_) | Self::Runtime(_) => return None,

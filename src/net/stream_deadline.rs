@@ -4,12 +4,19 @@
 //! must be dropped from outside. hyper hands each stream to its executor right after it called the service for it, on
 //! the same thread and with nothing in between, so the one can leave a note for the other.
 
-use std::{cell::Cell, fmt, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use http::{HeaderMap, Request};
 use hyper::{rt::Executor, service::Service};
 use hyper_util::rt::TokioExecutor;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 thread_local! {
     static END: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -62,12 +69,31 @@ pub(super) struct StreamExecutor;
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        match END.take() {
-            Some(end) => TokioExecutor::new().execute(async move {
-                // Its peer had its time.
-                let _ = timeout_at(end, stream).await;
-            }),
-            None => TokioExecutor::new().execute(stream),
+        TokioExecutor::new().execute(Bounded { stream, end: END.take(), alarm: None });
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A stream and its end. Most streams end at their first poll: the timer is made for those that do not.
+    struct Bounded<F> {
+        #[pin]
+        stream: F,
+        end: Option<Instant>,
+        alarm: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Bounded<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let bounded = self.project();
+        match (bounded.stream.poll(cx), *bounded.end) {
+            // Its peer had its time.
+            (Poll::Pending, Some(end)) => {
+                bounded.alarm.get_or_insert_with(|| Box::pin(sleep_until(end))).as_mut().poll(cx)
+            }
+            (polled, _) => polled,
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use tracing::{debug, error};
+use tracing::{debug, error, info};
 
 use super::{
     attempt::{Attempt, Ended, Raised},
@@ -37,6 +37,10 @@ pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, Jo
     lease.finish(ending, run, now);
     match outcome {
         Ok(output) => {
+            debug!(
+                pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+                run_ms = run.as_millis(), "job completed",
+            );
             let deadline = cx.deadline();
             let waterfall = Waterfall {
                 budget: deadline.budget(),
@@ -156,10 +160,18 @@ pub(super) fn log_panic(cx: &Context, message: &str) {
 
 /// A failure of a job that ran.
 pub(super) fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Duration, rung: Option<Rung>) -> JobError {
-    debug!(
-        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-        run_ms = run.as_millis(), cause = %cause, "job did not complete",
-    );
+    // What a handler says is news for an operator; the other ends are in the counters, and may come by the thousand.
+    if matches!(cause, FailureCause::Handler(_)) {
+        info!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+            run_ms = run.as_millis(), cause = %cause, "job failed",
+        );
+    } else {
+        debug!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+            run_ms = run.as_millis(), cause = %cause, "job did not complete",
+        );
+    }
     JobError::Failed(Failure {
         job: cx.job(),
         kind: Arc::clone(cx.kind()),

@@ -9,7 +9,7 @@ use std::{
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, header::HeaderName};
 use hyper::{body::Incoming, service::Service};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service as _;
 
@@ -17,7 +17,9 @@ use super::{
     WorkerPool,
     context::{Arrival, REQUEST_ID, request_id},
     status,
+    timeout::{self, GRPC_TIMEOUT},
 };
+use crate::model::{Deadline, DeadlinePolicy};
 use crate::proto::worker_pool_service_server::{SERVICE_NAME, WorkerPoolServiceServer};
 
 /// The front of all services of one listener.
@@ -58,14 +60,16 @@ impl Service<Request<Incoming>> for Edge {
 
     fn call(&self, mut request: Request<Incoming>) -> EdgeFuture {
         let sent = request.headers().get(REQUEST_ID).cloned();
-        request.extensions_mut().insert(Arrival(Instant::now()));
+        let now = Instant::now();
+        let give_up = give_up(request.headers(), now);
+        request.extensions_mut().insert(Arrival(now));
         // The router costs as much as the pool: calls of the hot service pass it by.
         let direct = self.worker_pool.as_ref().filter(|_| is_worker_pool(request.uri().path()));
         let answer: Answer = match direct {
             Some(service) => service.clone().call(request),
             None => Box::pin(self.others.clone().call(request.map(Body::new))),
         };
-        EdgeFuture { answer, sent }
+        EdgeFuture { answer, sent, give_up, alarm: None }
     }
 }
 
@@ -74,6 +78,26 @@ pub struct EdgeFuture {
     answer: Answer,
     /// The request id, as the caller sent it.
     sent: Option<HeaderValue>,
+    /// When a call without an answer is ended from here: its message may never come.
+    give_up: Option<Instant>,
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl EdgeFuture {
+    /// Whether a call that is pending has no time left. The timer is made for those alone that wait.
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(give_up) = self.give_up else { return Poll::Pending };
+        self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx)
+    }
+}
+
+/// Within the margin before the deadline, after the service's own answer had its time.
+fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
+    let asked = timeout::parse(headers.get(GRPC_TIMEOUT)?.to_str().ok()?).ok()?;
+    // A budget that cannot be added up is no budget.
+    now.checked_add(asked)?;
+    let deadline = Deadline::new(now, asked, DeadlinePolicy::default().reply_margin);
+    Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
 }
 
 impl Future for EdgeFuture {
@@ -82,10 +106,12 @@ impl Future for EdgeFuture {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = AssertUnwindSafe(|| self.answer.poll_unpin(cx));
         let mut response = match catch_unwind(polled) {
-            Ok(polled) => match ready!(polled) {
-                Ok(response) => rename_codec_refusal(response),
-                Err(never) => match never {},
-            },
+            Ok(Poll::Ready(Ok(response))) => rename_codec_refusal(response),
+            Ok(Poll::Ready(Err(never))) => match never {},
+            Ok(Poll::Pending) => {
+                ready!(self.poll_alarm(cx));
+                status::too_late(&request_id(self.sent.as_ref())).into_http()
+            }
             Err(_) => {
                 tracing::error!(request_id = ?self.sent, "a call panicked");
                 status::panicked().into_http()
@@ -113,8 +139,9 @@ fn is_worker_pool(path: &str) -> bool {
 /// No handler of ours leaves the details out, so that a refusal by the codec is told apart.
 fn rename_codec_refusal(response: Response<Body>) -> Response<Body> {
     let headers = response.headers();
-    let is_refusal = headers.get("grpc-status").is_some_and(|code| code == "11" || code == "8")
-        && !headers.contains_key("grpc-status-details-bin");
+    let is_refusal =
+        headers.get("grpc-status").is_some_and(|code| ["8", "11", "13"].iter().any(|refused| code == refused))
+            && !headers.contains_key("grpc-status-details-bin");
     if !is_refusal {
         return response;
     }

@@ -100,8 +100,11 @@ pub(super) fn not_found(what: &str) -> Status {
 /// What the codec says of a message that it did not read. It answers one over its limit with OUT_OF_RANGE, or with
 /// RESOURCE_EXHAUSTED where it grew over it when it was decompressed, and both without details.
 pub(super) fn refused_by_codec(refusal: Status) -> Status {
-    if !matches!(refusal.code(), Code::OutOfRange | Code::ResourceExhausted) {
-        return refusal;
+    match refusal.code() {
+        Code::OutOfRange | Code::ResourceExhausted => {}
+        // Bytes that are no message are the caller's fault, whatever the codec calls them.
+        Code::Internal => return invalid_field("message", refusal.message()),
+        _ => return refusal,
     }
     let details = of_a_call("PAYLOAD_TOO_LARGE", "NOT_STARTED");
     let mut status = fitting(Code::ResourceExhausted, refusal.message(), details);

@@ -161,6 +161,11 @@ impl Figures {
 }
 
 impl LoadReport {
+    /// Whether any call was answered as it should be.
+    pub(super) fn has_replies(&self) -> bool {
+        self.replies > 0
+    }
+
     /// The report of one load.
     pub(super) fn new(machine: Machine, plan: &Plan, measurement: &Measurement) -> Self {
         Self {

@@ -108,7 +108,7 @@ async fn lost_jobs_have_their_own_code() {
         ran.text(),
         "STOPPING  0 queued  2 running  eta 7s  hard stop 30s\n\
          drained 45/47 in 6.8s, lost 2\n  \
-         help: the drain receipt in the server's log names them\n"
+         help: the receipt, the last line of the server's output, names them\n"
     );
     assert_eq!(ran.exit, Exit::JobsLost);
 }

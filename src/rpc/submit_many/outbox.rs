@@ -9,7 +9,10 @@ use futures_util::Stream;
 use parking_lot::Mutex;
 use tonic::Status;
 
-use crate::proto::SubmitManyResponse;
+use crate::proto::{SubmitManyResponse, submit_many_response::Outcome};
+
+/// Output bytes that may be unread before no more jobs are read. What runs by then adds to them.
+const UNREAD_BYTES: usize = 4 << 20;
 
 /// Results on their way from the driver of a call to its reader. A channel of the library takes a permit, a block and
 /// two wake-ups for what is one push here: the driver and the reader live on one thread.
@@ -21,6 +24,8 @@ pub(super) struct Answers(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     results: VecDeque<SubmitManyResponse>,
+    /// Output bytes of the results.
+    bytes: usize,
     /// What the call ends with, once the driver is gone: `None` inside is OK.
     end: Option<Option<Status>>,
     left: bool,
@@ -28,6 +33,20 @@ struct State {
     wanted: usize,
     reader: Option<Waker>,
     driver: Option<Waker>,
+}
+
+impl State {
+    /// Results that are unread; more than any window holds where they are too large together.
+    fn count(&self) -> usize {
+        if self.bytes > UNREAD_BYTES { usize::MAX / 2 } else { self.results.len() }
+    }
+}
+
+fn output_bytes(response: &SubmitManyResponse) -> usize {
+    match &response.outcome {
+        Some(Outcome::Result(result)) => result.output.len(),
+        Some(Outcome::Failure(_)) | None => 0,
+    }
 }
 
 impl Outbox {
@@ -40,8 +59,9 @@ impl Outbox {
     pub(super) fn push(&self, result: SubmitManyResponse) -> usize {
         let (reader, unread) = {
             let mut state = self.0.lock();
+            state.bytes += output_bytes(&result);
             state.results.push_back(result);
-            (state.reader.take(), state.results.len())
+            (state.reader.take(), state.count())
         };
         wake(reader);
         unread
@@ -51,14 +71,14 @@ impl Outbox {
     pub(super) fn unread(&self) -> usize {
         let mut state = self.0.lock();
         state.wanted = 0;
-        state.results.len()
+        state.count()
     }
 
     /// Returns when fewer than `most` results are unread, or the caller has left. Cancel safe.
     pub(super) async fn below(&self, most: usize) {
         self.until(|state| {
             state.wanted = most;
-            state.left || state.results.len() < most
+            state.left || state.count() < most
         })
         .await;
     }
@@ -104,7 +124,8 @@ impl Stream for Answers {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut state = self.0.lock();
         if let Some(result) = state.results.pop_front() {
-            let wanted = state.results.len() < state.wanted;
+            state.bytes -= output_bytes(&result);
+            let wanted = state.count() < state.wanted;
             let driver = if wanted { state.driver.take() } else { None };
             drop(state);
             wake(driver);
