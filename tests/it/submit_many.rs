@@ -166,8 +166,8 @@ async fn results_that_nobody_reads_hold_no_worker_and_stop_the_reading_at_the_wi
     let pool = at_rest(&caller).await;
     let done = counts(&pool).completed;
     assert_eq!((pool.in_flight, queued(&pool)), (0, 0), "{pool:?}");
-    // The window, and what HTTP/2 and the client's side have buffered.
-    assert!((16..40).contains(&done), "{done} jobs were read ahead of a reader that does not read");
+    // The bytes that may be unread, which come before the window here, and what HTTP/2 has buffered.
+    assert!((9..40).contains(&done), "{done} jobs were read ahead of a reader that does not read");
     // Others are served meanwhile.
     caller.leave(job("echo", "hi")).await.unwrap().unwrap();
     let (results, end) = {
