@@ -172,14 +172,9 @@ fn list(headers: &HeaderMap, name: &HeaderName, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use http::HeaderValue;
-    use opentelemetry::trace::{SpanKind, Status};
-    use opentelemetry_sdk::trace::InMemorySpanExporter;
 
     use super::*;
-    use crate::telemetry;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -254,49 +249,5 @@ mod tests {
         assert!(!Sampler::new(None).choose(Some(&parent("01"))));
         let chosen = (0..10_000).filter(|_| Sampler::new(Some(0.25)).choose(None)).count();
         assert!((2_000..3_000).contains(&chosen), "{chosen} of 10000 at a quarter");
-    }
-
-    #[test]
-    fn a_chosen_call_is_exported_below_its_caller_and_another_is_not() {
-        let exporter = InMemorySpanExporter::default();
-        let config = telemetry::Config::default();
-        let (_telemetry, subscriber) =
-            telemetry::with_exporter(&config, exporter.clone(), std::io::sink).expect("sound");
-        let request_id = RequestId::generate();
-        tracing::dispatcher::with_default(&subscriber, || {
-            for (flags, code) in [("01", Code::Internal), ("01", Code::NotFound), ("00", Code::Ok)] {
-                let trace = TraceContext {
-                    traceparent: format!("{}{flags}", &PARENT[..53]),
-                    tracestate: "a=1".into(),
-                    baggage: String::new(),
-                };
-                let span = server_span("Submit", &request_id, Some(&trace), &Sampler::new(Some(0.0)));
-                assert_eq!(span.sampled, flags == "01");
-                span.span.in_scope(|| tracing::info!("in the call"));
-                span.record_status(code);
-            }
-        });
-        let spans = exporter.get_finished_spans().expect("in memory");
-        assert_eq!(spans.len(), 2, "{spans:#?}");
-        for (span, (code, status)) in spans.iter().zip([("13", Status::error("")), ("5", Status::Unset)]) {
-            assert_eq!(span.name, "waterwheel.v1.WorkerPoolService/Submit");
-            assert_eq!(span.span_kind, SpanKind::Server);
-            assert_eq!(span.span_context.trace_id().to_string(), PARENT[3..35]);
-            assert_eq!(span.parent_span_id.to_string(), PARENT[36..52]);
-            assert!(span.parent_span_is_remote);
-            assert_eq!(span.span_context.trace_state().header(), "a=1");
-            assert_eq!(span.status, status);
-            let pairs: BTreeMap<_, _> =
-                span.attributes.iter().map(|pair| (pair.key.as_str(), pair.value.to_string())).collect();
-            let expected = [
-                ("request_id", request_id.as_str()),
-                ("rpc.method", "Submit"),
-                ("rpc.service", "waterwheel.v1.WorkerPoolService"),
-                ("rpc.status_code", code),
-                ("rpc.system", "grpc"),
-            ];
-            assert_eq!(pairs, expected.map(|(name, value)| (name, value.to_owned())).into());
-            assert_eq!(span.events.len(), 1, "the line of log");
-        }
     }
 }
