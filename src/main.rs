@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-/// Half of what a short call costs is allocation; this allocator takes a tenth off the whole.
+/// A short call allocates much for what it does; this allocator takes some CPU off each.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
