@@ -26,6 +26,8 @@ pub struct Context(Arc<Inner>);
 
 struct Inner {
     parts: ContextParts,
+    /// Made where the parts have none and somebody asks: a job whose lines nobody writes needs none.
+    request_id: OnceLock<RequestId>,
     stop: StopState,
     start: OnceLock<RunStart>,
     /// Microseconds from the arrival to the last sign of progress.
@@ -39,8 +41,8 @@ pub struct ContextParts {
     pub job: JobId,
     /// Where the job runs.
     pub site: Arc<Site>,
-    /// Correlation id of the call.
-    pub request_id: RequestId,
+    /// Correlation id of the call; made when absent.
+    pub request_id: Option<RequestId>,
     /// When the job must be answered.
     pub deadline: Deadline,
     /// The trace that the job belongs to.
@@ -85,7 +87,13 @@ impl Context {
     /// A context of a job that has not begun.
     #[must_use]
     pub fn new(parts: ContextParts) -> Self {
-        Self(Arc::new(Inner { parts, stop: StopState::default(), start: OnceLock::new(), progress: AtomicU64::new(0) }))
+        Self(Arc::new(Inner {
+            parts,
+            request_id: OnceLock::new(),
+            stop: StopState::default(),
+            start: OnceLock::new(),
+            progress: AtomicU64::new(0),
+        }))
     }
 
     /// Id of the job.
@@ -109,7 +117,8 @@ impl Context {
     /// Correlation id of the call.
     #[must_use]
     pub fn request_id(&self) -> &RequestId {
-        &self.0.parts.request_id
+        let given = self.0.parts.request_id.as_ref();
+        given.unwrap_or_else(|| self.0.request_id.get_or_init(RequestId::generate))
     }
 
     /// When the job must be answered.

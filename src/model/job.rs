@@ -67,7 +67,7 @@ pub struct Job {
     pub labels: Labels,
     /// The deadline, where it was fixed before the job reached the pool. It wins over `timeout`.
     pub deadline: Option<Deadline>,
-    /// Correlation id; made when absent.
+    /// Correlation id; `None` lets the job's context make one when it is asked for.
     pub request_id: Option<RequestId>,
     /// The trace that the job belongs to.
     pub trace: Option<TraceContext>,

@@ -53,15 +53,27 @@ pub struct Waterfall {
     pub worker: u32,
 }
 
-/// How a call to a pool ends when it does not complete.
+/// How a call to a pool ends when it does not complete. Boxed, so that those that complete carry no room for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
     /// The job was not accepted.
     #[error(transparent)]
-    Rejected(#[from] Rejection),
+    Rejected(Box<Rejection>),
     /// The job was accepted and ended otherwise than by completion.
     #[error(transparent)]
-    Failed(#[from] Failure),
+    Failed(Box<Failure>),
+}
+
+impl From<Rejection> for JobError {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(Box::new(rejection))
+    }
+}
+
+impl From<Failure> for JobError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(Box::new(failure))
+    }
 }
 
 /// An accepted job that did not complete.

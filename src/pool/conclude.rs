@@ -74,7 +74,7 @@ pub(super) fn failure(attempt: &Attempt, cause: FailureCause, rung: Option<Rung>
 pub(super) fn conclude_queued(shell: &Shell, cx: &Context, end: QueueEnd) -> JobError {
     let waited = cx.deadline().arrival().elapsed();
     let refused = |reason, retry_after| {
-        JobError::Rejected(Rejection {
+        JobError::from(Rejection {
             reason,
             pool: Some(Arc::clone(&shell.name)),
             kind: Arc::clone(cx.kind()),
@@ -91,7 +91,7 @@ pub(super) fn conclude_queued(shell: &Shell, cx: &Context, end: QueueEnd) -> Job
         QueueEnd::Shed { retry_after } => FailureCause::Shed { retry_after },
         QueueEnd::Drained => FailureCause::Drained,
     };
-    JobError::Failed(Failure {
+    JobError::from(Failure {
         job: cx.job(),
         kind: Arc::clone(cx.kind()),
         pool: Arc::clone(&shell.name),
@@ -172,7 +172,7 @@ pub(super) fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Durati
             run_ms = run.as_millis(), cause = %cause, "job did not complete",
         );
     }
-    JobError::Failed(Failure {
+    JobError::from(Failure {
         job: cx.job(),
         kind: Arc::clone(cx.kind()),
         pool: Arc::clone(&shell.name),

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink, RunStart},
-    model::{Completed, Job, JobError, JobId, Rejection, RejectionReason, RequestId},
+    model::{Completed, Job, JobError, JobId, Rejection, RejectionReason},
 };
 
 /// A job that has room, or waits for it.
@@ -45,7 +45,7 @@ impl Admitted {
         let cx = Context::new(ContextParts {
             job: JobId::next(),
             site: Arc::clone(&shell.sites[kind]),
-            request_id: job.request_id.get_or_insert_with(RequestId::generate).clone(),
+            request_id: job.request_id.clone(),
             deadline,
             trace: job.trace.take(),
             span: std::mem::replace(&mut job.span, tracing::Span::none()),

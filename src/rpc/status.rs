@@ -52,10 +52,14 @@ pub(super) fn status(error: &JobError, request_id: &RequestId) -> Status {
     facts.insert("execution".into(), answer.execution.into());
     let mut details = ErrorDetails::new();
     details.set_error_info(answer.reason, DOMAIN, facts);
-    if let JobError::Rejected(Rejection { reason: RejectionReason::Invalid { violations }, .. }) = error {
+    if let JobError::Rejected(rejection) = error
+        && let RejectionReason::Invalid { violations } = &rejection.reason
+    {
         details.set_bad_request(wire_violations(violations));
     }
-    if let JobError::Rejected(Rejection { reason: RejectionReason::UnknownKind { .. }, .. }) = error {
+    if let JobError::Rejected(rejection) = error
+        && let RejectionReason::UnknownKind { .. } = rejection.reason
+    {
         details.set_bad_request(vec![WireViolation::new("job.kind", shorten(&answer.message, DESCRIPTION))]);
     }
     if let Pushback::After(delay) = answer.pushback {
@@ -82,7 +86,7 @@ fn fitting(code: Code, message: &str, details: ErrorDetails) -> Status {
 pub(super) fn unreadable(violations: Vec<FieldViolation>, request_id: &RequestId) -> Status {
     let reason = RejectionReason::Invalid { violations };
     let rejection = Rejection { reason, pool: None, kind: "".into(), retry_after: None };
-    status(&JobError::Rejected(rejection), request_id)
+    status(&rejection.into(), request_id)
 }
 
 /// A call with a field, or a header, that makes no sense.
@@ -132,7 +136,7 @@ pub(super) fn panicked() -> Status {
 /// The end of a call that outlived the intake of jobs.
 pub(super) fn draining(request_id: &RequestId) -> Status {
     let rejection = Rejection { reason: RejectionReason::Draining, pool: None, kind: "".into(), retry_after: None };
-    status(&JobError::Rejected(rejection), request_id)
+    status(&rejection.into(), request_id)
 }
 
 /// Details of a call of which no job is known.

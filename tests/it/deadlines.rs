@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 async fn failure_of(pool: &Pool, job: Job) -> Failure {
     match pool.submit(job).await {
-        Err(JobError::Failed(failure)) => failure,
+        Err(JobError::Failed(failure)) => *failure,
         other => panic!("{other:?}"),
     }
 }

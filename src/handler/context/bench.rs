@@ -8,7 +8,7 @@ use tracing::Span;
 use super::{Context, ContextParts, OutputSink, Site};
 use crate::{
     handler::Event,
-    model::{Deadline, JobId, RequestId, TraceContext},
+    model::{Deadline, JobId, TraceContext},
     task::Tasks,
 };
 
@@ -39,7 +39,7 @@ impl ContextParts {
         Self {
             job: JobId::next(),
             site: Arc::new(Site { kind: "resize".into(), pool: "media".into(), tasks: Tasks::new() }),
-            request_id: "r-1".parse().expect("sound"),
+            request_id: Some("r-1".parse().expect("sound")),
             deadline: Deadline::new(Instant::now(), Duration::from_secs(10), Duration::ZERO),
             trace: None,
             span: Span::none(),
@@ -53,7 +53,7 @@ fn with(output: OutputSink, trace: Option<TraceContext>) -> Bench {
     let tasks = Tasks::new();
     let context = Context::new(ContextParts {
         site: Arc::new(Site { kind: "test".into(), pool: "bench".into(), tasks: tasks.clone() }),
-        request_id: RequestId::generate(),
+        request_id: None,
         deadline: Deadline::new(Instant::now(), Duration::from_secs(60), Duration::ZERO),
         trace,
         child_spans: false,
