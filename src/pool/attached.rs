@@ -1,5 +1,6 @@
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context as TaskContext, Poll},
 };
 
@@ -7,7 +8,7 @@ use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::sleep_until;
 
 use super::{
-    attempt::{Attempt, Ended, Raised},
+    attempt::{Attempt, Raised},
     conclude::{conclude, cut_off, failure, log_panic, note_lost, queue_time},
     core::Ending,
     stop::{Fall, climb},
@@ -53,8 +54,8 @@ impl Attached {
         };
         let attempt = self.attempt.take().expect("attached until it ends");
         match fall {
-            Fall::Yielded(ended) => conclude(ended, Some(Rung::Yielded)),
-            Fall::CutOff(rung) => Err(cut_off(attempt, rung)),
+            Fall::Yielded(result) => conclude(attempt, result, Some(Rung::Yielded)),
+            Fall::CutOff(rung) => Err(cut_off(&attempt, rung)),
         }
     }
 
@@ -77,16 +78,16 @@ impl Future for Attached {
                 return foot.poll_unpin(task);
             }
             let attempt = self.attempt.as_mut().expect("attached until it ends");
-            if let Poll::Ready(ended) = attempt.poll_unpin(task) {
-                self.attempt = None;
-                let rung = ended.cx.is_cancelled().then_some(Rung::Yielded);
-                return Poll::Ready(conclude(ended, rung));
+            if let Poll::Ready(result) = attempt.poll_unpin(task) {
+                let attempt = self.attempt.take().expect("it was there just now");
+                let rung = attempt.cx.is_cancelled().then_some(Rung::Yielded);
+                return Poll::Ready(conclude(attempt, result, rung));
             }
-            let cx = attempt.cx.clone();
-            if let Then::Nothing = self.then {
-                self.then = Then::Stop(reason_to_stop(cx).boxed());
+            let this = &mut *self;
+            if let (Then::Nothing, Some(attempt)) = (&this.then, &this.attempt) {
+                this.then = Then::Stop(reason_to_stop(attempt.cx.clone()).boxed());
             }
-            let Then::Stop(reason) = &mut self.then else { return Poll::Pending };
+            let Then::Stop(reason) = &mut this.then else { return Poll::Pending };
             match reason.poll_unpin(task) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(StopReason::Deadline) => return Poll::Ready(Err(self.time_out())),
@@ -117,15 +118,15 @@ impl Drop for Attached {
 
 /// Decides the outcome and lets the rest run down the stop ladder in a task of its own.
 fn detach(mut attempt: Attempt, reason: StopReason, ending: Ending) {
-    let shell = attempt.shell.clone();
+    let shell = Arc::clone(attempt.shell());
     let run = attempt.run_time();
     note_lost(&shell, &attempt.cx);
-    shell.end(attempt.key, ending, run);
+    shell.end(attempt.key(), ending, run);
     shell.meters.record(attempt.kind, queue_time(&attempt.cx), run);
     attempt.cx.cancel_token().cancel(reason);
     shell.tasks.spawn(async move {
         // The fall's end, or the attempt itself, gives the worker back when it is dropped.
-        if let Fall::Yielded(Ended { result: Err(Raised::Panic(message)), .. }) = climb(&mut attempt).await {
+        if let Fall::Yielded(Err(Raised::Panic(message))) = climb(&mut attempt).await {
             log_panic(&attempt.cx, &message);
         }
     });

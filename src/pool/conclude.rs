@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tracing::{debug, error, info};
 
 use super::{
-    attempt::{Attempt, Ended, Raised},
+    attempt::{Attempt, Raised},
     core::{Ending, QueueEnd},
     drain::LostJob,
     shell::Shell,
@@ -17,12 +17,14 @@ use crate::{
 };
 
 /// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
-pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, JobError> {
-    let Ended { lease, result, kind, at: now, cx } = ended;
-    let cx = &cx;
-    let shell = Arc::clone(lease.shell());
+pub(super) fn conclude(
+    attempt: Attempt,
+    result: Result<Output, Raised>,
+    rung: Option<Rung>,
+) -> Result<Completed, JobError> {
+    let (cx, shell, now) = (&attempt.cx, attempt.shell(), attempt.seen());
     let (run, worker) = cx.start().map_or((Duration::ZERO, 0), |start| (now - start.at, start.worker));
-    let outcome = match outcome(result, cx, &shell, run) {
+    let outcome = match outcome(result, cx, shell, run) {
         Ok(_) if now >= cx.deadline().end() => Err(FailureCause::RunTimeout { limit: run }),
         other => other,
     };
@@ -31,11 +33,10 @@ pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, Jo
         Err(cause) => ending(cause),
     };
     if outcome.is_err() {
-        note_lost(&shell, cx);
+        note_lost(shell, cx);
     }
-    shell.meters.record(kind, queue_time(cx), run);
-    lease.finish(ending, run, now);
-    match outcome {
+    shell.meters.record(attempt.kind, queue_time(cx), run);
+    let told = match outcome {
         Ok(output) => {
             debug!(
                 pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
@@ -51,23 +52,26 @@ pub(super) fn conclude(ended: Ended, rung: Option<Rung>) -> Result<Completed, Jo
             };
             Ok(Completed { job: cx.job(), output, waterfall })
         }
-        Err(cause) => Err(fail(&shell, cx, cause, run, rung)),
-    }
+        Err(cause) => Err(fail(shell, cx, cause, run, rung)),
+    };
+    attempt.finish(ending, run);
+    told
 }
 
 /// The outcome of a job whose handler did not stop when it was asked.
-pub(super) fn cut_off(attempt: Attempt, rung: Rung) -> JobError {
-    let cause = stopped(&attempt.cx, &attempt.shell, attempt.run_time());
-    note_lost(&attempt.shell, &attempt.cx);
-    let error = failure(&attempt, cause, Some(rung));
-    attempt.shell.end(attempt.key, Ending::Cancelled, attempt.run_time());
-    attempt.shell.meters.record(attempt.kind, queue_time(&attempt.cx), attempt.run_time());
+pub(super) fn cut_off(attempt: &Attempt, rung: Rung) -> JobError {
+    let (shell, run) = (attempt.shell(), attempt.run_time());
+    let cause = stopped(&attempt.cx, shell, run);
+    note_lost(shell, &attempt.cx);
+    let error = failure(attempt, cause, Some(rung));
+    shell.end(attempt.key(), Ending::Cancelled, run);
+    shell.meters.record(attempt.kind, queue_time(&attempt.cx), run);
     error
 }
 
 /// A failure of a job that runs.
 pub(super) fn failure(attempt: &Attempt, cause: FailureCause, rung: Option<Rung>) -> JobError {
-    fail(&attempt.shell, &attempt.cx, cause, attempt.run_time(), rung)
+    fail(attempt.shell(), &attempt.cx, cause, attempt.run_time(), rung)
 }
 
 /// What a job that ended before it began is answered with.

@@ -22,7 +22,6 @@ pub(super) struct Lease {
     key: JobKey,
     worker: u32,
     state: Option<Box<WorkerState>>,
-    ended: Option<End>,
 }
 
 /// The outcome of a job, and when its run ended.
@@ -48,7 +47,7 @@ impl Drop for WorkerState {
 
 impl Lease {
     pub(super) fn new(shell: Arc<Shell>, key: JobKey, worker: u32, state: Box<WorkerState>) -> Self {
-        Self { shell, key, worker, state: Some(state), ended: None }
+        Self { shell, key, worker, state: Some(state) }
     }
 
     pub(super) fn shell(&self) -> &Arc<Shell> {
@@ -85,7 +84,9 @@ impl Lease {
 
     /// Gives the worker back with the outcome of its job.
     pub(super) fn finish(mut self, ending: Ending, run: Duration, at: Instant) {
-        self.ended = Some(End { ending, run, at });
+        if let Some(state) = self.state.take() {
+            self.shell.release(self.key, state, Some(End { ending, run, at }));
+        }
     }
 
     fn state(&mut self) -> &mut WorkerState {
@@ -96,7 +97,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {
-            self.shell.release(self.key, state, self.ended.take());
+            self.shell.release(self.key, state, None);
         }
     }
 }

@@ -4,15 +4,18 @@ use tokio::time::{sleep, sleep_until};
 use tracing::warn;
 
 use super::{
-    attempt::{Attempt, Ended},
+    attempt::{Attempt, Raised},
     shell::Shell,
 };
-use crate::{model::Rung, phase::Phase};
+use crate::{
+    model::{Output, Rung},
+    phase::Phase,
+};
 
 /// Where a job that was asked to stop came to rest.
 pub(super) enum Fall {
     /// The handler ended by itself within the grace.
-    Yielded(Ended),
+    Yielded(Result<Output, Raised>),
     /// The grace is over. The attempt must be dropped: that cuts an asynchronous handler off, and leaves a blocking
     /// one to its thread.
     CutOff(Rung),
@@ -22,15 +25,15 @@ pub(super) enum Fall {
 /// starts the grace anew.
 pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
     let grace = grace(attempt);
-    let shell = Arc::clone(&attempt.shell);
+    let shell = Arc::clone(attempt.shell());
     tokio::select! {
         biased;
-        ended = &mut *attempt => return Fall::Yielded(ended),
+        result = &mut *attempt => return Fall::Yielded(result),
         () = sleep(grace) => {}
         () = forced(&shell) => {}
     }
     let (cx, blocking) = (attempt.cx.clone(), attempt.is_blocking());
-    let replaced = blocking && attempt.shell.stick(attempt.key);
+    let replaced = blocking && attempt.shell().stick(attempt.key());
     cx.span().in_scope(|| {
         warn!(
             pool = %cx.pool(),
@@ -56,6 +59,6 @@ async fn forced(shell: &Shell) {
 }
 
 fn grace(attempt: &Attempt) -> Duration {
-    let own = attempt.shell.kinds[attempt.kind].get_options().cancel_grace;
-    own.unwrap_or(attempt.shell.settings.cancel_grace)
+    let own = attempt.shell().kinds[attempt.kind].get_options().cancel_grace;
+    own.unwrap_or(attempt.shell().settings.cancel_grace)
 }

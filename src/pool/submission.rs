@@ -28,7 +28,6 @@ use crate::{
 
 /// A job that has room, or waits for it.
 pub(super) struct Admitted {
-    shell: Arc<Shell>,
     kind: usize,
     job: Box<Job>,
     turn: Turn,
@@ -41,7 +40,8 @@ impl Admitted {
         // From here to its handler the job passes through many hands: a pointer is cheaper to move.
         let mut job = Box::new(job);
         check(shell, kind, &job)?;
-        let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(Instant::now(), job.timeout));
+        let now = Instant::now();
+        let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(now, job.timeout));
         let cx = Context::new(ContextParts {
             job: JobId::next(),
             site: Arc::clone(&shell.sites[kind]),
@@ -52,8 +52,8 @@ impl Admitted {
             child_spans: job.child_spans,
             output,
         });
-        let turn = shell.admit(&job, kind, &cx)?;
-        Ok(Self { shell: Arc::clone(shell), kind, job, turn, cx })
+        let turn = shell.admit(now, &job, kind, &cx)?;
+        Ok(Self { kind, job, turn, cx })
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -67,19 +67,19 @@ impl Admitted {
 
     /// Runs the job to its end. A job whose worker is there begins at once.
     pub(super) fn submission(self) -> Submission {
-        let Self { shell, kind, job, turn, cx } = self;
+        let Self { kind, job, turn, cx } = self;
         Submission(match turn {
-            Turn::Now(lease) => Stage::Granted(Granted { shell, kind, job, lease, cx }),
-            Turn::Later(permit) => Stage::Queued(wait(shell, kind, job, permit, cx).boxed()),
+            Turn::Now(lease) => Stage::Granted(Granted { kind, job, lease, cx }),
+            Turn::Later(permit) => Stage::Queued(wait(kind, job, permit, cx).boxed()),
         })
     }
 
     /// Waits for a worker, and begins to run.
     pub(super) async fn begin(self) -> Result<Attached, JobError> {
-        let Self { shell, kind, job, turn, cx } = self;
+        let Self { kind, job, turn, cx } = self;
         match turn {
-            Turn::Now(lease) => Granted { shell, kind, job, lease, cx }.start(),
-            Turn::Later(permit) => wait(shell, kind, job, permit, cx).await,
+            Turn::Now(lease) => Granted { kind, job, lease, cx }.start(),
+            Turn::Later(permit) => wait(kind, job, permit, cx).await,
         }
     }
 }
@@ -153,21 +153,20 @@ impl fmt::Debug for Submission {
 }
 
 async fn wait(
-    shell: Arc<Shell>,
     kind: usize,
     job: Box<Job>,
     permit: Permit,
     // After the permit: a future that was never polled drops what it holds in this order.
     cx: Context,
 ) -> Result<Attached, JobError> {
+    let shell = Arc::clone(permit.shell());
     let turn = permit.turn().instrument(queue_span(&cx)).await;
     let lease = turn.map_err(|end| conclude_queued(&shell, &cx, end))?;
-    Granted { shell, kind, job, lease, cx }.start()
+    Granted { kind, job, lease, cx }.start()
 }
 
 /// A job with its worker.
 struct Granted {
-    shell: Arc<Shell>,
     kind: usize,
     job: Box<Job>,
     lease: Lease,
@@ -178,27 +177,29 @@ struct Granted {
 impl Granted {
     /// Begins to run, unless it is too late.
     fn start(self) -> Result<Attached, JobError> {
-        let Self { shell, kind, job, lease, cx } = self;
+        let Self { kind, job, lease, cx } = self;
         let now = Instant::now();
         if cx.is_cancelled() {
             // The worker came, but the drain was over before the job began.
-            shell.lost.lock().push(LostJob::new(&cx));
+            lease.shell().lost.lock().push(LostJob::new(&cx));
+            let error = conclude_queued(lease.shell(), &cx, QueueEnd::Drained);
             lease.finish(Ending::Cancelled, Duration::ZERO, now);
-            return Err(conclude_queued(&shell, &cx, QueueEnd::Drained));
+            return Err(error);
         }
         if now >= cx.deadline().reply_by() {
             // The worker came, but its message took the rest of the time.
+            let error = conclude_queued(lease.shell(), &cx, QueueEnd::Expired);
             lease.finish(Ending::Expired, Duration::ZERO, now);
-            return Err(conclude_queued(&shell, &cx, QueueEnd::Expired));
+            return Err(error);
         }
-        begin_run(&shell, kind, &job, &cx, &lease, now);
+        begin_run(kind, &job, &cx, &lease, now);
         let span = attempt_span(&cx, lease.worker());
         Ok(Attached::new(Attempt::new(lease, job, kind, cx, span, now)))
     }
 }
 
-fn begin_run(shell: &Shell, kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) {
-    let limits = [shell.kinds[kind].get_options().run_timeout, job.run_timeout];
+fn begin_run(kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) {
+    let limits = [lease.shell().kinds[kind].get_options().run_timeout, job.run_timeout];
     let until = limits
         .into_iter()
         .flatten()

@@ -89,6 +89,10 @@ impl Turn {
 }
 
 impl Permit {
+    pub(super) fn shell(&self) -> &Arc<Shell> {
+        &self.shell
+    }
+
     /// Waits for a worker, until it is too late to start. Dropping the future takes the job out of the queue.
     pub(super) async fn turn(mut self) -> Result<Lease, QueueEnd> {
         let signal = tokio::select! {
