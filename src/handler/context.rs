@@ -30,7 +30,7 @@ struct Inner {
     request_id: OnceLock<RequestId>,
     stop: StopState,
     start: OnceLock<RunStart>,
-    /// Microseconds from the arrival to the last sign of progress.
+    /// Microseconds from the arrival to the last sign of progress; 0 before the first.
     progress: AtomicU64,
 }
 
@@ -246,8 +246,6 @@ impl Context {
 
     /// Marks the begin of the run. The first mark stays.
     pub fn begin(&self, start: RunStart) {
-        let since = start.at.saturating_duration_since(self.deadline().arrival());
-        self.0.progress.store(micros(since), Ordering::Relaxed);
         let _ = self.0.start.set(start);
     }
 
@@ -257,10 +255,11 @@ impl Context {
         &self.0.parts.output
     }
 
-    /// When the job last showed progress.
+    /// When the job last showed progress; its begin counts.
     #[must_use]
     pub fn last_progress(&self) -> Instant {
-        self.deadline().arrival() + Duration::from_micros(self.0.progress.load(Ordering::Relaxed))
+        let told = self.deadline().arrival() + Duration::from_micros(self.0.progress.load(Ordering::Relaxed));
+        self.start().map_or(told, |start| start.at.max(told))
     }
 
     fn touch(&self) {

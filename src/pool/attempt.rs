@@ -179,7 +179,7 @@ impl Future for Attempt {
 }
 
 fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Run {
-    match contain(|| identity::within(cx, || lease.take_handler(kind))) {
+    match contain(|| lease.take_handler(kind)) {
         // The handler's own code runs when its future is polled.
         Ok(Instance::Async(handler)) => Run::Async(Contained::new(handler.run(job, cx.clone()))),
         Ok(Instance::Blocking(_)) => unreachable!("the kind says that it is asynchronous"),

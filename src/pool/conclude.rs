@@ -35,7 +35,8 @@ pub(super) fn conclude(
     if outcome.is_err() {
         note_lost(shell, cx);
     }
-    shell.meters.record(attempt.kind, queue_time(cx), run);
+    let queue = queue_time(cx);
+    shell.meters.record(attempt.kind, queue, run);
     let told = match outcome {
         Ok(output) => {
             debug!(
@@ -45,7 +46,7 @@ pub(super) fn conclude(
             let deadline = cx.deadline();
             let waterfall = Waterfall {
                 budget: deadline.budget(),
-                queue: queue_time(cx),
+                queue,
                 run,
                 left: deadline.end().saturating_duration_since(now),
                 worker,

@@ -226,6 +226,11 @@ impl Ticket {
         self.job
     }
 
+    /// [`Submission::prompt`].
+    pub(crate) fn prompt(self) -> Self {
+        Self { outcome: self.outcome.prompt(), ..self }
+    }
+
     /// The room that the job may have to wait for; `None` where a worker was free.
     #[must_use]
     pub fn room(&self) -> Option<Room> {

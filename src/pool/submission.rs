@@ -31,6 +31,8 @@ pub(super) struct Admitted {
     kind: usize,
     job: Box<Job>,
     turn: Turn,
+    /// When room was asked for.
+    at: Instant,
     // After the turn: the last of a context ends its span, which must not happen under the lock of the pool.
     cx: Context,
 }
@@ -53,7 +55,7 @@ impl Admitted {
             output,
         });
         let turn = shell.admit(now, &job, kind, &cx)?;
-        Ok(Self { kind, job, turn, cx })
+        Ok(Self { kind, job, turn, at: now, cx })
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -67,18 +69,18 @@ impl Admitted {
 
     /// Runs the job to its end. A job whose worker is there begins at once.
     pub(super) fn submission(self) -> Submission {
-        let Self { kind, job, turn, cx } = self;
+        let Self { kind, job, turn, at, cx } = self;
         Submission(match turn {
-            Turn::Now(lease) => Stage::Granted(Granted { kind, job, lease, cx }),
+            Turn::Now(lease) => Stage::Granted { granted: Granted { kind, job, lease, cx }, at, prompt: false },
             Turn::Later(permit) => Stage::Queued(wait(kind, job, permit, cx).boxed()),
         })
     }
 
     /// Waits for a worker, and begins to run.
     pub(super) async fn begin(self) -> Result<Attached, JobError> {
-        let Self { kind, job, turn, cx } = self;
+        let Self { kind, job, turn, at, cx } = self;
         match turn {
-            Turn::Now(lease) => Granted { kind, job, lease, cx }.start(),
+            Turn::Now(lease) => Granted { kind, job, lease, cx }.start(at),
             Turn::Later(permit) => wait(kind, job, permit, cx).await,
         }
     }
@@ -92,7 +94,7 @@ pub struct Submission(Stage);
 
 enum Stage {
     /// Nobody has polled it yet.
-    Granted(Granted),
+    Granted { granted: Granted, at: Instant, prompt: bool },
     Queued(BoxFuture<'static, Result<Attached, JobError>>),
     Running(Attached),
     /// It ended before it ran.
@@ -104,6 +106,15 @@ impl Submission {
     pub(super) fn refused(rejection: Rejection) -> Self {
         Self(Stage::Ended(rejection.into()))
     }
+
+    /// Promises that the submission is polled as soon as it is made: the clock that was read for its admission tells its
+    /// begin, too.
+    pub(crate) fn prompt(mut self) -> Self {
+        if let Stage::Granted { prompt, .. } = &mut self.0 {
+            *prompt = true;
+        }
+        self
+    }
 }
 
 impl Future for Submission {
@@ -111,10 +122,11 @@ impl Future for Submission {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
-            if let Stage::Granted(_) = self.0
-                && let Stage::Granted(granted) = std::mem::replace(&mut self.0, Stage::Told)
+            if let Stage::Granted { .. } = self.0
+                && let Stage::Granted { granted, at, prompt } = std::mem::replace(&mut self.0, Stage::Told)
             {
-                self.0 = granted.start().map_or_else(Stage::Ended, Stage::Running);
+                let now = if prompt { at } else { Instant::now() };
+                self.0 = granted.start(now).map_or_else(Stage::Ended, Stage::Running);
             }
             let outcome = match &mut self.0 {
                 Stage::Running(attached) => match attached.poll_unpin(task) {
@@ -129,7 +141,7 @@ impl Future for Submission {
                     Poll::Ready(Err(error)) => Err(error),
                     Poll::Pending => return Poll::Pending,
                 },
-                Stage::Granted(_) | Stage::Ended(_) | Stage::Told => {
+                Stage::Granted { .. } | Stage::Ended(_) | Stage::Told => {
                     match std::mem::replace(&mut self.0, Stage::Told) {
                         Stage::Ended(error) => Err(error),
                         _ => unreachable!("a submission is not polled after its end"),
@@ -145,7 +157,7 @@ impl Future for Submission {
 impl fmt::Debug for Submission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Stage::Granted(_) | Stage::Queued(_) => "Submission(queued)",
+            Stage::Granted { .. } | Stage::Queued(_) => "Submission(queued)",
             Stage::Running(_) => "Submission(running)",
             Stage::Ended(_) | Stage::Told => "Submission(ended)",
         })
@@ -162,7 +174,7 @@ async fn wait(
     let shell = Arc::clone(permit.shell());
     let turn = permit.turn().instrument(queue_span(&cx)).await;
     let lease = turn.map_err(|end| conclude_queued(&shell, &cx, end))?;
-    Granted { kind, job, lease, cx }.start()
+    Granted { kind, job, lease, cx }.start(Instant::now())
 }
 
 /// A job with its worker.
@@ -176,9 +188,8 @@ struct Granted {
 
 impl Granted {
     /// Begins to run, unless it is too late.
-    fn start(self) -> Result<Attached, JobError> {
+    fn start(self, now: Instant) -> Result<Attached, JobError> {
         let Self { kind, job, lease, cx } = self;
-        let now = Instant::now();
         if cx.is_cancelled() {
             // The worker came, but the drain was over before the job began.
             lease.shell().lost.lock().push(LostJob::new(&cx));

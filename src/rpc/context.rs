@@ -62,12 +62,11 @@ impl CallContext {
         self.asked.is_some()
     }
 
-    /// The deadline of a job that came later on the same call: the call's own, where it has one.
-    pub(super) fn later_deadline(&self, policy: &DeadlinePolicy) -> Deadline {
-        let now = Instant::now();
+    /// The deadline of a job that came at `arrival` on the same call: the call's own, where it has one.
+    pub(super) fn later_deadline(&self, policy: &DeadlinePolicy, arrival: Instant) -> Deadline {
         match self.asked {
-            Some(_) => self.deadline(policy).shared_by(now),
-            None => policy.fix(now, None),
+            Some(_) => self.deadline(policy).shared_by(arrival),
+            None => policy.fix(arrival, None),
         }
     }
 

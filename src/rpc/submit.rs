@@ -10,7 +10,7 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
     let mut job = job.map_err(|violations| status::unreadable(violations, &call.request_id))?;
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
-    match parts.pools.submit(job).await {
+    match parts.pools.submit(job).prompt().await {
         Ok(completed) => {
             call.span.record_status(Code::Ok);
             Ok(call.answer(SubmitResponse { result: Some(convert::job_result(completed)) }))

@@ -107,10 +107,11 @@ impl Driver {
         let mut closing = std::pin::pin!(async move { pools.closing().await }.fuse());
         let end = self.end();
         loop {
-            // Whatever was received is taken in one go: waiting costs more than a short job.
+            // Whatever was received is taken in one go, as of one instant: waiting costs more than a short job.
+            let mut arrival = None;
             while self.may_read() {
                 match self.inbound.message().now_or_never() {
-                    Some(message) => self.take(message),
+                    Some(message) => self.take(message, *arrival.get_or_insert_with(Instant::now)),
                     None => break,
                 }
             }
@@ -119,7 +120,7 @@ impl Driver {
             }
             match self.step(closing.as_mut(), end).await {
                 Step::Answer(tag, outcome) => self.answer(tag, outcome),
-                Step::Read(message) => self.take(message),
+                Step::Read(message) => self.take(message, Instant::now()),
                 Step::Closing => {
                     self.reading = false;
                     self.last = Some(status::draining(&self.call.request_id));
@@ -167,9 +168,9 @@ impl Driver {
         self.call.has_deadline().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
     }
 
-    fn take(&mut self, message: Result<Option<SubmitManyRequest>, Status>) {
+    fn take(&mut self, message: Result<Option<SubmitManyRequest>, Status>, arrival: Instant) {
         match message {
-            Ok(Some(request)) => self.start(request),
+            Ok(Some(request)) => self.start(request, arrival),
             Ok(None) => self.reading = false,
             Err(refusal) => {
                 self.reading = false;
@@ -180,9 +181,9 @@ impl Driver {
         }
     }
 
-    fn start(&mut self, request: SubmitManyRequest) {
+    fn start(&mut self, request: SubmitManyRequest, arrival: Instant) {
         let SubmitManyRequest { tag, job } = request;
-        let job = match self.job(&tag, job) {
+        let job = match self.job(&tag, job, arrival) {
             Ok(job) => job,
             Err(violations) => {
                 let status = status::unreadable(violations, &self.call.request_id);
@@ -192,7 +193,8 @@ impl Driver {
             }
         };
         match self.parts.pools.try_submit(job) {
-            Ok(mut ticket) => {
+            Ok(ticket) => {
+                let mut ticket = ticket.prompt();
                 self.full = ticket.room().filter(Room::is_awaited);
                 // Most short jobs are done at their first poll: only what is pending is parked.
                 match (&mut ticket).now_or_never() {
@@ -212,14 +214,14 @@ impl Driver {
         self.unread = self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
     }
 
-    fn job(&self, tag: &str, job: Option<crate::proto::Job>) -> Result<Job, Vec<FieldViolation>> {
+    fn job(&self, tag: &str, job: Option<crate::proto::Job>, arrival: Instant) -> Result<Job, Vec<FieldViolation>> {
         if tag.len() > MAX_TAG {
             let description = format!("{} bytes; at most {MAX_TAG} are allowed", tag.len());
             return Err(vec![FieldViolation::new("tag", description)]);
         }
         let mut job = convert::job(job)?;
         job.when_full.get_or_insert(WhenFull::Wait);
-        self.call.own(&mut job, self.call.later_deadline(&self.parts.deadline));
+        self.call.own(&mut job, self.call.later_deadline(&self.parts.deadline, arrival));
         Ok(job)
     }
 }
