@@ -113,13 +113,13 @@ impl App {
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
         let pools = Pools::new(assemble::pools(config, &own)?);
-        let control = Control::new(pools.clone(), phase.clone(), assemble::drain_plan(&config.drain));
+        let control = Control::new(pools.clone(), phase.clone(), config.drain);
 
         let health = Health::new(pools.clone(), phase.clone());
         let worker_pool = WorkerPool::new(
             pools,
             phase.clone(),
-            assemble::deadline_policy(&config.deadline),
+            config.deadline,
             Sampler::new(sample_ratio),
             config.server.submit_many_window,
             tasks.clone(),
@@ -131,7 +131,7 @@ impl App {
 
         let transport = Transport {
             max_concurrent_streams: config.server.max_concurrent_streams,
-            stream_limit: Some(StreamLimit::new(stream_limit(assemble::deadline_policy(&config.deadline)))),
+            stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
             ..Transport::default()
         };
         let ops = Server::start(ops_listener, 1, Transport::default(), ops_service, |_| {}, &tasks);

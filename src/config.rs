@@ -45,10 +45,7 @@ mod tree;
 mod tests;
 
 pub use fault::{Fault, Faults};
-pub use model::{
-    Builtin, Config, Deadline, Drain, Exec, ExitStatus, Handler, Kind, LogFormat, Pool, Queue, Server, Telemetry,
-    WhenFull,
-};
+pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server};
 pub use problem::{Problem, ProgramFault};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};

@@ -13,7 +13,7 @@ mod output;
 mod trace;
 pub(crate) mod unwind;
 
-pub use builtin::{Builtin, UnknownBuiltin};
+pub use builtin::Builtin;
 pub use cancel::{CancelToken, StopReason};
 pub use context::{Context, ContextParts, RunStart, Site};
 pub use exec::{ExecCommand, InvalidExecCommand};

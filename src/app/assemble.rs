@@ -1,10 +1,8 @@
 use std::{num::NonZeroUsize, time::Duration};
 
-use super::control::DrainPlan;
 use crate::{
     config::{self, Config},
-    handler::{Builtin, ExecCommand, InvalidExecCommand, Kind, KindOptions},
-    model::{DeadlinePolicy, FailureCode, WhenFull},
+    handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions},
     pool::{Pool, Settings},
 };
 
@@ -74,20 +72,10 @@ fn check(config: &Config, own: &[OwnKind]) -> Result<(), AssembleError> {
     Ok(())
 }
 
-pub(super) fn deadline_policy(deadline: &config::Deadline) -> DeadlinePolicy {
-    let config::Deadline { default, max, reply_margin } = *deadline;
-    DeadlinePolicy { default, max, reply_margin }
-}
-
-pub(super) fn drain_plan(drain: &config::Drain) -> DrainPlan {
-    let config::Drain { notice, finish, kill } = *drain;
-    DrainPlan { notice, finish, kill }
-}
-
 /// The most output that a result of any kind may hold.
 pub(super) fn largest_output(config: &Config, own: &[OwnKind]) -> usize {
     let own = own.iter().map(|own| own.kind.get_options().max_output);
-    let kinds = config.kinds.iter().map(|kind| kind.max_output).chain(own).flatten();
+    let kinds = config.kinds.iter().map(|kind| kind.options.max_output).chain(own).flatten();
     kinds.chain([config.server.max_output]).max().unwrap_or(config.server.max_output)
 }
 
@@ -99,17 +87,13 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
         queue_jobs: *jobs,
         queue_bytes: *bytes,
         queue_waiting: *waiting,
-        when_full: match when_full {
-            config::WhenFull::Reject => WhenFull::Reject,
-            config::WhenFull::Wait => WhenFull::Wait,
-            config::WhenFull::Shed => WhenFull::Shed,
-        },
+        when_full: *when_full,
         tenant_share: *tenant_share,
         cancel_grace: *cancel_grace,
         max_stuck: *max_stuck,
         max_payload: config.server.max_payload,
         max_output: config.server.max_output,
-        deadline: deadline_policy(&config.deadline),
+        deadline: config.deadline,
         homes: config.server.threads,
     };
     let mut builder = Pool::builder(name.as_str()).settings(settings);
@@ -123,50 +107,14 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
 }
 
 fn kind(kind: &config::Kind) -> Result<Kind, AssembleError> {
-    let config::Kind { name, pool: _, handler, run_timeout, max_output, idempotent } = kind;
-    let mut options =
-        KindOptions { run_timeout: *run_timeout, max_output: *max_output, idempotent: *idempotent, cancel_grace: None };
+    let config::Kind { name, pool: _, options, handler } = kind;
     match handler {
-        config::Handler::Builtin(builtin) => Ok(self::builtin(*builtin).kind(name, options)),
-        config::Handler::Exec(exec) => {
-            options.cancel_grace = Some(exec.kill_grace);
-            let kind = command(exec).kind(name.as_str());
+        config::Handler::Builtin(builtin) => Ok(builtin.kind(name, options.clone())),
+        config::Handler::Exec(command) => {
+            let kill_grace = command.kill_grace.saturating_add(EXEC_SLACK);
+            let kind = ExecCommand { kill_grace, ..command.clone() }.kind(name);
             let kind = kind.map_err(|error| AssembleError::Exec { kind: name.clone(), error })?;
-            Ok(kind.options(options))
+            Ok(kind.options(KindOptions { cancel_grace: Some(command.kill_grace), ..options.clone() }))
         }
-    }
-}
-
-fn builtin(builtin: config::Builtin) -> Builtin {
-    match builtin {
-        config::Builtin::Echo => Builtin::Echo,
-        config::Builtin::Sha256 => Builtin::Sha256,
-        config::Builtin::Sleep => Builtin::Sleep,
-        config::Builtin::Gzip => Builtin::Gzip,
-    }
-}
-
-fn command(exec: &config::Exec) -> ExecCommand {
-    let config::Exec { program, args, env, exit_codes, stderr_tail, kill_grace } = exec;
-    let mut command = ExecCommand::new(program, args);
-    command.env = env.iter().cloned().collect();
-    command.exit_codes = exit_codes.iter().map(|(code, status)| (*code, failure_code(*status))).collect();
-    command.stderr_tail = *stderr_tail;
-    command.kill_grace = kill_grace.saturating_add(EXEC_SLACK);
-    command
-}
-
-fn failure_code(status: config::ExitStatus) -> FailureCode {
-    match status {
-        config::ExitStatus::InvalidArgument => FailureCode::InvalidArgument,
-        config::ExitStatus::NotFound => FailureCode::NotFound,
-        config::ExitStatus::AlreadyExists => FailureCode::AlreadyExists,
-        config::ExitStatus::PermissionDenied => FailureCode::PermissionDenied,
-        config::ExitStatus::FailedPrecondition => FailureCode::FailedPrecondition,
-        config::ExitStatus::OutOfRange => FailureCode::OutOfRange,
-        config::ExitStatus::Unimplemented => FailureCode::Unimplemented,
-        config::ExitStatus::Unavailable => FailureCode::Unavailable,
-        config::ExitStatus::DataLoss => FailureCode::DataLoss,
-        config::ExitStatus::Unknown => FailureCode::Unknown,
     }
 }

@@ -1,27 +1,14 @@
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    config::Drain,
     phase::{Phase, PhaseCell},
     pool::{Pool, PoolStats, Pools},
     rpc::{DrainControl, DrainProgress},
 };
-
-/// Times of the drain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DrainPlan {
-    /// NOT_SERVING, but still accepting.
-    pub(super) notice: Duration,
-    /// Refusing new jobs, finishing what is there.
-    pub(super) finish: Duration,
-    /// Stopping what still runs.
-    pub(super) kill: Duration,
-}
 
 /// Starts and hurries the drain. Clones share it.
 #[derive(Clone)]
@@ -30,7 +17,7 @@ pub struct Control(Arc<Inner>);
 struct Inner {
     pools: Pools,
     phase: PhaseCell,
-    plan: DrainPlan,
+    plan: Drain,
     drain: CancellationToken,
     hurry: CancellationToken,
     begin: OnceLock<Begin>,
@@ -45,7 +32,7 @@ pub(super) struct Begin {
 }
 
 impl Control {
-    pub(super) fn new(pools: Pools, phase: PhaseCell, plan: DrainPlan) -> Self {
+    pub(super) fn new(pools: Pools, phase: PhaseCell, plan: Drain) -> Self {
         let tokens = (CancellationToken::new(), CancellationToken::new());
         Self(Arc::new(Inner { pools, phase, plan, drain: tokens.0, hurry: tokens.1, begin: OnceLock::new() }))
     }
@@ -73,7 +60,7 @@ impl Control {
         &self.0.phase
     }
 
-    pub(super) fn plan(&self) -> DrainPlan {
+    pub(super) fn plan(&self) -> Drain {
         self.0.plan
     }
 

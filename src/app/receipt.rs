@@ -3,8 +3,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::control::DrainPlan;
-use crate::pool::{LostJob, LostWhile};
+use crate::{
+    config::Drain,
+    pool::{LostJob, LostWhile},
+};
 
 /// What a drain did, and every accepted job that it could not finish.
 #[derive(Debug, Clone)]
@@ -19,7 +21,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    pub(super) fn new(begin: Instant, plan: DrainPlan, finished: u64, lost: Vec<LostJob>) -> Self {
+    pub(super) fn new(begin: Instant, plan: Drain, finished: u64, lost: Vec<LostJob>) -> Self {
         let end = begin + plan.notice + plan.finish + plan.kill;
         Self { elapsed: begin.elapsed(), finished, lost, end }
     }

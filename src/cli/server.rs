@@ -8,8 +8,8 @@ use tracing::info;
 use super::exit::Exit;
 use crate::{
     app::{App, Control, Receipt, StartError},
-    config::{self, Config},
-    telemetry::{self, LogFormat, Telemetry, TelemetryError},
+    config::Config,
+    telemetry::{self, TelemetryError},
 };
 
 /// Why a server process could not do its work.
@@ -44,7 +44,7 @@ pub(super) fn announcement(app: &App) -> String {
 }
 
 fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Result<Receipt, ServerError> {
-    let telemetry = start_telemetry(&config.telemetry)?;
+    let telemetry = telemetry::init(&config.telemetry)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let receipt = runtime.block_on(async {
         let signals = Signals::new()?;
@@ -92,19 +92,4 @@ impl Signals {
             _ = self.interrupt.recv() => {}
         }
     }
-}
-
-fn start_telemetry(telemetry: &config::Telemetry) -> Result<Telemetry, TelemetryError> {
-    let config::Telemetry { log, log_format, otlp, sample_ratio, service_name } = telemetry;
-    telemetry::init(&telemetry::Config {
-        log: log.clone(),
-        format: match log_format {
-            config::LogFormat::Auto => LogFormat::Auto,
-            config::LogFormat::Text => LogFormat::Text,
-            config::LogFormat::Json => LogFormat::Json,
-        },
-        otlp: otlp.clone(),
-        sample_ratio: *sample_ratio,
-        service_name: service_name.clone(),
-    })
 }

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use super::field::{Size, plain};
-use super::model::{Config, Deadline, Kind, Pool, Queue, Server, WhenFull};
+use super::model::{Config, Kind, Pool, Queue, Server};
 use super::problem::Problem;
 use super::reader::Reader;
+use crate::model::{DeadlinePolicy, WhenFull};
 
 /// What a configuration without a kind is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,8 @@ pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
     }
 }
 
-fn report_deadlines(deadline: &Deadline, reader: &mut Reader) {
-    let Deadline { default, max, reply_margin } = deadline;
+fn report_deadlines(deadline: &DeadlinePolicy, reader: &mut Reader) {
+    let DeadlinePolicy { default, max, reply_margin } = deadline;
     if default > max {
         let keys = ["deadline.default", "deadline.max"];
         reader.report(Problem::DefaultOverMax, &keys);

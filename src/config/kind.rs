@@ -1,11 +1,12 @@
 //! `[kind.NAME]`: which handler runs under a name, and how.
 
 use super::field::{Size, Words, any, within};
-use super::model::{Builtin, Handler, Kind, Pool};
+use super::model::{Handler, Kind, Pool};
 use super::problem::Problem;
 use super::program;
 use super::schema::{OUTPUT, RUN};
 use super::section::{Found, Section};
+use crate::handler::{Builtin, KindOptions};
 
 /// What a kind refers to.
 pub(super) struct Context<'a> {
@@ -33,19 +34,15 @@ pub(super) fn read(name: &str, section: &mut Section<'_>, context: &Context<'_>)
         check_pool(name, section, &pool, context.pools);
     }
     let pool = pool.value().unwrap_or_default();
-    let run_timeout = section.optional("run_timeout", within(RUN));
-    let max_output = section.optional("max_output", within(OUTPUT));
-    let idempotent = section.value("idempotent", false, any);
+    let options = KindOptions {
+        run_timeout: section.optional("run_timeout", within(RUN)),
+        max_output: section.optional("max_output", within(OUTPUT)).map(Size::bytes),
+        idempotent: section.value("idempotent", false, any),
+        cancel_grace: None,
+    };
     let bounds = context.pools.iter().find(|declared| declared.name == pool);
     let handler = handler(name, section, choice, bounds, context);
-    Some(Kind {
-        name: name.to_owned(),
-        pool,
-        handler: handler?,
-        run_timeout,
-        max_output: max_output.map(Size::bytes),
-        idempotent,
-    })
+    Some(Kind { name: name.to_owned(), pool, options, handler: handler? })
 }
 
 impl Choice {

@@ -1,21 +1,23 @@
 //! What a valid configuration says, converted once to rich types.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
+
+use crate::handler::{Builtin, ExecCommand, KindOptions};
+use crate::model::{DeadlinePolicy, WhenFull};
+use crate::telemetry;
 
 /// The whole configuration: every value checked, every default filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Listeners and limits of one call.
     pub server: Server,
-    /// Deadlines of jobs.
-    pub deadline: Deadline,
+    /// Deadlines of jobs; its default is at most its maximum.
+    pub deadline: DeadlinePolicy,
     /// Phases of the drain.
     pub drain: Drain,
-    /// Logs and traces.
-    pub telemetry: Telemetry,
+    /// Logs and traces: the filter and the collector are known to parse.
+    pub telemetry: telemetry::Config,
     /// Pools, in the order of the file. Names are unique.
     pub pools: Vec<Pool>,
     /// Kinds, in the order of the file. Names are unique; each names a pool in `pools`. Empty only where the program has
@@ -42,19 +44,8 @@ pub struct Server {
     pub max_concurrent_streams: u32,
 }
 
-/// `[deadline]`
-#[derive(Clone, Debug, PartialEq)]
-pub struct Deadline {
-    /// Deadline of a call that sets none. Default 30 s; at most `max`.
-    pub default: Duration,
-    /// Longest deadline that a caller may ask for. Default 10 min.
-    pub max: Duration,
-    /// How long before its deadline a call is answered, so that the reason arrives. Default 10 ms; at most 1 s.
-    pub reply_margin: Duration,
-}
-
 /// `[drain]`: the sum of the phases must fit the orchestrator's grace period.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain {
     /// Time in which health says NOT_SERVING while jobs are still accepted. Default 5 s.
     pub notice: Duration,
@@ -62,32 +53,6 @@ pub struct Drain {
     pub finish: Duration,
     /// Time for what still runs to stop before it is forced. Default 5 s.
     pub kill: Duration,
-}
-
-/// `[telemetry]`
-#[derive(Clone, Debug, PartialEq)]
-pub struct Telemetry {
-    /// Filter of log lines in the syntax of `tracing_subscriber`'s `EnvFilter`, known to parse. Default `info`.
-    pub log: String,
-    /// Shape of log lines. Default `auto`.
-    pub log_format: LogFormat,
-    /// OTLP collector that takes traces over gRPC, an `http://` URL. Default none: traces are not exported.
-    pub otlp: Option<String>,
-    /// Share of traces that start here and are kept. Default 0.01; 0 to 1.
-    pub sample_ratio: f64,
-    /// `service.name` of every trace. Default `waterwheel`; never empty.
-    pub service_name: String,
-}
-
-/// Shape of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    /// One readable line per event.
-    Text,
-    /// One JSON object per line.
-    Json,
 }
 
 /// `[pool.NAME]`: a bulkhead with its own queue and workers.
@@ -120,17 +85,6 @@ pub struct Queue {
     pub waiting: usize,
 }
 
-/// What becomes of a job that meets a full queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenFull {
-    /// The job is refused at once.
-    Reject,
-    /// The caller waits for room, up to its deadline.
-    Wait,
-    /// A less important job leaves the queue for it.
-    Shed,
-}
-
 /// `[kind.NAME]`: a handler under the name that callers use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
@@ -138,15 +92,11 @@ pub struct Kind {
     pub name: String,
     /// Pool that runs the jobs of this kind; always one of [`Config::pools`].
     pub pool: String,
+    /// Bounds of its jobs. Without `max_output`, [`Server::max_output`] bounds a unary result, and nothing a stream, of
+    /// which the server holds no more than a few chunks.
+    pub options: KindOptions,
     /// What runs.
     pub handler: Handler,
-    /// Longest run of one job. Default none: the deadline alone bounds it.
-    pub run_timeout: Option<Duration>,
-    /// Most output of one job, in bytes. Default none: [`Server::max_output`] bounds a unary result, and nothing a
-    /// stream, of which the server holds no more than a few chunks.
-    pub max_output: Option<usize>,
-    /// Whether a job may run twice without harm. Default false.
-    pub idempotent: bool,
 }
 
 /// What runs the jobs of a kind.
@@ -154,61 +104,6 @@ pub struct Kind {
 pub enum Handler {
     /// A handler that is part of this program.
     Builtin(Builtin),
-    /// One process per job.
-    Exec(Exec),
-}
-
-/// Handlers that are part of this program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Builtin {
-    /// Gives the payload back.
-    Echo,
-    /// The SHA-256 digest of the payload.
-    Sha256,
-    /// Waits as long as the payload says.
-    Sleep,
-    /// Compresses the payload, in chunks.
-    Gzip,
-}
-
-/// A program that is started once per job, without a shell.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Exec {
-    /// Program: an absolute path that was found and executable when the configuration was read.
-    pub program: PathBuf,
-    /// Arguments after the program.
-    pub args: Vec<String>,
-    /// Variables of the process: those of `env`, then those that `pass_env` copied. Names are unique.
-    pub env: Vec<(String, String)>,
-    /// Statuses by exit code, 1 to 255. A code that is absent is an internal failure.
-    pub exit_codes: BTreeMap<u8, ExitStatus>,
-    /// Most bytes of stderr that the error carries. Default 2 KiB; at most 3 KiB.
-    pub stderr_tail: usize,
-    /// Time between SIGTERM and SIGKILL. Default the pool's [`Pool::cancel_grace`].
-    pub kill_grace: Duration,
-}
-
-/// gRPC status that an exit code stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// `INVALID_ARGUMENT`
-    InvalidArgument,
-    /// `NOT_FOUND`
-    NotFound,
-    /// `ALREADY_EXISTS`
-    AlreadyExists,
-    /// `PERMISSION_DENIED`
-    PermissionDenied,
-    /// `FAILED_PRECONDITION`
-    FailedPrecondition,
-    /// `OUT_OF_RANGE`
-    OutOfRange,
-    /// `UNIMPLEMENTED`
-    Unimplemented,
-    /// `UNAVAILABLE`
-    Unavailable,
-    /// `DATA_LOSS`
-    DataLoss,
-    /// `UNKNOWN`
-    Unknown,
+    /// One process per job. The program was found and executable when the configuration was read.
+    Exec(ExecCommand),
 }

@@ -2,9 +2,11 @@
 
 use super::fault::Fault;
 use super::field::{Field, misfit};
-use super::model::{Builtin, ExitStatus, LogFormat, WhenFull};
 use super::problem::Problem;
 use super::tree::Node;
+use crate::handler::Builtin;
+use crate::model::{FailureCode, WhenFull};
+use crate::telemetry::LogFormat;
 
 /// A closed set of names.
 pub(super) trait Named: Copy + PartialEq + 'static {
@@ -55,7 +57,7 @@ impl Named for Builtin {
         &[("echo", Self::Echo), ("sha256", Self::Sha256), ("sleep", Self::Sleep), ("gzip", Self::Gzip)];
 }
 
-impl Named for ExitStatus {
+impl Named for FailureCode {
     const EXAMPLE: &'static str = "\"NOT_FOUND\"";
     const NAMES: &'static [(&'static str, Self)] = &[
         ("INVALID_ARGUMENT", Self::InvalidArgument),

@@ -1,16 +1,18 @@
 //! What a kind with `exec` says about its program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Access, access};
 
 use super::field::{Size, Words, any, within};
-use super::model::{Exec, ExitStatus, Pool};
+use super::model::Pool;
 use super::problem::{Problem, ProgramFault};
 use super::schema::GRACE;
 use super::section::Section;
+use crate::handler::ExecCommand;
+use crate::model::FailureCode;
 
 /// Keys that only programs have.
 pub(super) const KEYS: &[&str] = &["env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
@@ -30,10 +32,10 @@ pub(super) fn read(
     words: Option<Words>,
     pool: Option<&Pool>,
     server_env: &[(String, String)],
-) -> Option<Exec> {
+) -> Option<ExecCommand> {
     let command = words.map(|words| command(section, words));
     let env = env(kind, section, server_env);
-    let exit_codes: Vec<(String, ExitStatus)> = section.map("exit_codes", exit_code);
+    let exit_codes: Vec<(String, FailureCode)> = section.map("exit_codes", exit_code);
     let tail = Size(0)..=Size::kib(3);
     let stderr_tail = section.value("stderr_tail", Size::kib(2), within(tail));
     let grace = pool.map_or(Duration::ZERO, |pool| pool.cancel_grace);
@@ -41,7 +43,15 @@ pub(super) fn read(
     let from = format!("pool.{pool}.cancel_grace");
     let kill_grace = section.inherited("kill_grace", grace, from, within(GRACE));
     let (program, args) = command??;
-    Some(Exec { program, args, env, exit_codes: by_code(exit_codes), stderr_tail: stderr_tail.bytes(), kill_grace })
+    Some(ExecCommand {
+        program,
+        args,
+        env,
+        exit_codes: by_code(exit_codes),
+        content_type: String::new(),
+        stderr_tail: stderr_tail.bytes(),
+        kill_grace,
+    })
 }
 
 fn command(section: &mut Section<'_>, words: Words) -> Option<(PathBuf, Vec<String>)> {
@@ -67,19 +77,20 @@ fn check_program(path: &Path) -> Result<(), ProgramFault> {
 }
 
 /// Variables of `env`, then copies of those that `pass_env` names.
-fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -> Vec<(String, String)> {
-    let mut env: Vec<(String, String)> = section.map("env", env_name);
+fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -> BTreeMap<String, String> {
+    let mut env: BTreeMap<String, String> = section.map("env", env_name).into_iter().collect();
     let passed = section.value("pass_env", Words(Vec::new()), any);
     for (name, span) in passed.0 {
-        let value = server_env.iter().find(|(other, _)| *other == name);
-        if env.iter().any(|(other, _)| *other == name) {
-            let kind = kind.to_owned();
-            section.report_at(Problem::EnvTwice { kind, name }, &span);
-        } else if let Some((_, value)) = value {
-            env.push((name, value.clone()));
-        } else {
-            section.report_at(Problem::PassEnvMissing { name }, &span);
-        }
+        let value = server_env.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone());
+        let fault = match (env.entry(name), value) {
+            (Entry::Vacant(free), Some(value)) => {
+                free.insert(value);
+                continue;
+            }
+            (Entry::Vacant(free), None) => Problem::PassEnvMissing { name: free.into_key() },
+            (Entry::Occupied(taken), _) => Problem::EnvTwice { kind: kind.to_owned(), name: taken.key().clone() },
+        };
+        section.report_at(fault, &span);
     }
     env
 }
@@ -98,7 +109,7 @@ fn exit_code(code: &str) -> Result<(), Problem> {
     valid.then_some(()).ok_or(Problem::ExitCode { code })
 }
 
-fn by_code(exit_codes: Vec<(String, ExitStatus)>) -> BTreeMap<u8, ExitStatus> {
+fn by_code(exit_codes: Vec<(String, FailureCode)>) -> BTreeMap<u8, FailureCode> {
     let parsed = |(code, status): (String, _)| Some((code.parse().ok()?, status));
     exit_codes.into_iter().filter_map(parsed).collect()
 }

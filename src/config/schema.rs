@@ -5,10 +5,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::field::{Size, any, filled, within};
-use super::model::{Config, Deadline, Drain, LogFormat, Pool, Queue, Server, Telemetry, WhenFull};
+use super::model::{Config, Drain, Pool, Queue, Server};
 use super::problem::Problem;
 use super::section::Section;
 use super::{clash, kind, telemetry};
+use crate::model::{DeadlinePolicy, WhenFull};
+use crate::telemetry::{Config as Telemetry, LogFormat};
 
 /// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
 pub(super) const RUN: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(7 * 24 * 3600);
@@ -51,9 +53,9 @@ fn server(section: &mut Section<'_>) -> Server {
     }
 }
 
-fn deadline(section: &mut Section<'_>) -> Deadline {
+fn deadline(section: &mut Section<'_>) -> DeadlinePolicy {
     let margin = Duration::ZERO..=Duration::from_secs(1);
-    Deadline {
+    DeadlinePolicy {
         default: section.value("default", Duration::from_secs(30), within(RUN)),
         max: section.value("max", Duration::from_secs(600), within(RUN)),
         reply_margin: section.value("reply_margin", Duration::from_millis(10), within(margin)),
@@ -71,7 +73,7 @@ fn drain(section: &mut Section<'_>) -> Drain {
 fn telemetry(section: &mut Section<'_>) -> Telemetry {
     Telemetry {
         log: section.value("log", telemetry::LogFilter::info(), any).into_string(),
-        log_format: section.value("log_format", LogFormat::Auto, any),
+        format: section.value("log_format", LogFormat::Auto, any),
         otlp: section.optional("otlp", any).map(telemetry::Collector::into_string),
         sample_ratio: section.value("sample_ratio", 0.01, within(0.0..=1.0)),
         service_name: section.value("service_name", "waterwheel".to_owned(), filled),

@@ -1,6 +1,7 @@
 //! Which source wins, and which keys a variable or a flag reaches.
 
-use super::{Duration, FINE, SocketAddr, WhenFull, ok};
+use super::{Duration, FINE, SocketAddr, ok};
+use crate::model::{FailureCode, WhenFull};
 
 #[test]
 fn flags_beat_variables_beat_the_file_beats_defaults() {
@@ -35,7 +36,7 @@ builtin = \"echo\"
     assert_eq!(config.pools.len(), 1);
     assert_eq!(config.pools[0].workers, 7);
     assert_eq!(config.pools[0].when_full, WhenFull::Wait);
-    assert_eq!(config.kinds[0].run_timeout, Some(Duration::from_secs(4)));
+    assert_eq!(config.kinds[0].options.run_timeout, Some(Duration::from_secs(4)));
 }
 
 #[test]
@@ -86,7 +87,7 @@ fn a_bare_value_takes_the_type_of_its_key() {
     assert_eq!(config.telemetry.sample_ratio, 1.0);
     assert_eq!(config.server.max_payload, 1 << 20);
     assert_eq!(config.server.listen.to_string(), "[::1]:80");
-    assert!(config.kinds[0].idempotent);
+    assert!(config.kinds[0].options.idempotent);
     assert_eq!(config.pools[0].workers, 3);
 }
 
@@ -105,6 +106,6 @@ fn variables_and_flags_alone_can_declare_a_kind_and_its_pool() {
         panic!("{:?}", config.kinds[0]);
     };
     assert_eq!(exec.args, ["-c", "true"]);
-    assert_eq!(exec.env, [("Mixed_CASE".to_owned(), "a b".to_owned())]);
-    assert_eq!(exec.exit_codes[&3], super::ExitStatus::NotFound);
+    assert_eq!(exec.env, [("Mixed_CASE".to_owned(), "a b".to_owned())].into());
+    assert_eq!(exec.exit_codes[&3], FailureCode::NotFound);
 }

@@ -1,6 +1,7 @@
 //! Files that are shown to users.
 
-use super::{Builtin, Duration, Handler, Setting, Sources, WhenFull, load, ok, sources, starter};
+use super::{Duration, Handler, Setting, Sources, load, ok, sources, starter};
+use crate::{handler::Builtin, model::WhenFull};
 
 /// A file as the README shows it.
 const README: &str = r#"
@@ -54,7 +55,7 @@ fn the_file_of_the_readme_loads() {
     let [thumbnail, sha256] = config.kinds.as_slice() else {
         panic!("{:?}", config.kinds);
     };
-    assert_eq!(thumbnail.run_timeout, Some(Duration::from_secs(5)));
+    assert_eq!(thumbnail.options.run_timeout, Some(Duration::from_secs(5)));
     let Handler::Exec(exec) = &thumbnail.handler else {
         panic!("{thumbnail:?}");
     };
@@ -62,7 +63,7 @@ fn the_file_of_the_readme_loads() {
     assert_eq!(exec.args, ["-c", "cat"]);
     assert_eq!(exec.kill_grace, Duration::from_secs(1));
     assert_eq!(sha256.handler, Handler::Builtin(Builtin::Sha256));
-    assert_eq!(sha256.max_output, None);
+    assert_eq!(sha256.options.max_output, None);
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn the_examples_of_the_starter_load() {
     let config = ok(&examples, &[("HOME", "/root")], &[]).config;
     assert_eq!(config.telemetry.otlp.as_deref(), Some("http://127.0.0.1:4317"));
     let kind = config.kinds.last().expect("the starter has kinds");
-    assert_eq!((kind.name.as_str(), kind.max_output), ("thumbnail", Some(16 << 20)));
+    assert_eq!((kind.name.as_str(), kind.options.max_output), ("thumbnail", Some(16 << 20)));
 }
 
 #[test]
