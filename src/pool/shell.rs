@@ -99,7 +99,13 @@ impl Shell {
     }
 
     /// Asks for room.
-    pub(super) fn admit(self: &Arc<Self>, now: Instant, job: &Job, kind: usize, cx: &Context) -> Result<Turn, Rejection> {
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        now: Instant,
+        job: &Job,
+        kind: usize,
+        cx: &Context,
+    ) -> Result<Turn, Rejection> {
         let deadline = cx.deadline();
         let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
         let start_by = queue_end.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()));

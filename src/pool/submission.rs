@@ -94,7 +94,11 @@ pub struct Submission(Stage);
 
 enum Stage {
     /// Nobody has polled it yet.
-    Granted { granted: Granted, at: Instant, prompt: bool },
+    Granted {
+        granted: Granted,
+        at: Instant,
+        prompt: bool,
+    },
     Queued(BoxFuture<'static, Result<Attached, JobError>>),
     Running(Attached),
     /// It ended before it ran.
