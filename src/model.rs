@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows of queues, workers or gRPC.
 
+mod call;
 mod deadline;
 mod job;
 mod outcome;
@@ -10,6 +11,7 @@ mod request_id;
 mod span_target;
 mod trace_context;
 
+pub use call::Call;
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use job::{Criticality, FieldViolation, Job, JobId, Labels, WhenFull};
 pub use outcome::{

@@ -16,9 +16,11 @@ use tracing::{Instrument, Span};
 
 use super::{CancelToken, OutputSink, StopReason, cancel::StopState, identity};
 use crate::{
-    model::{Deadline, HandlerError, JobId, RequestId, TraceContext},
+    model::{Call, Deadline, HandlerError, JobId, RequestId, TraceContext},
     task::Tasks,
 };
+
+static NO_SPAN: Span = Span::none();
 
 /// What a handler sees of its job besides the job itself. Clones are cheap and share the state.
 #[derive(Debug, Clone)]
@@ -41,16 +43,10 @@ pub struct ContextParts {
     pub job: JobId,
     /// Where the job runs.
     pub site: Arc<Site>,
-    /// Correlation id of the call; made when absent.
-    pub request_id: Option<RequestId>,
     /// When the job must be answered.
     pub deadline: Deadline,
-    /// The trace that the job belongs to.
-    pub trace: Option<TraceContext>,
-    /// Span of the call; log lines of the job hang under it.
-    pub span: Span,
-    /// Whether the queue and the attempt get spans of their own below `span`.
-    pub child_spans: bool,
+    /// The call that the job came with; `None` where it has neither name nor span.
+    pub call: Option<Arc<Call>>,
     /// Takes the chunks.
     pub output: OutputSink,
 }
@@ -117,7 +113,7 @@ impl Context {
     /// Correlation id of the call.
     #[must_use]
     pub fn request_id(&self) -> &RequestId {
-        let given = self.0.parts.request_id.as_ref();
+        let given = self.call().and_then(|call| call.request_id.as_ref());
         given.unwrap_or_else(|| self.0.request_id.get_or_init(RequestId::generate))
     }
 
@@ -142,19 +138,23 @@ impl Context {
     /// The trace that the job belongs to, as received.
     #[must_use]
     pub fn trace(&self) -> Option<&TraceContext> {
-        self.0.parts.trace.as_ref()
+        self.call().and_then(|call| call.trace.as_ref())
     }
 
     /// Span of the call.
     #[must_use]
     pub fn span(&self) -> &Span {
-        &self.0.parts.span
+        self.call().map_or(&NO_SPAN, |call| &call.span)
     }
 
     /// Whether the queue and the attempt get spans of their own below [`span`](Self::span).
     #[must_use]
     pub fn child_spans(&self) -> bool {
-        self.0.parts.child_spans
+        self.call().is_none_or(|call| call.child_spans)
+    }
+
+    fn call(&self) -> Option<&Call> {
+        self.0.parts.call.as_deref()
     }
 
     /// Tells the handler to stop.

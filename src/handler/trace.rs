@@ -44,7 +44,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
-    use crate::handler::ContextParts;
+    use crate::{handler::ContextParts, model::Call};
 
     fn received() -> TraceContext {
         TraceContext {
@@ -69,11 +69,12 @@ mod tests {
         let _guard = traced();
         let other = info_span!("other").entered();
         for trace in [Some(received()), None] {
-            let cx = Context::new(ContextParts { trace: trace.clone(), child_spans: false, ..ContextParts::sample() });
+            let cx =
+                Context::new(ContextParts::of(Call { trace: trace.clone(), child_spans: false, ..Call::sample() }));
             assert_eq!(cx.outgoing_trace(), trace);
         }
         drop(other);
-        let cx = Context::new(ContextParts { trace: Some(received()), ..ContextParts::sample() });
+        let cx = Context::new(ContextParts::of(Call { trace: Some(received()), ..Call::sample() }));
         assert_eq!(cx.outgoing_trace(), Some(received()), "no span is exported");
     }
 
@@ -83,7 +84,7 @@ mod tests {
         let call = info_span!("call");
         let attempt = info_span!(parent: &call, "process");
         let trace_id = call.context().span().span_context().trace_id();
-        let cx = Context::new(ContextParts { trace: Some(received()), span: call.clone(), ..ContextParts::sample() });
+        let cx = Context::new(ContextParts::of(Call { trace: Some(received()), span: call.clone(), ..Call::sample() }));
         let expected = |span: &Span| {
             let traceparent = format!("00-{trace_id}-{}-01", id(span));
             Some(TraceContext { traceparent, tracestate: String::new(), baggage: "k=v".into() })

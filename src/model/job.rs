@@ -4,16 +4,15 @@ use std::{
     fmt,
     ops::Range,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
-use tracing::Span;
 
-use super::{Deadline, RequestId, TraceContext};
+use super::{Call, Deadline, RequestId};
 
 const MAX_KIND: usize = 64;
 const MAX_CONTENT_TYPE: usize = 128;
@@ -67,14 +66,9 @@ pub struct Job {
     pub labels: Labels,
     /// The deadline, where it was fixed before the job reached the pool. It wins over `timeout`.
     pub deadline: Option<Deadline>,
-    /// Correlation id; `None` lets the job's context make one when it is asked for.
-    pub request_id: Option<RequestId>,
-    /// The trace that the job belongs to.
-    pub trace: Option<TraceContext>,
-    /// Span that the job's spans and log lines hang under.
-    pub span: Span,
-    /// Whether the pool makes spans of its own below `span`; off for calls that no sampler chose. Default true.
-    pub child_spans: bool,
+    /// The call that the job came with. `None` means one without a name, in the span that is entered when the job is
+    /// submitted.
+    pub call: Option<Arc<Call>>,
 }
 
 impl Job {
@@ -94,10 +88,7 @@ impl Job {
             when_full: None,
             labels: Labels::new(),
             deadline: None,
-            request_id: None,
-            trace: None,
-            span: Span::current(),
-            child_spans: true,
+            call: None,
         }
     }
 
@@ -164,10 +155,11 @@ impl Job {
         self
     }
 
-    /// Sets the correlation id.
+    /// Sets the correlation id of the job's call, which is the span that is entered now where there was none.
     #[must_use]
     pub fn request_id(mut self, id: RequestId) -> Self {
-        self.request_id = Some(id);
+        let call = self.call.get_or_insert_with(|| Arc::new(Call::here()));
+        Arc::make_mut(call).request_id = Some(id);
         self
     }
 

@@ -13,6 +13,7 @@ use super::{
     core::{Ending, JobKey},
     lease::Lease,
     shell::Shell,
+    trace::attempt_span,
 };
 use crate::{
     handler::{
@@ -32,7 +33,8 @@ pub(super) struct Attempt {
     // Fields drop in this order: the handler, then its lease, then the context, whose last clone ends a span and so
     // runs a subscriber's code, which must not happen under the lock of the pool.
     run: Run,
-    span: Span,
+    /// Its own span; the call's where there is none.
+    span: Option<Box<Span>>,
     hold: Hold,
     pub(super) kind: usize,
     /// The clock, as of the begin or of the last poll.
@@ -64,12 +66,13 @@ pub(super) enum Raised {
 
 impl Attempt {
     /// Begins to run `job`; an asynchronous handler does so when it is polled.
-    pub(super) fn new(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, span: Span, now: Instant) -> Self {
+    pub(super) fn new(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, now: Instant) -> Self {
+        let span = attempt_span(&cx, lease.worker());
         let blocking = lease.shell().kinds[kind].is_blocking();
         let (run, hold) = if blocking {
             begin_blocking(lease, job, kind, cx.clone(), span.clone())
         } else {
-            let run = span.in_scope(|| begin_async(&mut lease, job, kind, &cx));
+            let run = entered(span.as_deref(), &cx, || begin_async(&mut lease, job, kind, &cx));
             (run, Hold::Lease(lease))
         };
         Self { run, span, hold, kind, seen: now, cx }
@@ -116,7 +119,7 @@ impl Attempt {
     fn poll_run(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, Raised>> {
         let result = match &mut self.run {
             Run::Async(run) => {
-                let _entered = self.span.enter();
+                let _entered = self.span.as_deref().unwrap_or(self.cx.span()).enter();
                 let polled = contain(|| identity::within(&self.cx, || run.get_mut().poll_unpin(task)));
                 let result = match polled {
                     Ok(Poll::Pending) => return Poll::Pending,
@@ -178,6 +181,11 @@ impl Future for Attempt {
     }
 }
 
+/// Runs `code` in the span of an attempt.
+fn entered<T>(own: Option<&Span>, cx: &Context, code: impl FnOnce() -> T) -> T {
+    own.unwrap_or(cx.span()).in_scope(code)
+}
+
 fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Run {
     match contain(|| lease.take_handler(kind)) {
         // The handler's own code runs when its future is polled.
@@ -187,7 +195,7 @@ fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> R
     }
 }
 
-fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, span: Span) -> (Run, Hold) {
+fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, span: Option<Box<Span>>) -> (Run, Hold) {
     let hold = Hold::Thread(Arc::clone(lease.shell()), lease.key());
     let thread = match lease.thread() {
         Ok(thread) => thread,
@@ -198,7 +206,8 @@ fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, spa
     };
     let (done, ended) = oneshot::channel();
     let taken = thread.run(move || {
-        let result = identity::within(&cx, || span.in_scope(|| run_on_thread(&mut lease, job, kind, &cx)));
+        let run = || run_on_thread(&mut lease, job, kind, &cx);
+        let result = identity::within(&cx, || entered(span.as_deref(), &cx, run));
         // The attempt's span ends before the call that it belongs to is answered, and the call's own with the answer.
         drop((span, cx));
         // Where nobody waits any more, dropping the end gives the worker back.

@@ -18,12 +18,12 @@ use super::{
     drain::LostJob,
     lease::Lease,
     shell::Shell,
-    trace::{attempt_span, queue_span},
+    trace::queue_span,
     turn::{Permit, Room, Turn},
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink, RunStart},
-    model::{Completed, Job, JobError, JobId, Rejection, RejectionReason},
+    model::{Call, Completed, Job, JobError, JobId, Rejection, RejectionReason},
 };
 
 /// A job that has room, or waits for it.
@@ -47,11 +47,8 @@ impl Admitted {
         let cx = Context::new(ContextParts {
             job: JobId::next(),
             site: Arc::clone(&shell.sites[kind]),
-            request_id: job.request_id.clone(),
             deadline,
-            trace: job.trace.take(),
-            span: std::mem::replace(&mut job.span, tracing::Span::none()),
-            child_spans: job.child_spans,
+            call: job.call.take().or_else(Call::of_entered_span),
             output,
         });
         let turn = shell.admit(now, &job, kind, &cx)?;
@@ -208,8 +205,7 @@ impl Granted {
             return Err(error);
         }
         begin_run(kind, &job, &cx, &lease, now);
-        let span = attempt_span(&cx, lease.worker());
-        Ok(Attached::new(Attempt::new(lease, job, kind, cx, span, now)))
+        Ok(Attached::new(Attempt::new(lease, job, kind, cx, now)))
     }
 }
 

@@ -19,12 +19,13 @@ pub(super) fn queue_span(cx: &Context) -> Span {
     )
 }
 
-/// Span that one run of a job is polled in; the span of the call itself where child spans are off.
-pub(super) fn attempt_span(cx: &Context, worker: u32) -> Span {
+/// Span of its own that one run of a job is polled in; `None` where child spans are off, or nobody takes them. Boxed,
+/// for most jobs have none.
+pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
     if !cx.child_spans() {
-        return cx.span().clone();
+        return None;
     }
-    error_span!(
+    let span = error_span!(
         target: TRACE_TARGET,
         parent: cx.span(),
         "process",
@@ -37,7 +38,8 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Span {
         kind = &**cx.kind(),
         pool = &**cx.pool(),
         worker,
-    )
+    );
+    (!span.is_none()).then(|| Box::new(span))
 }
 
 #[cfg(test)]
@@ -48,7 +50,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
-    use crate::handler::ContextParts;
+    use crate::{handler::ContextParts, model::Call};
 
     fn exported(act: impl FnOnce()) -> Vec<SpanData> {
         let exporter = InMemorySpanExporter::default();
@@ -69,10 +71,10 @@ mod tests {
             // The workers run elsewhere: what is entered there must not become the parent.
             let call = info_span!("call");
             let _elsewhere = info_span!("elsewhere").entered();
-            let cx = Context::new(ContextParts { span: call, ..ContextParts::sample() });
+            let cx = Context::new(ContextParts::of(Call { span: call, ..Call::sample() }));
             job = Some(cx.job().to_string());
             drop(queue_span(&cx));
-            attempt_span(&cx, 3).in_scope(|| ());
+            attempt_span(&cx, 3).expect("exported").in_scope(|| ());
         });
         let [queue, attempt, call, _elsewhere] = spans.as_slice() else { panic!("{spans:#?}") };
         assert_eq!((&*call.name, &*queue.name, &*attempt.name), ("call", "queue", "process resize"));
@@ -94,9 +96,10 @@ mod tests {
     fn without_child_spans_the_attempt_runs_in_the_span_of_the_call() {
         let spans = exported(|| {
             let call = info_span!("call");
-            let cx = Context::new(ContextParts { span: call.clone(), child_spans: false, ..ContextParts::sample() });
+            let call = Call { span: call, child_spans: false, ..Call::sample() };
+            let cx = Context::new(ContextParts::of(call));
             assert!(queue_span(&cx).is_none());
-            assert_eq!(attempt_span(&cx, 3).id(), call.id());
+            assert!(attempt_span(&cx, 3).is_none());
         });
         assert_eq!(spans.len(), 1, "the call alone: {spans:#?}");
     }

@@ -1,13 +1,15 @@
+use std::sync::Arc;
+
 use http::HeaderValue;
 use tokio::time::Instant;
-use tonic::{Request, Response, Status, metadata::MetadataValue};
+use tonic::{Code, Request, Response, Status, metadata::MetadataValue};
 
 use super::{
     status::invalid_field,
     timeout::{self, GRPC_TIMEOUT},
-    trace::{Sampler, ServerSpan, extract, server_span},
+    trace::{self, Sampler, extract},
 };
-use crate::model::{Deadline, DeadlinePolicy, Job, RequestId, TraceContext};
+use crate::model::{Call, Deadline, DeadlinePolicy, Job, RequestId};
 
 /// Header that names a request.
 pub(super) const REQUEST_ID: &str = "x-request-id";
@@ -18,11 +20,9 @@ pub(super) struct Arrival(pub(super) Instant);
 
 /// What a call carries besides its message.
 pub(super) struct CallContext {
-    pub(super) request_id: RequestId,
-    pub(super) span: ServerSpan,
+    call: Arc<Call>,
     asked: Option<std::time::Duration>,
     at: Instant,
-    trace: Option<TraceContext>,
 }
 
 /// The id that the caller sent, or a new one.
@@ -47,9 +47,17 @@ impl CallContext {
             }
             None => None,
         };
-        let trace = extract(headers);
-        let span = server_span(method, &request_id, trace.as_ref(), sampler);
-        Ok(Self { request_id, span, asked, at, trace })
+        let call = trace::call(method, request_id, extract(headers), sampler);
+        Ok(Self { call: Arc::new(call), asked, at })
+    }
+
+    pub(super) fn request_id(&self) -> &RequestId {
+        self.call.request_id.as_ref().expect("a call is named when it is read")
+    }
+
+    /// Notes how the call ended.
+    pub(super) fn record_status(&self, code: Code) {
+        trace::record_status(&self.call, code);
     }
 
     /// The deadline of a job that came with the call.
@@ -73,7 +81,7 @@ impl CallContext {
     /// The answer of the call, with its id.
     pub(super) fn answer<T>(&self, message: T) -> Response<T> {
         let mut response = Response::new(message);
-        if let Ok(mut value) = MetadataValue::try_from(self.request_id.as_str()) {
+        if let Ok(mut value) = MetadataValue::try_from(self.request_id().as_str()) {
             // It is in no later answer: a peer must not keep it in the table that compresses headers.
             value.set_sensitive(true);
             response.metadata_mut().insert(REQUEST_ID, value);
@@ -84,9 +92,6 @@ impl CallContext {
     /// Gives `job` the identity of the call.
     pub(super) fn own(&self, job: &mut Job, deadline: Deadline) {
         job.deadline = Some(deadline);
-        job.request_id = Some(self.request_id.clone());
-        job.trace.clone_from(&self.trace);
-        job.span = self.span.span.clone();
-        job.child_spans = self.span.sampled;
+        job.call = Some(Arc::clone(&self.call));
     }
 }

@@ -128,12 +128,13 @@ mod tests {
     use super::*;
     use crate::{
         handler::ContextParts,
-        model::{Deadline, TraceContext},
+        model::{Call, Deadline, TraceContext},
     };
 
     fn context(budget: Duration, trace: Option<TraceContext>) -> Context {
         let deadline = Deadline::new(Instant::now(), budget, Duration::ZERO);
-        Context::new(ContextParts { deadline, trace, child_spans: false, ..ContextParts::sample() })
+        let call = Call { trace, child_spans: false, ..Call::sample() };
+        Context::new(ContextParts { deadline, ..ContextParts::of(call) })
     }
 
     /// What the callee gets, or the status that the caller gets without it.

@@ -10,11 +10,10 @@ use tonic::{Code, Request, Response, Status};
 use super::{
     context::CallContext,
     convert, status,
-    trace::ServerSpan,
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
-    model::{Completed, RequestId},
+    model::Completed,
     pool::{Event, JobStream, StreamItem},
     proto::{Finished, OutputChunk, Progress, Started, StreamRequest, StreamResponse, stream_response},
 };
@@ -29,20 +28,18 @@ pub(super) async fn stream(
 ) -> Result<Response<ResponseStream<StreamResponse>>, Status> {
     let call = CallContext::read(&request, "Stream", &parts.sampler)?;
     let job = convert::job(request.into_inner().job);
-    let mut job = job.map_err(|violations| status::unreadable(violations, &call.request_id))?;
+    let mut job = job.map_err(|violations| status::unreadable(violations, call.request_id()))?;
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
     match parts.pools.stream(job).await {
         Ok(job) => {
             let answer = call.answer(());
-            let CallContext { request_id, span, .. } = call;
-            let events =
-                Events { job, request_id, span, sequence: 0, bytes: 0, rest: Bytes::new(), last: None, ended: false };
+            let events = Events { job, call, sequence: 0, bytes: 0, rest: Bytes::new(), last: None, ended: false };
             Ok(answer.map(|()| Box::pin(events) as _))
         }
         Err(error) => {
-            let status = status::status(&error, &call.request_id);
-            call.span.record_status(status.code());
+            let status = status::status(&error, call.request_id());
+            call.record_status(status.code());
             Err(status)
         }
     }
@@ -50,8 +47,7 @@ pub(super) async fn stream(
 
 struct Events {
     job: JobStream,
-    request_id: RequestId,
-    span: ServerSpan,
+    call: CallContext,
     sequence: u64,
     bytes: u64,
     /// What is left of a chunk that is too large for one message.
@@ -75,7 +71,7 @@ impl Events {
 
     fn finish(&mut self, completed: Completed) -> StreamResponse {
         self.ended = true;
-        self.span.record_status(Code::Ok);
+        self.call.record_status(Code::Ok);
         let finished = Finished {
             job_id: completed.job.to_string(),
             content_type: completed.output.content_type,
@@ -130,8 +126,8 @@ impl Stream for Events {
             }
             Err(error) => {
                 self.ended = true;
-                let status = status::status(&error, &self.request_id);
-                self.span.record_status(status.code());
+                let status = status::status(&error, self.call.request_id());
+                self.call.record_status(status.code());
                 Poll::Ready(Some(Err(status)))
             }
         }

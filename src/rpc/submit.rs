@@ -7,17 +7,17 @@ use crate::proto::{SubmitRequest, SubmitResponse};
 pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Result<Response<SubmitResponse>, Status> {
     let call = CallContext::read(&request, "Submit", &parts.sampler)?;
     let job = convert::job(request.into_inner().job);
-    let mut job = job.map_err(|violations| status::unreadable(violations, &call.request_id))?;
+    let mut job = job.map_err(|violations| status::unreadable(violations, call.request_id()))?;
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
     match parts.pools.submit(job).prompt().await {
         Ok(completed) => {
-            call.span.record_status(Code::Ok);
+            call.record_status(Code::Ok);
             Ok(call.answer(SubmitResponse { result: Some(convert::job_result(completed)) }))
         }
         Err(error) => {
-            let status = status::status(&error, &call.request_id);
-            call.span.record_status(status.code());
+            let status = status::status(&error, call.request_id());
+            call.record_status(status.code());
             Err(status)
         }
     }

@@ -97,7 +97,7 @@ impl Driver {
     /// Drives the call to its end. Dropping the driver cancels the jobs that it has left.
     async fn run(mut self) {
         let last = self.drive().await;
-        self.call.span.record_status(last.as_ref().map_or(Code::Ok, Status::code));
+        self.call.record_status(last.as_ref().map_or(Code::Ok, Status::code));
         self.outbox.end(last);
     }
 
@@ -123,10 +123,10 @@ impl Driver {
                 Step::Read(message) => self.take(message, Instant::now()),
                 Step::Closing => {
                     self.reading = false;
-                    self.last = Some(status::draining(&self.call.request_id));
+                    self.last = Some(status::draining(self.call.request_id()));
                 }
                 Step::Room => self.full = self.full.take().filter(Room::is_awaited),
-                Step::TooLate => return Some(status::too_late(&self.call.request_id)),
+                Step::TooLate => return Some(status::too_late(self.call.request_id())),
                 Step::Left => return None,
             }
         }
@@ -175,7 +175,7 @@ impl Driver {
             Err(refusal) => {
                 self.reading = false;
                 let mut status = status::refused_by_codec(refusal);
-                status::name(&mut status, &self.call.request_id);
+                status::name(&mut status, self.call.request_id());
                 self.last = Some(status);
             }
         }
@@ -186,7 +186,7 @@ impl Driver {
         let job = match self.job(&tag, job, arrival) {
             Ok(job) => job,
             Err(violations) => {
-                let status = status::unreadable(violations, &self.call.request_id);
+                let status = status::unreadable(violations, self.call.request_id());
                 let outcome = Some(Outcome::Failure(failure(&status)));
                 self.unread = self.outbox.push(SubmitManyResponse { tag, outcome });
                 return;
@@ -209,7 +209,7 @@ impl Driver {
     fn answer(&mut self, tag: String, outcome: Result<Completed, JobError>) {
         let outcome = match outcome {
             Ok(completed) => Outcome::Result(convert::job_result(completed)),
-            Err(error) => Outcome::Failure(failure(&status::status(&error, &self.call.request_id))),
+            Err(error) => Outcome::Failure(failure(&status::status(&error, self.call.request_id()))),
         };
         self.unread = self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
     }

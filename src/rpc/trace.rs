@@ -11,7 +11,7 @@ use tonic::Code;
 use tracing::{Span, error_span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use crate::model::{RequestId, TRACE_TARGET, TraceContext};
+use crate::model::{Call, RequestId, TRACE_TARGET, TraceContext};
 
 pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -28,15 +28,6 @@ const MAX_BAGGAGE: usize = 8_192;
 #[derive(Debug, Clone, Copy)]
 pub struct Sampler {
     ratio: Option<f64>,
-}
-
-/// The span of a call.
-#[derive(Debug, Clone)]
-pub struct ServerSpan {
-    /// The span; the job's spans and log lines hang under it.
-    pub span: Span,
-    /// Whether it is exported. Where not, the pool need not make spans for the job.
-    pub sampled: bool,
 }
 
 /// The trace context of a call. `None` without a sound `traceparent`: version 00, lower-case hexadecimal, ids that
@@ -56,20 +47,18 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
     })
 }
 
-/// The span of a call of `method`, such as `Submit`.
+/// A call of `method`, such as `Submit`, with its span.
 ///
 /// A call that `sampler` chooses gets a whole span with the caller's as its parent. Any other gets none, for a span
 /// costs as much as all that the pool does: the log knows its jobs by [`identity`](crate::handler::identity).
 #[must_use]
-pub fn server_span(
-    method: &'static str,
-    request_id: &RequestId,
-    trace: Option<&TraceContext>,
-    sampler: &Sampler,
-) -> ServerSpan {
-    if !sampler.choose(trace) {
-        return ServerSpan { span: Span::none(), sampled: false };
-    }
+pub fn call(method: &'static str, request_id: RequestId, trace: Option<TraceContext>, sampler: &Sampler) -> Call {
+    let sampled = sampler.choose(trace.as_ref());
+    let span = if sampled { server_span(method, &request_id, trace.as_ref()) } else { Span::none() };
+    Call { request_id: Some(request_id), trace, span, child_spans: sampled }
+}
+
+fn server_span(method: &'static str, request_id: &RequestId, trace: Option<&TraceContext>) -> Span {
     let span = error_span!(
         target: TRACE_TARGET,
         parent: None,
@@ -87,7 +76,28 @@ pub fn server_span(
         // It fails only where no subscriber exports spans, and then nobody misses the parent.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(parent));
     }
-    ServerSpan { span, sampled: true }
+    span
+}
+
+/// Notes in the span of `call` how it ended. Codes that are the server's fault mark the span as an error, as
+/// OpenTelemetry's conventions for gRPC servers list them.
+pub fn record_status(call: &Call, code: Code) {
+    if !call.child_spans {
+        return;
+    }
+    call.span.record("rpc.status_code", code as i32);
+    let fault = matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    );
+    if fault {
+        call.span.record("otel.status_code", "ERROR");
+    }
 }
 
 impl Sampler {
@@ -103,29 +113,6 @@ impl Sampler {
         match trace.and_then(|trace| parse_parent(&trace.traceparent)) {
             Some((_, _, flags)) => flags.is_sampled(),
             None => ratio > 0.0 && rand::random::<f64>() < ratio,
-        }
-    }
-}
-
-impl ServerSpan {
-    /// Notes how the call ended, by the number of the status code. Codes that are the server's fault mark the span as
-    /// an error, as OpenTelemetry's conventions for gRPC servers list them.
-    pub fn record_status(&self, code: Code) {
-        if !self.sampled {
-            return;
-        }
-        self.span.record("rpc.status_code", code as i32);
-        let fault = matches!(
-            code,
-            Code::Unknown
-                | Code::DeadlineExceeded
-                | Code::Unimplemented
-                | Code::Internal
-                | Code::Unavailable
-                | Code::DataLoss
-        );
-        if fault {
-            self.span.record("otel.status_code", "ERROR");
         }
     }
 }

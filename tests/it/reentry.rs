@@ -1,11 +1,18 @@
 //! Code that is not the pool's own never runs under the lock of the pool: it may call the pool.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use futures_util::poll;
 use parking_lot::Mutex;
 use tracing::{Id, Metadata, Subscriber, span};
-use waterwheel::{Job, Output, Pool, WhenFull, model::HandlerError};
+use waterwheel::{
+    Job, Output, Pool, WhenFull,
+    model::{Call, HandlerError},
+};
 
 use crate::support::{BlockingGate, Counter, blocking_kind, holding_clock, kind, pass_time, pool, until};
 
@@ -59,7 +66,7 @@ fn in_time(body: impl FnOnce() + Send + 'static) {
 async fn every_end(pool: Pool, started: Counter, gate: BlockingGate) {
     let job = |kind: &str| {
         let mut job = Job::new(kind, "").when_full(WhenFull::Wait);
-        job.span = tracing::info_span!("call");
+        job.call = Some(Arc::new(Call { span: tracing::info_span!("call"), ..Call::here() }));
         job
     };
     pool.submit(job("quick")).await.expect("it completes");

@@ -26,7 +26,7 @@ use waterwheel::{
     Job, Output, Pool,
     handler::{BlockingHandler, Context, Handler, Kind},
     model::{HandlerError, RequestId, TraceContext},
-    rpc::trace::{Sampler, server_span},
+    rpc::trace::{self, Sampler},
     task::Tasks,
     telemetry::{self, Config, Telemetry},
 };
@@ -86,9 +86,9 @@ async fn two_calls(kind: &str, caller: &TraceContext, request_id: &RequestId) ->
         .kind(Kind::blocking("blocking", || BlockingRelay))
         .build();
     let submit = |kind, request_id: &RequestId, trace: Option<TraceContext>| {
-        let call = server_span("Submit", request_id, trace.as_ref(), &sampler);
-        let mut job = Job::new(kind, "").request_id(request_id.clone());
-        (job.span, job.child_spans, job.trace) = (call.span, call.sampled, trace);
+        let call = trace::call("Submit", request_id.clone(), trace, &sampler);
+        let mut job = Job::new(kind, "");
+        job.call = Some(Arc::new(call));
         pool.submit(job)
     };
     let (first, second, ()) = tokio::join!(
@@ -117,10 +117,10 @@ fn a_chosen_call_is_exported_below_its_caller_and_another_is_not() {
                 tracestate: "a=1".into(),
                 baggage: String::new(),
             };
-            let span = server_span("Submit", &request_id, Some(&trace), &Sampler::new(Some(0.0)));
-            assert_eq!(span.sampled, flags == "01");
-            span.span.in_scope(|| tracing::info!("in the call"));
-            span.record_status(code);
+            let call = trace::call("Submit", request_id.clone(), Some(trace), &Sampler::new(Some(0.0)));
+            assert_eq!(call.child_spans, flags == "01");
+            call.span.in_scope(|| tracing::info!("in the call"));
+            trace::record_status(&call, code);
         }
     });
     let spans = exporter.get_finished_spans().expect("in memory");
@@ -210,8 +210,8 @@ fn one_call(address: SocketAddr) -> (Telemetry, RequestId) {
     let (telemetry, subscriber) = telemetry::build(&config, std::io::sink).expect("sound");
     let request_id = RequestId::generate();
     tracing::dispatcher::with_default(&subscriber, || {
-        let call = server_span("Submit", &request_id, None, &Sampler::new(telemetry.sample_ratio()));
-        assert!(call.sampled);
+        let call = trace::call("Submit", request_id.clone(), None, &Sampler::new(telemetry.sample_ratio()));
+        assert!(call.child_spans);
     });
     (telemetry, request_id)
 }

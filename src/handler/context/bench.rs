@@ -8,7 +8,7 @@ use tracing::Span;
 use super::{Context, ContextParts, OutputSink, Site};
 use crate::{
     handler::Event,
-    model::{Deadline, JobId, TraceContext},
+    model::{Call, Deadline, JobId, TraceContext},
     task::Tasks,
 };
 
@@ -33,17 +33,26 @@ pub(in crate::handler) fn traced(limit: usize, trace: TraceContext) -> Bench {
     with(OutputSink::collect(limit), Some(trace))
 }
 
+impl Call {
+    /// A call named `r-1`, without a trace or a span.
+    pub(crate) fn sample() -> Self {
+        Self { request_id: Some("r-1".parse().expect("sound")), trace: None, span: Span::none(), child_spans: true }
+    }
+}
+
 impl ContextParts {
+    /// [`sample`](Self::sample), called by `call`.
+    pub(crate) fn of(call: Call) -> Self {
+        Self { call: Some(Arc::new(call)), ..Self::sample() }
+    }
+
     /// A job of kind `resize` in pool `media`, called by `r-1`, with ten seconds and no output.
     pub(crate) fn sample() -> Self {
         Self {
             job: JobId::next(),
             site: Arc::new(Site { kind: "resize".into(), pool: "media".into(), tasks: Tasks::new() }),
-            request_id: Some("r-1".parse().expect("sound")),
             deadline: Deadline::new(Instant::now(), Duration::from_secs(10), Duration::ZERO),
-            trace: None,
-            span: Span::none(),
-            child_spans: true,
+            call: Some(Arc::new(Call::sample())),
             output: OutputSink::collect(0),
         }
     }
@@ -53,10 +62,8 @@ fn with(output: OutputSink, trace: Option<TraceContext>) -> Bench {
     let tasks = Tasks::new();
     let context = Context::new(ContextParts {
         site: Arc::new(Site { kind: "test".into(), pool: "bench".into(), tasks: tasks.clone() }),
-        request_id: None,
         deadline: Deadline::new(Instant::now(), Duration::from_secs(60), Duration::ZERO),
-        trace,
-        child_spans: false,
+        call: Some(Arc::new(Call { trace, child_spans: false, ..Call::sample() })),
         output,
         ..ContextParts::sample()
     });
