@@ -41,5 +41,6 @@ pub use home::set_home;
 pub use pools::Pools;
 pub use stats::{Distribution, KindStats, PoolStats, WorkerState, WorkerStats};
 pub use stream::{JobStream, StreamItem};
+pub(crate) use submission::Polled;
 pub use submission::Submission;
 pub use turn::Room;

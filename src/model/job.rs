@@ -284,6 +284,9 @@ pub struct JobId {
 }
 
 impl JobId {
+    /// Length of the longest id as text, in bytes.
+    pub(crate) const MOST_DIGITS: usize = 33;
+
     /// The next id of this process.
     #[must_use]
     pub fn next() -> Self {
@@ -309,7 +312,7 @@ impl JobId {
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // By hand, for every result carries one: the formatter's own numbers take three times as long.
-        let mut text = [b'-'; 33];
+        let mut text = [b'-'; Self::MOST_DIGITS];
         for (place, digit) in text[..16].iter_mut().rev().enumerate() {
             *digit = hex(self.process, place);
         }

@@ -11,7 +11,7 @@ use super::{
     JobStream, PoolBuilder, PoolStats,
     shell::Shell,
     stream::stream,
-    submission::{Admitted, Submission},
+    submission::{Admitted, Polled, Submission},
     turn::Room,
 };
 use crate::{
@@ -198,6 +198,19 @@ impl Pool {
         Ok(Ticket { job, room, outcome: admitted.submission() })
     }
 
+    /// [`try_submit`](Self::try_submit) with the ticket's first poll.
+    pub(super) fn begin_at(&self, kind: usize, job: Job, task: &mut TaskContext<'_>) -> Polled<Ticket> {
+        let admitted = match self.admit(kind, job) {
+            Ok(admitted) => admitted,
+            Err(rejection) => return Polled::Ended(Err(rejection.into())),
+        };
+        let (job, room) = (admitted.context().job(), admitted.room());
+        match admitted.poll_once(task) {
+            Polled::Ended(outcome) => Polled::Ended(outcome),
+            Polled::Pending(outcome) => Polled::Pending(Ticket { job, room, outcome }),
+        }
+    }
+
     pub(super) async fn stream_at(&self, kind: usize, job: Job) -> Result<JobStream, JobError> {
         stream(&self.0, kind, job).await
     }
@@ -224,11 +237,6 @@ impl Ticket {
     #[must_use]
     pub fn job(&self) -> JobId {
         self.job
-    }
-
-    /// [`Submission::prompt`].
-    pub(crate) fn prompt(self) -> Self {
-        Self { outcome: self.outcome.prompt(), ..self }
     }
 
     /// The room that the job may have to wait for; `None` where a worker was free.

@@ -1,11 +1,14 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Context as TaskContext,
 };
 
 use rustc_hash::FxHashMap;
 
-use super::{JobStream, Pool, Submission, Ticket};
+use super::{JobStream, Polled, Pool, Submission, Ticket};
 use crate::{
     model::{Job, JobError, Rejection, RejectionReason},
     phase::Phase,
@@ -76,6 +79,14 @@ impl Pools {
     pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
         let (pool, kind) = self.locate(&job)?;
         pool.try_submit_at(kind, job)
+    }
+
+    /// [`Pools::try_submit`] with the ticket's first poll: most short jobs need no more.
+    pub(crate) fn begin(&self, job: Job, task: &mut TaskContext<'_>) -> Polled<Ticket> {
+        match self.locate(&job) {
+            Ok((pool, kind)) => pool.begin_at(kind, job, task),
+            Err(rejection) => Polled::Ended(Err(rejection.into())),
+        }
     }
 
     /// Whether the pools take no more jobs.

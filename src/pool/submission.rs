@@ -66,11 +66,28 @@ impl Admitted {
 
     /// Runs the job to its end. A job whose worker is there begins at once.
     pub(super) fn submission(self) -> Submission {
-        let Self { kind, job, turn, at, cx } = self;
+        let Self { kind, job, turn, at: _, cx } = self;
         Submission(match turn {
-            Turn::Now(lease) => Stage::Granted { granted: Granted { kind, job, lease, cx }, at, prompt: false },
+            Turn::Now(lease) => Stage::Granted(Granted { kind, job, lease, cx }),
             Turn::Later(permit) => Stage::Queued(wait(kind, job, permit, cx).boxed()),
         })
+    }
+
+    /// Polls the job once, where its worker is there. Most short jobs end by it, and are spared what others need to wait.
+    pub(super) fn poll_once(self, task: &mut TaskContext<'_>) -> Polled {
+        let Self { kind, job, turn, at, cx } = self;
+        let lease = match turn {
+            Turn::Now(lease) => lease,
+            turn @ Turn::Later(_) => return Polled::Pending(Self { kind, job, turn, at, cx }.submission()),
+        };
+        // No time has passed since the admission: its clock tells the begin, too.
+        match (Granted { kind, job, lease, cx }).start(at) {
+            Ok(mut attached) => match attached.poll_unpin(task) {
+                Poll::Ready(outcome) => Polled::Ended(outcome),
+                Poll::Pending => Polled::Pending(Submission(Stage::Running(attached))),
+            },
+            Err(error) => Polled::Ended(Err(error)),
+        }
     }
 
     /// Waits for a worker, and begins to run.
@@ -83,6 +100,13 @@ impl Admitted {
     }
 }
 
+/// What became of a job that was polled once.
+#[derive(Debug)]
+pub(crate) enum Polled<T = Submission> {
+    Ended(Result<Completed, JobError>),
+    Pending(T),
+}
+
 /// A job on its way to its outcome; dropping it cancels the job.
 ///
 /// A job runs in the task that polls its submission: one that is neither polled nor dropped holds its worker.
@@ -91,11 +115,7 @@ pub struct Submission(Stage);
 
 enum Stage {
     /// Nobody has polled it yet.
-    Granted {
-        granted: Granted,
-        at: Instant,
-        prompt: bool,
-    },
+    Granted(Granted),
     Queued(BoxFuture<'static, Result<Attached, JobError>>),
     Running(Attached),
     /// It ended before it ran.
@@ -107,15 +127,6 @@ impl Submission {
     pub(super) fn refused(rejection: Rejection) -> Self {
         Self(Stage::Ended(rejection.into()))
     }
-
-    /// Promises that the submission is polled as soon as it is made: the clock that was read for its admission tells its
-    /// begin, too.
-    pub(crate) fn prompt(mut self) -> Self {
-        if let Stage::Granted { prompt, .. } = &mut self.0 {
-            *prompt = true;
-        }
-        self
-    }
 }
 
 impl Future for Submission {
@@ -123,11 +134,10 @@ impl Future for Submission {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
-            if let Stage::Granted { .. } = self.0
-                && let Stage::Granted { granted, at, prompt } = std::mem::replace(&mut self.0, Stage::Told)
+            if let Stage::Granted(_) = self.0
+                && let Stage::Granted(granted) = std::mem::replace(&mut self.0, Stage::Told)
             {
-                let now = if prompt { at } else { Instant::now() };
-                self.0 = granted.start(now).map_or_else(Stage::Ended, Stage::Running);
+                self.0 = granted.start(Instant::now()).map_or_else(Stage::Ended, Stage::Running);
             }
             let outcome = match &mut self.0 {
                 Stage::Running(attached) => match attached.poll_unpin(task) {
@@ -142,7 +152,7 @@ impl Future for Submission {
                     Poll::Ready(Err(error)) => Err(error),
                     Poll::Pending => return Poll::Pending,
                 },
-                Stage::Granted { .. } | Stage::Ended(_) | Stage::Told => {
+                Stage::Granted(_) | Stage::Ended(_) | Stage::Told => {
                     match std::mem::replace(&mut self.0, Stage::Told) {
                         Stage::Ended(error) => Err(error),
                         _ => unreachable!("a submission is not polled after its end"),
@@ -158,7 +168,7 @@ impl Future for Submission {
 impl fmt::Debug for Submission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Stage::Granted { .. } | Stage::Queued(_) => "Submission(queued)",
+            Stage::Granted(_) | Stage::Queued(_) => "Submission(queued)",
             Stage::Running(_) => "Submission(running)",
             Stage::Ended(_) | Stage::Told => "Submission(ended)",
         })

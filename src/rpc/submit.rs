@@ -1,7 +1,12 @@
+use std::{future::poll_fn, task::Poll};
+
 use tonic::{Code, Request, Response, Status};
 
 use super::{context::CallContext, convert, status, worker_pool::Parts};
-use crate::proto::{SubmitRequest, SubmitResponse};
+use crate::{
+    pool::Polled,
+    proto::{SubmitRequest, SubmitResponse},
+};
 
 /// `Submit`: one job, its result.
 pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Result<Response<SubmitResponse>, Status> {
@@ -10,7 +15,13 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
     let mut job = job.map_err(|violations| status::unreadable(violations, call.request_id()))?;
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
-    match parts.pools.submit(job).prompt().await {
+    let mut job = Some(job);
+    let begun = poll_fn(|cx| Poll::Ready(parts.pools.begin(job.take().expect("polled once"), cx))).await;
+    let outcome = match begun {
+        Polled::Ended(outcome) => outcome,
+        Polled::Pending(ticket) => ticket.await,
+    };
+    match outcome {
         Ok(completed) => {
             call.record_status(Code::Ok);
             Ok(call.answer(SubmitResponse { result: Some(convert::job_result(completed)) }))

@@ -3,7 +3,7 @@ mod outbox;
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     model::{Completed, FieldViolation, Job, JobError, WhenFull},
-    pool::{Room, Ticket},
+    pool::{Polled, Room, Ticket},
     proto::{JobFailure, SubmitManyRequest, SubmitManyResponse, submit_many_response::Outcome},
 };
 
@@ -183,7 +183,7 @@ impl Driver {
 
     fn start(&mut self, request: SubmitManyRequest, arrival: Instant) {
         let SubmitManyRequest { tag, job } = request;
-        let job = match self.job(&tag, job, arrival) {
+        let job = match self.job(&tag, job.map(|job| *job), arrival) {
             Ok(job) => job,
             Err(violations) => {
                 let status = status::unreadable(violations, self.call.request_id());
@@ -192,23 +192,19 @@ impl Driver {
                 return;
             }
         };
-        match self.parts.pools.try_submit(job) {
-            Ok(ticket) => {
-                let mut ticket = ticket.prompt();
+        // Only what is pending is parked, which polls it again.
+        match self.parts.pools.begin(job, &mut Context::from_waker(Waker::noop())) {
+            Polled::Ended(outcome) => self.answer(tag, outcome),
+            Polled::Pending(ticket) => {
                 self.full = ticket.room().filter(Room::is_awaited);
-                // Most short jobs are done at their first poll: only what is pending is parked.
-                match (&mut ticket).now_or_never() {
-                    Some(outcome) => self.answer(tag, outcome),
-                    None => self.running.push(Parked { tag, ticket }),
-                }
+                self.running.push(Parked { tag, ticket });
             }
-            Err(rejection) => self.answer(tag, Err(rejection.into())),
         }
     }
 
     fn answer(&mut self, tag: String, outcome: Result<Completed, JobError>) {
         let outcome = match outcome {
-            Ok(completed) => Outcome::Result(convert::job_result(completed)),
+            Ok(completed) => Outcome::Result(Box::new(convert::job_result(completed))),
             Err(error) => Outcome::Failure(failure(&status::status(&error, self.call.request_id()))),
         };
         self.unread = self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });

@@ -108,7 +108,7 @@ async fn stream(mut client: Client, job: Option<Job>, headers: &[(&'static str, 
 }
 
 async fn submit_many(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
-    let jobs = tokio_stream::once(SubmitManyRequest { tag: "it".into(), job });
+    let jobs = tokio_stream::once(SubmitManyRequest { tag: "it".into(), job: job.map(Box::new) });
     // The call stays open: an end of the requests must not be what ends the job.
     let jobs = jobs.chain(tokio_stream::pending());
     let mut results = match client.submit_many(request(jobs, headers)).await {

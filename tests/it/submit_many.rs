@@ -54,7 +54,7 @@ impl Many {
     }
 
     async fn send(&self, tag: impl ToString, job: Job) {
-        self.jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(job) }).await.unwrap();
+        self.jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(Box::new(job)) }).await.unwrap();
     }
 
     async fn next(&mut self) -> Result<Option<(String, Result<Vec<u8>, Status>)>, Status> {
@@ -109,7 +109,7 @@ async fn a_full_pool_stops_the_reading_and_refuses_nothing() {
         async move {
             for tag in 0..40 {
                 let job = Job { payload: format!("{{\"ms\":60{}}}", " ".repeat(16 << 10)).into(), ..job("sleep", "") };
-                jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(job) }).await.unwrap();
+                jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(Box::new(job)) }).await.unwrap();
             }
         }
     });
@@ -160,7 +160,7 @@ async fn results_that_nobody_reads_hold_no_worker_and_stop_the_reading_at_the_wi
         // Outputs as large as the windows of HTTP/2, so that only a few fit on the way.
         for tag in 0..200 {
             let job = job("echo", vec![7; 512 << 10]);
-            jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(job) }).await.unwrap();
+            jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(Box::new(job)) }).await.unwrap();
         }
     });
     let pool = at_rest(&caller).await;

@@ -77,7 +77,7 @@ impl WorkerPoolService for BareEcho {
         let answer = |request: SubmitManyRequest| {
             let output = request.job.unwrap_or_default().payload;
             let result = JobResult { output, ..JobResult::default() };
-            let outcome = Some(submit_many_response::Outcome::Result(result));
+            let outcome = Some(submit_many_response::Outcome::Result(Box::new(result)));
             SubmitManyResponse { tag: request.tag, outcome }
         };
         let answers = request.into_inner().map(move |request| request.map(answer));

@@ -15,7 +15,7 @@ use crate::proto::{Job, SubmitManyRequest};
 
 /// The messages of a window of `size` jobs. The tag of each is its place in the window.
 pub(super) fn messages(job: &Job, size: usize) -> Vec<Bytes> {
-    let request = |place: usize| SubmitManyRequest { tag: place.to_string(), job: Some(job.clone()) };
+    let request = |place: usize| SubmitManyRequest { tag: place.to_string(), job: Some(Box::new(job.clone())) };
     (0..size).map(|place| call::frame(&request(place))).collect()
 }
 
@@ -134,11 +134,11 @@ mod tests {
     use tonic_types::{ErrorDetails, StatusExt};
 
     use super::*;
-    use crate::proto::{JobFailure, JobResult, SubmitManyResponse, submit_many_response::Outcome};
+    use crate::proto::{JobFailure, SubmitManyResponse, submit_many_response::Outcome};
 
     #[test]
     fn takes_whole_messages_only() {
-        let response = SubmitManyResponse { tag: "7".into(), outcome: Some(Outcome::Result(JobResult::default())) };
+        let response = SubmitManyResponse { tag: "7".into(), outcome: Some(Outcome::Result(Box::default())) };
         let framed = call::frame(&response);
         let mut incoming = BytesMut::from(&framed[..3]);
         assert_eq!(next_message(&mut incoming), None);
