@@ -6,12 +6,14 @@
 mod assemble;
 mod control;
 mod drain;
+mod manager;
 mod receipt;
 
-use std::{io, time::Duration};
+use std::{convert::Infallible, io, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
+pub use manager::Manager;
 pub use receipt::Receipt;
 
 use crate::{
@@ -19,7 +21,9 @@ use crate::{
     net::{Bound, Census, Inherited, ListenAddress, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
-    rpc::{Admin, Health, Limits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler},
+    rpc::{
+        Admin, Health, Limits, UploadLimits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler,
+    },
     task::Tasks,
 };
 
@@ -130,8 +134,12 @@ impl App {
             config.server.submit_many_window,
             tasks.clone(),
         );
-        let limits =
-            Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config, &own) };
+        let config::Uploads { total, per_connection } = config.server.uploads;
+        let limits = Limits {
+            max_payload: config.server.max_payload,
+            max_output: assemble::largest_output(config, &own),
+            uploads: UploadLimits { total, per_connection },
+        };
         let public_service = public_services(worker_pool, health.clone(), limits)?;
         let ops_service = ops_services(Admin::new(control.as_drain_control()), health)?;
 
@@ -186,6 +194,12 @@ impl App {
     #[must_use]
     pub fn control(&self) -> Control {
         self.control.clone()
+    }
+
+    /// Keeps the service manager informed: ready, stopping, alive. It is to be polled beside [`run`](Self::run).
+    pub fn keep_informed(&self, manager: Manager) -> impl Future<Output = Infallible> + Send + use<> {
+        let (control, pulses) = (self.control(), [self.public.pulse(), self.ops.pulse()]);
+        async move { manager.keep_informed(&control, &pulses).await }
     }
 
     /// Serves until the drain has ended, and says what it left undone.

@@ -18,6 +18,7 @@ use super::{
     context::{Arrival, REQUEST_ID, request_id},
     status,
     timeout::{self, GRPC_TIMEOUT},
+    upload::{ConnectionUploads, Upload, Uploads},
 };
 use crate::model::{Deadline, DeadlinePolicy, Peer};
 use crate::proto::worker_pool_service_server::{SERVICE_NAME, WorkerPoolServiceServer};
@@ -34,6 +35,8 @@ pub struct Edge {
     others: Routes,
     /// The other end of the connection; none before there is one.
     peer: Option<Arc<Peer>>,
+    uploads: Uploads,
+    connection: Arc<ConnectionUploads>,
 }
 
 /// Makes the hot service anew, with a count of references of its own.
@@ -43,21 +46,23 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 impl Edge {
     /// Hands calls of the worker pool to what `make` makes, all others to `others`.
-    pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes) -> Self {
+    pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes, uploads: Uploads) -> Self {
         let worker_pool = make.as_ref().map(|make| make());
-        Self { make, worker_pool, others, peer: None }
+        let connection = uploads.of(0);
+        Self { make, worker_pool, others, peer: None, uploads, connection }
     }
 
     /// The front for one connection. All its calls carry `peer`.
     #[must_use]
     pub fn for_peer(&self, peer: Arc<Peer>) -> Self {
-        Self { peer: Some(peer), ..self.clone() }
+        let connection = self.uploads.of(peer.connection);
+        Self { peer: Some(peer), connection, ..self.clone() }
     }
 }
 
 impl Clone for Edge {
     fn clone(&self) -> Self {
-        Self { peer: self.peer.clone(), ..Self::new(self.make.clone(), self.others.clone()) }
+        Self { peer: self.peer.clone(), ..Self::new(self.make.clone(), self.others.clone(), self.uploads.clone()) }
     }
 }
 
@@ -71,6 +76,7 @@ impl Service<Request<Incoming>> for Edge {
         let now = Instant::now();
         let give_up = give_up(request.headers(), now);
         request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone() });
+        let request = request.map(|body| Upload::new(body, Arc::clone(&self.connection)));
         // The router costs as much as the pool: calls of the hot service pass it by.
         let direct = self.worker_pool.as_ref().filter(|_| is_worker_pool(request.uri().path()));
         let answer: Answer = match direct {

@@ -43,3 +43,4 @@ mod streaming;
 mod submit_many;
 mod support;
 mod tracing;
+mod uploads;
