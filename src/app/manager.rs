@@ -1,14 +1,16 @@
 //! What the service manager is told, in the words of systemd's `sd_notify`.
 
-use std::{convert::Infallible, future::pending, time::Duration};
+use std::{convert::Infallible, future::pending, io, sync::mpsc::sync_channel, time::Duration};
 
 use futures_util::future::{join, join_all};
 use sd_notify::NotifyState;
 use tokio::time::sleep;
 
 use super::Control;
-use crate::{net::Pulse, phase::Phase, rpc::DrainControl};
+use crate::{net::Pulse, phase::Phase, rpc::DrainControl, task::spawn_thread};
 
+/// Words that may wait for the service manager to listen.
+const BACKLOG: usize = 16;
 /// Between two reports of a drain.
 const TICK: Duration = Duration::from_secs(1);
 /// What each report asks for: some reports may come late, and a process that hangs is not waited for much longer.
@@ -22,14 +24,27 @@ pub struct Manager {
 
 impl Manager {
     /// The one that the environment names; without one, nobody hears what is said.
-    #[must_use]
-    pub fn from_env() -> Self {
-        let send = |states: &[NotifyState<'_>]| {
-            if let Err(error) = sd_notify::notify(states) {
-                tracing::debug!(%error, "the service manager cannot be reached");
+    ///
+    /// What is said leaves on a thread of its own: a service manager that does not listen holds nothing else up.
+    ///
+    /// # Errors
+    /// Where the system has no thread left.
+    pub fn from_env() -> io::Result<Self> {
+        let (words, said) = sync_channel::<String>(BACKLOG);
+        let tell = move || {
+            while let Ok(words) = said.recv() {
+                if let Err(error) = sd_notify::notify(&[NotifyState::Custom(&words)]) {
+                    tracing::debug!(%error, "the service manager cannot be reached");
+                }
             }
         };
-        Self::new(send, sd_notify::watchdog_enabled())
+        spawn_thread("notify".to_owned(), tell)?;
+        let send = move |states: &[NotifyState<'_>]| {
+            let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
+            // One that is so far behind hears the next word, or has given this process up.
+            let _ = words.try_send(lines.join("\n"));
+        };
+        Ok(Self::new(send, sd_notify::watchdog_enabled()))
     }
 
     /// One that hears by `send`, and takes the process for dead where it heard nothing for as long as `watchdog`.

@@ -34,6 +34,7 @@ mod readme;
 mod reentry;
 mod refusal;
 mod service;
+mod service_manager;
 mod slots;
 mod stats;
 mod stats_rpc;

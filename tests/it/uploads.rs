@@ -100,7 +100,10 @@ async fn messages_that_are_whole_are_no_uploads_any_more() {
     // Many more bytes than a connection may hold at once go through one call.
     let process = Process::serve(CONFIG).await;
     let mut client = process.public.client().await;
-    let jobs = (0..16).map(|tag: u8| SubmitManyRequest { tag: tag.to_string(), job: Some(Box::new(job("sha256", vec![4; PAYLOAD]))) });
+    let jobs = (0..16).map(|tag: u8| SubmitManyRequest {
+        tag: tag.to_string(),
+        job: Some(Box::new(job("sha256", vec![4; PAYLOAD]))),
+    });
     let answer = client.submit_many(tokio_stream::iter(jobs.collect::<Vec<_>>())).await.unwrap();
     let results = answer.into_inner().collect::<Vec<_>>();
     for result in timeout(PATIENCE, results).await.expect("an end") {
