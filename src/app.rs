@@ -138,6 +138,7 @@ impl App {
         let limits = Limits {
             max_payload: config.server.max_payload,
             max_output: assemble::largest_output(config, &own),
+            max_header_list: config.server.http2.max_header_list as usize,
             uploads: UploadLimits { total, per_connection },
         };
         let public_service = public_services(worker_pool, health.clone(), limits)?;

@@ -1,5 +1,6 @@
 use std::{
     convert::Infallible,
+    future::ready as now_ready,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
@@ -35,6 +36,7 @@ pub struct Edge {
     others: Routes,
     /// The other end of the connection; none before there is one.
     peer: Option<Arc<Peer>>,
+    max_header_list: usize,
     uploads: Uploads,
     connection: Arc<ConnectionUploads>,
 }
@@ -46,10 +48,10 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 impl Edge {
     /// Hands calls of the worker pool to what `make` makes, all others to `others`.
-    pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes, uploads: Uploads) -> Self {
+    pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes, max_header_list: usize, uploads: Uploads) -> Self {
         let worker_pool = make.as_ref().map(|make| make());
         let connection = uploads.of(0);
-        Self { make, worker_pool, others, peer: None, uploads, connection }
+        Self { make, worker_pool, others, peer: None, max_header_list, uploads, connection }
     }
 
     /// The front for one connection. All its calls carry `peer`.
@@ -62,7 +64,10 @@ impl Edge {
 
 impl Clone for Edge {
     fn clone(&self) -> Self {
-        Self { peer: self.peer.clone(), ..Self::new(self.make.clone(), self.others.clone(), self.uploads.clone()) }
+        Self {
+            peer: self.peer.clone(),
+            ..Self::new(self.make.clone(), self.others.clone(), self.max_header_list, self.uploads.clone())
+        }
     }
 }
 
@@ -75,6 +80,10 @@ impl Service<Request<Incoming>> for Edge {
         let sent = request.headers().get(REQUEST_ID).cloned();
         let now = Instant::now();
         let give_up = give_up(request.headers(), now);
+        if header_list(&request) > self.max_header_list {
+            let refused = status::headers_too_large(self.max_header_list).into_http();
+            return EdgeFuture { answer: Box::pin(now_ready(Ok(refused))), sent, give_up: None, alarm: None };
+        }
         request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone() });
         let request = request.map(|body| Upload::new(body, Arc::clone(&self.connection)));
         // The router costs as much as the pool: calls of the hot service pass it by.
@@ -103,6 +112,15 @@ impl EdgeFuture {
         let Some(give_up) = self.give_up else { return Poll::Pending };
         self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx)
     }
+}
+
+/// Size of the headers as HTTP/2 counts it: 32 bytes for each beside its name and value.
+fn header_list<B>(request: &Request<B>) -> usize {
+    let field = |name: usize, value: usize| name + value + 32;
+    let authority = request.uri().authority().map_or(0, |authority| authority.as_str().len());
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let fields = request.headers().iter().map(|(name, value)| field(name.as_str().len(), value.len()));
+    field(":path".len(), path) + field(":authority".len(), authority) + fields.sum::<usize>()
 }
 
 /// Within the margin before the deadline, after the service's own answer had its time.

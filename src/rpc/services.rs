@@ -12,6 +12,9 @@ use crate::proto::{
 /// by the codec.
 const ENVELOPE: usize = 64 << 10;
 
+/// Operators' calls bring the headers of their client and no others.
+const OPS_HEADER_LIST: usize = 16 << 10;
+
 /// No call of an operator is of more than a few bytes; one message of the codec's own limit fits.
 const OPS_UPLOADS: UploadLimits = UploadLimits { total: 16 << 20, per_connection: 5 << 20 };
 
@@ -22,6 +25,8 @@ pub struct Limits {
     pub max_payload: usize,
     /// Most output bytes of one result.
     pub max_output: usize,
+    /// Most bytes of the headers of one call, as HTTP/2 counts them.
+    pub max_header_list: usize,
     /// What messages may hold that are not whole.
     pub uploads: UploadLimits,
 }
@@ -46,6 +51,7 @@ pub fn public_services(
     Ok(Edge::new(
         Some(make),
         others.add_service(reflection().build_v1alpha()?).prepare(),
+        limits.max_header_list,
         Uploads::new(limits.uploads.with(ENVELOPE)),
     ))
 }
@@ -59,7 +65,7 @@ pub fn ops_services(admin: Admin, health: Health) -> Result<Edge, tonic_reflecti
         .add_service(AdminServiceServer::new(admin))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    Ok(Edge::new(None, others.prepare(), Uploads::new(OPS_UPLOADS)))
+    Ok(Edge::new(None, others.prepare(), OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS)))
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

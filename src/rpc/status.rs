@@ -118,6 +118,14 @@ pub(super) fn refused_by_codec(refusal: Status) -> Status {
     status
 }
 
+/// A call with more headers than are taken.
+pub(super) fn headers_too_large(limit: usize) -> Status {
+    let message = format!("the headers of the call are over {limit} bytes; send less metadata");
+    let mut status = fitting(Code::ResourceExhausted, &message, of_a_call("HEADERS_TOO_LARGE", "NOT_STARTED"));
+    push_back(&mut status, &Pushback::Never);
+    status
+}
+
 /// A call whose message was not whole when others needed its room.
 pub(super) fn uploads_full() -> Status {
     let mut details = of_a_call("UPLOADS_FULL", "NOT_STARTED");

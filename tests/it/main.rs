@@ -20,6 +20,7 @@ mod deadlines;
 mod drain;
 mod first_run;
 mod full_pool;
+mod headers;
 mod help_examples;
 mod leaks;
 mod ledger;
