@@ -16,9 +16,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// What each report asks for: some reports may come late, and a process that hangs is not waited for much longer.
 const EXTENSION: Duration = Duration::from_secs(5);
 
+type Tell = dyn Fn(&[NotifyState<'_>]) + Send + Sync;
+
 /// Who started the process, and wants to know how it is.
 pub struct Manager {
-    send: Box<dyn Fn(&[NotifyState<'_>]) + Send + Sync>,
+    send: Box<Tell>,
     watchdog: Option<Duration>,
 }
 
