@@ -6,7 +6,10 @@ use tokio::time::Instant;
 use waterwheel::net::Closed;
 
 use super::{Client, serve, until};
-use crate::service::{Caller, job};
+use crate::{
+    process::PATIENCE,
+    service::{Caller, job},
+};
 
 #[tokio::test]
 async fn at_its_age_a_connection_is_told_to_leave_and_its_calls_are_finished() {
@@ -18,7 +21,7 @@ async fn at_its_age_a_connection_is_told_to_leave_and_its_calls_are_finished() {
     // The peer is told: it may open no more streams.
     while let Ok(ready) = requests.clone().ready().await {
         drop(ready);
-        assert!(begin.elapsed() < crate::process::PATIENCE, "no farewell");
+        assert!(begin.elapsed() < PATIENCE, "no farewell");
         tokio::task::yield_now().await;
         requests = client.requests.clone();
     }
@@ -36,7 +39,7 @@ async fn a_call_that_outlives_age_and_grace_is_cut() {
     let begin = Instant::now();
     let mut client = Client::connect(service.public.0).await;
     let mut watch = client.watch().await;
-    let end = tokio::time::timeout(crate::process::PATIENCE, watch.data()).await.expect("an end");
+    let end = tokio::time::timeout(PATIENCE, watch.data()).await.expect("an end");
     assert!(end.is_none_or(|data| data.is_err()), "its health did not change");
     assert!(begin.elapsed() >= Duration::from_millis(285), "{:?}", begin.elapsed());
     until(&service.census, |census| census.closed(Closed::AgeCut) == 1 && census.open() == 0).await;
@@ -46,7 +49,9 @@ async fn a_call_that_outlives_age_and_grace_is_cut() {
 async fn calls_of_real_clients_survive_connections_that_age() {
     let service = serve(r#"connections = { max_age = "50ms", max_age_grace = "1h" }"#);
     let caller = Caller::of(service.public).await;
+    let begin = Instant::now();
     while service.census.closed(Closed::Age) < 5 {
+        assert!(begin.elapsed() < PATIENCE, "no connection ages");
         let calls = [(); 8].map(|()| caller.leave(job("sleep", "5")));
         for call in calls {
             call.await.unwrap().expect("no call is lost to an age");
