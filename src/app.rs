@@ -6,15 +6,15 @@
 mod assemble;
 mod control;
 mod drain;
-mod manager;
 mod receipt;
+mod service_manager;
 
 use std::{convert::Infallible, io, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
-pub use manager::Manager;
 pub use receipt::Receipt;
+pub use service_manager::ServiceManager;
 
 use crate::{
     config::{self, Config},
@@ -198,7 +198,7 @@ impl App {
     }
 
     /// Keeps the service manager informed: ready, stopping, alive. It is to be polled beside [`run`](Self::run).
-    pub fn keep_informed(&self, manager: Manager) -> impl Future<Output = Infallible> + Send + use<> {
+    pub fn keep_informed(&self, manager: ServiceManager) -> impl Future<Output = Infallible> + Send + use<> {
         let (control, pulses) = (self.control(), [self.public.pulse(), self.ops.pulse()]);
         async move { manager.keep_informed(&control, &pulses).await }
     }

@@ -7,7 +7,7 @@ use tracing::info;
 
 use super::exit::Exit;
 use crate::{
-    app::{App, Control, Manager, Receipt, StartError},
+    app::{App, Control, Receipt, ServiceManager, StartError},
     config::Config,
     telemetry::{self, TelemetryError},
 };
@@ -56,7 +56,7 @@ fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Re
         info!(address = addresses(&app), ops_address = %app.ops_address(), pid = id(), "serving");
         greet(&app).await?;
         let control = app.control();
-        let informed = app.keep_informed(Manager::from_env()?);
+        let informed = app.keep_informed(ServiceManager::from_env()?);
         let receipt = tokio::select! {
             receipt = app.run() => receipt,
             never = signals.steer(&control) => match never {},

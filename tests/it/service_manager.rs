@@ -13,7 +13,7 @@ use tokio::{
 };
 use waterwheel::{
     Output,
-    app::{App, Manager, OwnKind},
+    app::{App, OwnKind, ServiceManager},
 };
 
 use crate::{
@@ -98,7 +98,7 @@ async fn a_serving_thread_that_hangs_stops_the_watchdog() {
         }
     };
     let period = Duration::from_millis(30);
-    let informed = tokio::spawn(app.keep_informed(Manager::new(hear, Some(period))));
+    let informed = tokio::spawn(app.keep_informed(ServiceManager::new(hear, Some(period))));
     let mut beats = 0;
     while beats < 3 {
         beats += usize::from(timeout(PATIENCE, heard.recv()).await.expect("a word").unwrap() == "WATCHDOG=1");

@@ -29,7 +29,10 @@ const FLAGS: &[(&str, &str, &str)] =
 #[test]
 fn every_value_names_its_origin() {
     let shown = to_toml_with_origins(&ok(FILE, ENV, FLAGS).settings);
-    let expected = r##"
+    assert_eq!(shown, SHOWN.trim_start());
+}
+
+const SHOWN: &str = r##"
 [server]
 listen = "127.0.0.1:0"              # flag --listen
 ops_listen = "127.0.0.1:7071"       # default
@@ -96,8 +99,6 @@ exit_codes.3 = "NOT_FOUND"            # ww.toml:12
 stderr_tail = "2KiB"                  # default
 kill_grace = "1s 500ms"               # ww.toml:13
 "##;
-    assert_eq!(shown, expected.trim_start());
-}
 
 #[test]
 fn what_is_shown_reads_as_the_same_configuration() {

@@ -19,12 +19,12 @@ const EXTENSION: Duration = Duration::from_secs(5);
 type Tell = dyn Fn(&[NotifyState<'_>]) + Send + Sync;
 
 /// Who started the process, and wants to know how it is.
-pub struct Manager {
+pub struct ServiceManager {
     send: Box<Tell>,
     watchdog: Option<Duration>,
 }
 
-impl Manager {
+impl ServiceManager {
     /// The one that the environment names; without one, nobody hears what is said.
     ///
     /// What is said leaves on a thread of its own: a service manager that does not listen holds nothing else up.
