@@ -34,6 +34,7 @@ use std::process::ExitCode;
 use clap::{ColorChoice, Parser, Subcommand};
 
 pub use exit::Exit;
+pub use server::run_server;
 
 /// The arguments of the program.
 #[derive(Debug, Parser)]

@@ -112,13 +112,22 @@ impl Caller {
 
     /// Looks at the one pool until `reached`. Returns how long that took.
     pub(crate) async fn until(&self, reached: impl Fn(&PoolStats) -> bool) -> Duration {
+        self.until_all(|pools| {
+            let [pool] = pools else { panic!("more than one pool: {pools:?}") };
+            reached(pool)
+        })
+        .await
+    }
+
+    /// Looks at all pools, by name, until `reached`. Returns how long that took.
+    pub(crate) async fn until_all(&self, reached: impl Fn(&[PoolStats]) -> bool) -> Duration {
         let begin = Instant::now();
         loop {
-            let pool = self.pool().await;
-            if reached(&pool) {
+            let pools = self.stats().await.pools;
+            if reached(&pools) {
                 return begin.elapsed();
             }
-            assert!(begin.elapsed() < PATIENCE, "not reached: {pool:?}");
+            assert!(begin.elapsed() < PATIENCE, "not reached: {pools:?}");
             sleep(Duration::from_millis(1)).await;
         }
     }
