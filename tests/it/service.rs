@@ -9,7 +9,7 @@ use tokio::{
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::health_client::HealthClient;
 use waterwheel::{
-    app::{App, Control, OwnKind, Receipt},
+    app::{App, Control, OwnKind},
     config::{SourceFile, Sources, load_pools},
     proto::{
         Job, JobCounts, PoolStats, Stats, StatsRequest, SubmitRequest,
@@ -29,25 +29,25 @@ pub(crate) struct Address(pub(crate) SocketAddr);
 pub(crate) struct Service {
     pub(crate) public: Address,
     pub(crate) control: Control,
-    run: JoinHandle<Receipt>,
 }
 
 impl Service {
     /// Serves a configuration, and handlers beside it, on ports that are free.
     pub(crate) fn start(config: &str, own: Vec<OwnKind>) -> Self {
+        Self::start_sampling(config, own, None)
+    }
+
+    /// The same, where calls of traced callers are traced, and this share of the others.
+    pub(crate) fn start_sampling(config: &str, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Self {
         let file = SourceFile { name: "test.toml".into(), text: config.into() };
         let sources = Sources { file: Some(file), cpus: 2, ..Sources::default() };
         let mut config = load_pools(&sources).unwrap_or_else(|faults| panic!("{faults}")).config;
         config.server.listen.set_port(0);
         config.server.ops_listen.set_port(0);
-        let app = App::start_with(&config, own, None).unwrap();
+        let app = App::start_with(&config, own, sample_ratio).unwrap();
         let (public, control) = (Address(app.address()), app.control());
-        Self { public, control, run: tokio::spawn(app.run()) }
-    }
-
-    /// Waits for the end of the drain.
-    pub(crate) async fn ended(self) -> Receipt {
-        timeout(PATIENCE, self.run).await.expect("an end of the drain").unwrap()
+        tokio::spawn(app.run());
+        Self { public, control }
     }
 }
 
