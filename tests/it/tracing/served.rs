@@ -3,7 +3,7 @@
 
 use opentelemetry::trace::SpanKind;
 use opentelemetry_sdk::trace::SpanData;
-use tokio::time::timeout;
+use tokio::time::Instant;
 use tower::Layer;
 use waterwheel::{
     Job, Output,
@@ -21,7 +21,7 @@ use crate::{
     process::PATIENCE,
     refusal::request,
     service::{Address, Caller, Client, Service, job, queued},
-    support::{Gate, echo, kind, until},
+    support::{Gate, echo, kind},
 };
 
 /// One worker, which a first job occupies, so that the next one is queued.
@@ -65,11 +65,18 @@ async fn call(mut client: Client, method: &str, headers: &[(&'static str, &str)]
     }
 }
 
-/// What was exported of a trace.
-fn spans_of(trace_id: &str) -> Vec<SpanData> {
-    let mut spans = exported().get_finished_spans().expect("in memory");
-    spans.retain(|span| span.span_context.trace_id().to_string() == trace_id);
-    spans
+/// What was exported of a trace. A span is exported where it ends, which may be a little after the answer.
+async fn five_spans_of(trace_id: &str) -> Vec<SpanData> {
+    let begin = Instant::now();
+    loop {
+        let mut spans = exported().get_finished_spans().expect("in memory");
+        spans.retain(|span| span.span_context.trace_id().to_string() == trace_id);
+        if spans.len() >= 5 {
+            return spans;
+        }
+        assert!(begin.elapsed() < PATIENCE, "spans are missing: {spans:#?}");
+        tokio::task::yield_now().await;
+    }
 }
 
 /// The one span of that name below that parent.
@@ -110,9 +117,7 @@ async fn calls_queue_and_attempts_are_one_trace() {
         };
         tokio::join!(traced, queues);
         occupied.await.expect("no panic").expect("completed");
-        // A span is exported where it ends, which may be a little after the answer.
-        timeout(PATIENCE, until(|| spans_of(&trace_id).len() >= 5)).await.expect("five spans");
-        check(&spans_of(&trace_id), method, &request_id);
+        check(&five_spans_of(&trace_id).await, method, &request_id);
     }
 }
 
