@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use tokio::{
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::health_client::HealthClient;

@@ -58,7 +58,7 @@ async fn call(mut client: Client, method: &str, headers: &[(&'static str, &str)]
             while events.message().await.expect("completed").is_some() {}
         }
         _ => {
-            let jobs = tokio_stream::once(SubmitManyRequest { tag: String::new(), job });
+            let jobs = tokio_stream::once(SubmitManyRequest { tag: String::new(), job: job.map(Box::new) });
             let mut results = client.submit_many(request(jobs, headers)).await.expect("begun").into_inner();
             while results.message().await.expect("completed").is_some() {}
         }
