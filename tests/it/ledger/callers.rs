@@ -31,6 +31,8 @@ pub(super) struct Tally {
     pub(super) lost: HashMap<String, Lost>,
     /// Request ids of the calls that nobody waited for to the end.
     pub(super) left: HashSet<String>,
+    /// Request ids of the calls whose jobs may have been asked to stop by a drain, but ended in a way of their own.
+    pub(super) otherwise: HashSet<String>,
 }
 
 /// An accepted job that a drain did not finish.
@@ -53,6 +55,8 @@ impl Tally {
             assert!(self.left.insert(request_id));
         } else if let Some(lost) = end.lost {
             assert_eq!(self.lost.insert(request_id, lost), None);
+        } else if ["RUN_TIMEOUT", "HANDLER_PANICKED"].contains(&end.how.as_str()) {
+            assert!(self.otherwise.insert(request_id));
         }
         *self.ends.entry(end.how).or_default() += 1;
     }
@@ -61,6 +65,7 @@ impl Tally {
         other.ends.into_iter().for_each(|(end, count)| *self.ends.entry(end).or_default() += count);
         self.lost.extend(other.lost);
         self.left.extend(other.left);
+        self.otherwise.extend(other.otherwise);
         self
     }
 
@@ -159,7 +164,8 @@ pub(super) async fn call_again([first, second]: [Client; 2], run: Arc<Run>, mut 
 /// One call of the mix, and how it ended.
 async fn call(client: &mut Client, request_id: &str, random: &mut StdRng) -> End {
     let ask = match random.random_range(0..100_u32) {
-        0..60 => Ask::Answer,
+        0..58 => Ask::Answer,
+        58..60 => Ask::Doze,
         60..80 => Ask::Yield,
         80..88 => Ask::Nap,
         88 => Ask::Hang,

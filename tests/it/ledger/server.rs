@@ -17,10 +17,11 @@ use crate::process::Process;
 /// Jobs that run in the pool `held`, and as many that are queued there.
 pub(super) const HELD: u32 = 4;
 
-/// The mix runs in one pool; what no drain can finish waits in the other.
+/// The mix runs in one pool, what no drain can finish waits in the other. The drain is short, so that some of the mix is
+/// finished and some is lost.
 const CONFIG: &str = r#"
     server = { threads = 2, listen = "127.0.0.1:0", ops_listen = "127.0.0.1:0" }
-    drain = { notice = "100ms", finish = "2s", kill = "1s" }
+    drain = { notice = "100ms", finish = "100ms", kill = "1s" }
     telemetry.log = "error,waterwheel::pool=off"
     [pool.mixed]
     workers = 32
@@ -44,6 +45,8 @@ pub(super) enum Ask {
     Answer = b'a',
     Yield = b'y',
     Nap = b'n',
+    /// Sleeps long enough for a drain to come in between, and follows the request to stop.
+    Doze = b'd',
     /// Sleeps past every deadline, and ignores the request to stop.
     Hang = b'h',
     /// Waits for the request to stop, and follows it.
@@ -59,6 +62,13 @@ impl Handler for Moody {
         match job.payload[0] {
             b'y' => tokio::task::yield_now().await,
             b'n' => tokio::time::sleep(Duration::from_millis(2)).await,
+            b'd' => {
+                let doze = tokio::time::sleep(Duration::from_millis(250));
+                tokio::select! {
+                    () = doze => {}
+                    _ = cx.cancelled() => return Err(HandlerError::Stopped),
+                }
+            }
             b'h' => std::future::pending().await,
             b'w' => {
                 cx.cancelled().await;
