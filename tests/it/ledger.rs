@@ -62,7 +62,7 @@ async fn every_call_ends_once_and_the_books_agree() {
     }
     let terminated = async {
         run.half.notified().await;
-        terminate(&first).await
+        terminate(&first, &run).await
     };
     let (tallies, (held, ended_before)) = tokio::join!(timeout(PATIENCE * 10, callers.join_all()), terminated);
     let tallies = tallies.unwrap_or_else(|_| panic!("{:?} calls left", run.left));
@@ -85,7 +85,7 @@ async fn every_call_ends_once_and_the_books_agree() {
 
 /// Gives a server jobs that never end, some that run and as many that are queued, and sends it SIGTERM. Returns what
 /// the callers of those jobs were told, and how many jobs had ended before.
-async fn terminate(process: &Process) -> (Tally, u64) {
+async fn terminate(process: &Process, run: &Run) -> (Tally, u64) {
     let caller = Caller::of(process.public).await;
     let mut calls = JoinSet::new();
     for number in 0..2 * HELD {
@@ -94,6 +94,7 @@ async fn terminate(process: &Process) -> (Tally, u64) {
     let is_full = |pool: &PoolStats| (pool.in_flight, queued(pool)) == (HELD, HELD.into());
     caller.until_all(|pools| pools.iter().any(|pool| pool.name == "held" && is_full(pool))).await;
     let ended_before = caller.stats().await.pools.iter().map(counts).map(ended).sum();
+    run.terminate();
     process.signal(Signal::TERM);
     (calls.join_all().await.into_iter().fold(Tally::default(), Tally::merge), ended_before)
 }
@@ -121,16 +122,14 @@ impl Leaving {
         Self { books, finished: ended.receipt["finished"].as_u64().unwrap(), lost }
     }
 
-    /// The receipt names what callers were told of, and besides only what was faster than the drain that stopped it: a
-    /// caller that left, a deadline, a panic.
+    /// The receipt names what callers were told of, and besides only what was faster than the drain that stopped it.
     fn compare(&self, tally: &Tally, ended_before: u64) {
         let mut others = self.lost.clone();
         for (request_id, told) in &tally.lost {
             assert_eq!(others.remove(request_id).as_ref(), Some(told), "{request_id}");
         }
         for (request_id, named) in others {
-            let faster = tally.left.contains(&request_id) || named.running && tally.otherwise.contains(&request_id);
-            assert!(faster, "its caller was not told: {request_id}, {named:?}");
+            assert!(tally.faster.contains(&request_id), "its caller was not told: {request_id}, {named:?}");
         }
         let held = tally.lost.iter().filter(|(request_id, _)| request_id.starts_with("held-"));
         let (running, queued): (Vec<_>, Vec<_>) = held.partition(|(_, lost)| lost.running);
@@ -156,7 +155,7 @@ fn balance(books: &Books) {
 /// What callers were told is what the servers counted; where a caller left first, a server counted something, too.
 fn agree(tally: &Tally, books: &[Books]) {
     let sum = |of: &dyn Fn(&Books) -> u64| books.iter().map(of).sum::<u64>();
-    let unseen = tally.left.len() as u64;
+    let unseen = tally.unseen();
     let between = |name: &str, told: u64, counted: u64| {
         assert!(told <= counted && counted <= told + unseen, "{name}: {told} told, {counted} counted, {unseen} unseen");
     };

@@ -6,7 +6,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -29,10 +29,9 @@ pub(super) struct Tally {
     pub(super) ends: BTreeMap<String, u64>,
     /// Jobs that a drain stopped, by the request id of their calls.
     pub(super) lost: HashMap<String, Lost>,
-    /// Request ids of the calls that nobody waited for to the end.
-    pub(super) left: HashSet<String>,
-    /// Request ids of the calls whose jobs may have been asked to stop by a drain, but ended in a way of their own.
-    pub(super) otherwise: HashSet<String>,
+    /// Request ids of the calls since SIGTERM that ended in another way, faster than a drain that stopped their jobs: a
+    /// caller that left, a deadline, a panic.
+    pub(super) faster: HashSet<String>,
 }
 
 /// An accepted job that a drain did not finish.
@@ -50,13 +49,9 @@ pub(super) struct End {
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, request_id: String, end: End) {
-        if end.is_unseen() {
-            assert!(self.left.insert(request_id));
-        } else if let Some(lost) = end.lost {
+    fn add(&mut self, request_id: String, end: End) {
+        if let Some(lost) = end.lost {
             assert_eq!(self.lost.insert(request_id, lost), None);
-        } else if ["RUN_TIMEOUT", "HANDLER_PANICKED"].contains(&end.how.as_str()) {
-            assert!(self.otherwise.insert(request_id));
         }
         *self.ends.entry(end.how).or_default() += 1;
     }
@@ -64,8 +59,7 @@ impl Tally {
     pub(super) fn merge(mut self, other: Self) -> Self {
         other.ends.into_iter().for_each(|(end, count)| *self.ends.entry(end).or_default() += count);
         self.lost.extend(other.lost);
-        self.left.extend(other.left);
-        self.otherwise.extend(other.otherwise);
+        self.faster.extend(other.faster);
         self
     }
 
@@ -75,6 +69,11 @@ impl Tally {
 
     pub(super) fn total(&self) -> u64 {
         self.ends.values().sum()
+    }
+
+    /// Calls whose callers do not know what a server counted.
+    pub(super) fn unseen(&self) -> u64 {
+        self.of("left") + self.of("timer")
     }
 }
 
@@ -105,9 +104,9 @@ impl End {
         }
     }
 
-    /// Whether the caller does not know what the server counted.
-    fn is_unseen(&self) -> bool {
-        ["left", "timer"].contains(&self.how.as_str())
+    /// Whether a drain may have stopped the job as well.
+    fn may_be_faster(&self) -> bool {
+        ["left", "timer", "RUN_TIMEOUT", "HANDLER_PANICKED"].contains(&self.how.as_str())
     }
 
     /// Whether the service goes away.
@@ -129,11 +128,23 @@ pub(super) struct Run {
     /// Told when half of them were made.
     pub(super) half: Notify,
     half_at: u64,
+    /// Whether SIGTERM was sent, or is about to be.
+    terminated: AtomicBool,
 }
 
 impl Run {
     pub(super) fn new(calls: u64) -> Self {
-        Self { left: AtomicU64::new(calls), half: Notify::new(), half_at: calls / 2 }
+        Self {
+            left: AtomicU64::new(calls),
+            half: Notify::new(),
+            half_at: calls / 2,
+            terminated: AtomicBool::new(false),
+        }
+    }
+
+    /// SIGTERM is sent next.
+    pub(super) fn terminate(&self) {
+        self.terminated.store(true, Ordering::SeqCst);
     }
 
     /// Takes one call out of those that are left, and returns its number.
@@ -155,6 +166,9 @@ pub(super) async fn call_again([first, second]: [Client; 2], run: Arc<Run>, mut 
         let end = call(&mut client, &request_id, &mut random).await;
         if end.turns_away() {
             client = second.clone();
+        }
+        if end.may_be_faster() && run.terminated.load(Ordering::SeqCst) {
+            tally.faster.insert(request_id.clone());
         }
         tally.add(request_id, end);
     }
