@@ -106,7 +106,7 @@ fn check(what: &str, how: Leave, mut took: Vec<Duration>) {
     assert_eq!(took.len(), TIMES);
     took.sort();
     let [median, ninetieth, most] = [TIMES / 2, TIMES * 9 / 10, TIMES - 1].map(|at| took[at]);
-    println!("{what}, {how:?}: median {median:?}, 90th percentile {ninetieth:?}, at most {most:?}");
+    eprintln!("{what}, {how:?}: median {median:?}, 90th percentile {ninetieth:?}, at most {most:?}");
     assert!(ninetieth < FREED_WITHIN, "{what}, {how:?}: {took:?}");
 }
 
