@@ -17,7 +17,7 @@ mod attempt;
 mod blocking;
 mod builder;
 mod conclude;
-mod core;
+pub(crate) mod core;
 mod drain;
 mod handle;
 mod home;

@@ -1,10 +1,6 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use super::{
-    Law, Pool,
-    core::Caps,
-    shell::Shell,
-};
+use super::{Law, Pool, core::Caps, shell::Shell};
 use crate::{
     handler::Kind,
     model::{DeadlinePolicy, WhenFull},

@@ -31,10 +31,10 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::time::Instant;
 
+use admission::seconds;
 pub(crate) use admission::{Refusal, RefusalReason};
 use entry::Entry;
 pub(crate) use entry::JobKey;
-use admission::seconds;
 use estimate::Estimates;
 pub(crate) use events::{Withdrawal, Withdrawn};
 pub use law::Law;

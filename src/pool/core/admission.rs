@@ -52,7 +52,10 @@ impl<H: Host> Core<H> {
     pub(super) fn objection(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> Option<Refusal> {
         let cap = self.tenant_cap();
         if !self.queues.tenants.allows(arrival.tenant, arrival.bytes, cap.0, cap.1) {
-            return Some(Refusal { reason: RefusalReason::QuotaExceeded, retry_after: Some(pushback(self.wait_of(arrival))) });
+            return Some(Refusal {
+                reason: RefusalReason::QuotaExceeded,
+                retry_after: Some(pushback(self.wait_of(arrival))),
+            });
         }
         // A guess from nothing refuses nobody.
         if !self.estimates.is_measured() {
@@ -66,7 +69,8 @@ impl<H: Host> Core<H> {
         let allowed = (share * budget.as_secs_f64()).min(patience);
         if wait > allowed || wait + service > budget.as_secs_f64() {
             let needed = (wait / share).max(wait + service);
-            let reason = RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed: seconds(needed), budget };
+            let reason =
+                RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed: seconds(needed), budget };
             return Some(Refusal { reason, retry_after: Some(pushback(wait - allowed + service)) });
         }
         let longest = self.law.longest_wait(self.estimates.mean());
@@ -95,9 +99,10 @@ impl<H: Host> Core<H> {
             return f64::INFINITY;
         }
         let share = self.queues.tenants.get(tenant).map(|tenant| &tenant.shares[class.rank()]);
+        let share = share.filter(|share| share.jobs > 0);
         let (own_jobs, own_work) = share.map_or((0, 0.0), |share| (share.jobs, share.work));
-        let ahead: f64 = above.iter().map(|class| class.work).sum::<f64>()
-            + self.queues.class(class).ahead(own_work + service);
+        let ahead: f64 =
+            above.iter().map(|class| class.work).sum::<f64>() + self.queues.class(class).ahead(own_work + service);
         // One mean service time is shared among the workers until the first of them is free.
         let shared = (ahead + self.estimates.mean()) / workers / (1.0 - taken);
         let pace = share.and_then(|share| share.starts.per_second(self.window));

@@ -53,34 +53,37 @@ impl Law {
 }
 
 /// How much of the allowed wait is given out: less while accepted jobs miss their deadlines, more while they do not.
+///
+/// Both are counted over about a second, so that one job of a small pool is not taken for a trend.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Margin {
     pub(super) value: f64,
-    accepted: u64,
-    missed: u64,
+    accepted: f64,
+    missed: f64,
 }
 
 impl Margin {
-    pub(super) const WIDEST: Self = Self { value: 1.0, accepted: 0, missed: 0 };
+    pub(super) const WIDEST: Self = Self { value: 1.0, accepted: 0.0, missed: 0.0 };
 
     pub(super) fn accept(&mut self) {
-        self.accepted += 1;
+        self.accepted += 1.0;
     }
 
     pub(super) fn miss(&mut self) {
-        self.missed += 1;
+        self.missed += 1.0;
     }
 
     /// The end of a window, and of `empty` more in which nothing happened.
     pub(super) fn turn(&mut self, empty: u32, law: &Law) {
-        let share = self.missed as f64 / self.accepted.max(1) as f64;
-        self.value = if self.missed > 0 && share > law.missed_share {
-            (self.value * NARROWER).max(NARROWEST)
-        } else {
-            self.value + WIDER
-        };
-        self.value = (self.value + WIDER * f64::from(empty)).min(1.0);
-        (self.accepted, self.missed) = (0, 0);
+        for _ in 0..=empty.min(FORGOTTEN) {
+            self.value = if self.missed > law.missed_share * self.accepted {
+                (self.value * NARROWER).max(NARROWEST)
+            } else {
+                (self.value + WIDER).min(1.0)
+            };
+            self.accepted *= 1.0 - WINDOW_WEIGHT;
+            self.missed *= 1.0 - WINDOW_WEIGHT;
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     entry::{CLASS, Entry, LINE},
     law::{Frequency, Law, Rate},
     list::List,
-    tenants::Tenants,
+    tenants::{Share, Tenants},
 };
 use crate::model::Criticality;
 
@@ -39,7 +39,9 @@ pub(super) struct Class {
     pub(super) work: f64,
     backlogs: Backlogs,
     /// Tenants with a ready job, by tag.
-    turns: BTreeSet<(u64, usize)>,
+    turns: BTreeSet<(u64, u64, usize)>,
+    /// Places in `turns` that were given out.
+    places: u64,
     /// Tenants without a job that had more than the clock says.
     debtors: BTreeSet<(u64, usize)>,
     clock: u64,
@@ -111,7 +113,7 @@ impl Queues {
         if share.ready.is_empty() {
             let owed = class.debtors.remove(&(share.tag, tenant));
             share.tag = share.tag.max(class.clock);
-            class.turns.insert((share.tag, tenant));
+            class.seat(share, tenant);
             share.ready.push_back(entries, LINE, index);
             if owed {
                 self.tenants.forgive(tenant);
@@ -131,7 +133,7 @@ impl Queues {
         let share = self.tenants.share_mut(tenant, rank);
         share.ready.remove(entries, LINE, index);
         if share.ready.is_empty() {
-            class.turns.remove(&(share.tag, tenant));
+            class.turns.remove(&(share.tag, share.since, tenant));
         }
         if class.turns.is_empty() {
             // Nobody competes any more: nobody owes.
@@ -143,7 +145,7 @@ impl Queues {
     /// The job to start next.
     pub(super) fn head(&self, law: &Law) -> Option<usize> {
         let rank = self.next_class(law)?;
-        let (_, tenant) = self.classes[rank].turns.first()?;
+        let (.., tenant) = self.classes[rank].turns.first()?;
         self.tenants.share(*tenant, rank).ready.head()
     }
 
@@ -155,11 +157,11 @@ impl Queues {
         let class = &mut self.classes[rank];
         let share = self.tenants.share_mut(tenant, rank);
         share.starts.count(window);
-        class.turns.remove(&(share.tag, tenant));
+        class.turns.remove(&(share.tag, share.since, tenant));
         class.clock = (class.clock + charge / (class.turns.len() as u64 + 1)).max(share.tag);
         share.tag += charge;
         class.top = class.top.max(share.tag);
-        class.turns.insert((share.tag, tenant));
+        class.seat(share, tenant);
         self.forgive(rank);
     }
 
@@ -169,11 +171,11 @@ impl Queues {
         let took = u64::try_from(run.as_nanos()).unwrap_or(u64::MAX / 2);
         let class = &mut self.classes[entry.class.rank()];
         let share = self.tenants.share_mut(tenant, entry.class.rank());
-        let waits = class.turns.remove(&(share.tag, tenant));
+        let waits = class.turns.remove(&(share.tag, share.since, tenant));
         share.tag = (share.tag.saturating_add(took)).saturating_sub(nanos(entry.work));
         class.top = class.top.max(share.tag);
         if waits {
-            class.turns.insert((share.tag, tenant));
+            class.seat(share, tenant);
         }
     }
 
@@ -246,6 +248,13 @@ impl Queues {
 }
 
 impl Class {
+    /// Gives a tenant its place in the order, behind those with the same tag.
+    fn seat(&mut self, share: &mut Share, tenant: usize) {
+        self.places += 1;
+        share.since = self.places;
+        self.turns.insert((share.tag, share.since, tenant));
+    }
+
     /// Expected seconds of the jobs that would start before one of a tenant with a backlog of `own` seconds, its own
     /// included.
     pub(super) fn ahead(&self, own: f64) -> f64 {

@@ -34,6 +34,8 @@ pub(super) struct Share {
     pub(super) work: f64,
     /// Worker time that it had, on the clock of the class.
     pub(super) tag: u64,
+    /// When it got its place among those with the same tag.
+    pub(super) since: u64,
     /// How often its jobs start; counted anew with each backlog.
     pub(super) starts: Frequency,
 }
@@ -131,6 +133,6 @@ impl Tenants {
 
 impl Share {
     fn new(window: u64) -> Self {
-        Self { ready: List::default(), jobs: 0, work: 0.0, tag: 0, starts: Frequency::new(window) }
+        Self { ready: List::default(), jobs: 0, work: 0.0, tag: 0, since: 0, starts: Frequency::new(window) }
     }
 }
