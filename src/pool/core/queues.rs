@@ -135,11 +135,7 @@ impl Queues {
         if share.ready.is_empty() {
             class.turns.remove(&(share.tag, share.since, tenant));
         }
-        if class.turns.is_empty() {
-            // Nobody competes any more: nobody owes.
-            class.clock = class.top;
-            self.forgive(rank);
-        }
+        self.settle_debts(rank);
     }
 
     /// The job to start next.
@@ -162,7 +158,7 @@ impl Queues {
         share.tag += charge;
         class.top = class.top.max(share.tag);
         class.seat(share, tenant);
-        self.forgive(rank);
+        self.settle_debts(rank);
     }
 
     /// A job that was charged for when it started took `run`.
@@ -177,6 +173,7 @@ impl Queues {
         if waits {
             class.seat(share, tenant);
         }
+        self.settle_debts(entry.class.rank());
     }
 
     /// A job that was queued is over, whether it started or not.
@@ -230,9 +227,12 @@ impl Queues {
         }
     }
 
-    /// Lets go of those whom the clock of a class has passed.
-    fn forgive(&mut self, rank: usize) {
+    /// Lets go of those whom the clock of a class has passed; where nobody competes any more, of all.
+    fn settle_debts(&mut self, rank: usize) {
         let class = &mut self.classes[rank];
+        if class.turns.is_empty() {
+            class.clock = class.top;
+        }
         while let Some((tag, tenant)) = class.debtors.first().copied()
             && tag <= class.clock
         {

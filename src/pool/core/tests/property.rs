@@ -27,8 +27,9 @@ const EVENTS: usize = 220;
 const AT_LEAST: &[(u64, &[&str])] = &[
     (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: draining"]),
-    (200, &["told: expired", "told: no room", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (100, &["told: drained", "told: refused", "replaced", "not replaced", "drops", "released without outcome"]),
+    (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
+    (80, &["told: no room", "told: refused"]),
+    (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
         &[
@@ -108,7 +109,7 @@ impl Dice {
     }
 
     fn offer(&mut self) -> Offer {
-        let patience = match self.weighted(&[1, 12, 2, 2]) {
+        let patience = match self.weighted(&[1, 7, 4, 5]) {
             0 => -(self.roll(4) as i64),
             1 => 1 + self.roll(12) as i64,
             2 => 13 + self.roll(140) as i64,

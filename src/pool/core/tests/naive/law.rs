@@ -10,42 +10,62 @@ use super::{
 use crate::model::WhenFull;
 
 /// Everything that ever happened, by the window in which it did.
-#[derive(Default)]
 pub(super) struct History {
-    /// Number of the open window; windows are turned when somebody arrives or a worker comes back.
-    pub(super) window: usize,
+    /// Windows are turned when somebody arrives or a worker comes back; the last one is open.
+    windows: Vec<Window>,
     end: Option<Duration>,
-    /// Window, class and seconds of each job that was accepted.
-    pub(super) accepted: Vec<(usize, usize, f64)>,
-    /// Windows of jobs that were queued, and of those of them that missed.
-    pub(super) queued: Vec<usize>,
-    pub(super) missed: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Window {
+    /// Seconds of the jobs that were accepted, by class.
+    pub(super) accepted: [f64; 4],
+    /// Jobs that were queued, and those of them that missed.
+    pub(super) queued: f64,
+    pub(super) missed: f64,
 }
 
 const WINDOW: Duration = Duration::from_millis(100);
+
+impl Default for History {
+    fn default() -> Self {
+        Self { windows: vec![Window::default()], end: None }
+    }
+}
 
 impl History {
     pub(super) fn turn(&mut self, now: Duration) {
         let mut end = *self.end.get_or_insert(now + WINDOW);
         while end <= now {
             end += WINDOW;
-            self.window += 1;
+            self.windows.push(Window::default());
         }
         self.end = Some(end);
     }
 
+    pub(super) fn open(&mut self) -> &mut Window {
+        self.windows.last_mut().expect("there is always one")
+    }
+
+    /// Number of the open window.
+    pub(super) fn window(&self) -> usize {
+        self.windows.len() - 1
+    }
+
+    fn closed(&self) -> &[Window] {
+        &self.windows[..self.window()]
+    }
+
     /// Seconds of a class that were accepted, per second.
     fn taken(&self, rank: usize) -> f64 {
-        let of = |window| self.accepted.iter().filter(move |job| job.0 == window && job.1 == rank).map(|job| job.2);
-        rate((0..self.window).map(|window| of(window).sum()))
+        rate(self.closed().iter().map(|window| window.accepted[rank]))
     }
 
     fn margin(&self, law: &Law) -> f64 {
         let (mut margin, mut queued, mut missed) = (1.0, 0.0, 0.0);
-        for window in 0..self.window {
-            let in_window = |of: &[usize]| of.iter().filter(|at| **at == window).count() as f64;
-            queued += in_window(&self.queued);
-            missed += in_window(&self.missed);
+        for window in self.closed() {
+            queued += window.queued;
+            missed += window.missed;
             margin = if missed > law.missed_share * queued {
                 f64::max(margin * 0.95, 0.05)
             } else {
@@ -109,7 +129,7 @@ impl Naive {
         let shared = (above + class + self.service(None)) / workers / (1.0 - taken);
         let own_jobs =
             self.queued.iter().filter(|job| job.offer.tenant == tenant && job.offer.class.rank() == rank).count();
-        let pace = self.shares.pace(rank, tenant, own_jobs > 0, self.history.window);
+        let pace = self.shares.pace(rank, tenant, own_jobs > 0, self.history.window());
         let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
         let with_key = |job: &&super::Job| key != 0 && job.offer.key == key;
         let running = self.running.iter().map(|run| &run.job);

@@ -117,7 +117,7 @@ impl Naive {
         if job.was_queued {
             self.correct(&job, run);
             if ending == Ending::Expired {
-                self.history.missed.push(self.history.window);
+                self.history.open().missed += 1.0;
             }
         }
         let worker = self.worker(worker);
@@ -201,20 +201,20 @@ impl Naive {
         job.work = self.service(Some(job.offer.kind));
         job.was_queued = true;
         self.join_share(&job);
-        self.history.queued.push(self.history.window);
-        self.history.accepted.push((self.history.window, job.offer.class.rank(), job.work));
+        self.history.open().queued += 1.0;
+        self.history.open().accepted[job.offer.class.rank()] += job.work;
         self.queued.push(job);
         self.refresh();
     }
 
     fn expire(&mut self) {
         self.counts.expired += 1;
-        self.history.missed.push(self.history.window);
+        self.history.open().missed += 1.0;
     }
 
     fn start_at_once(&mut self, mut job: Job) -> (u32, u32) {
         job.work = self.service(Some(job.offer.kind));
-        self.history.accepted.push((self.history.window, job.offer.class.rank(), job.work));
+        self.history.open().accepted[job.offer.class.rank()] += job.work;
         self.start(job)
     }
 

@@ -48,7 +48,7 @@ impl Naive {
         let (rank, tenant) = (job.offer.class.rank(), job.offer.tenant);
         let first = !self.queued.iter().any(|other| other.offer.tenant == tenant && other.offer.class.rank() == rank);
         if first {
-            self.shares.classes[rank].starts.insert(tenant, (self.history.window, Vec::new()));
+            self.shares.classes[rank].starts.insert(tenant, (self.history.window(), Vec::new()));
         }
     }
 
@@ -92,7 +92,7 @@ impl Naive {
         }
         let competing = (0..4).filter(|tenant| self.has_ready(rank, *tenant)).count() as u64;
         let charge = nanos(job.work);
-        let window = self.history.window;
+        let window = self.history.window();
         let class = &mut self.shares.classes[rank];
         let tag = class.tag(tenant).0;
         class.clock = (class.clock + charge / competing).max(tag);
@@ -112,6 +112,7 @@ impl Naive {
         } else {
             class.tags.insert(tenant, (tag, place));
         }
+        self.reset_clocks();
     }
 
     fn next_class(&self) -> Option<usize> {
