@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Arrival, Core, Host, law::FULL};
+use super::{Arrival, Core, Host, law::LEAST_LEFT};
 use crate::model::{Criticality, RejectionReason, WhenFull};
 
 const SHORTEST_PUSHBACK: Duration = Duration::from_millis(10);
@@ -73,7 +73,7 @@ impl<H: Host> Core<H> {
                 RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed: seconds(needed), budget };
             return Some(Refusal { reason, retry_after: Some(pushback(wait - allowed + service)) });
         }
-        let longest = self.law.longest_wait(self.estimates.mean());
+        let longest = self.law.longest_wait(self.estimates.mean().max(service));
         if wait > longest && arrival.when_full != WhenFull::Wait {
             let retry_after = Some(pushback(wait - longest + service));
             return Some(Refusal { reason: RefusalReason::QueueFull, retry_after });
@@ -94,17 +94,15 @@ impl<H: Host> Core<H> {
     pub(super) fn wait(&self, class: Criticality, tenant: &str, ordering_key: &str, service: f64) -> f64 {
         let workers = self.workers.live().max(1) as f64;
         let above = self.queues.above(class);
-        let taken: f64 = above.iter().map(|class| class.accepted.per_second).sum::<f64>() / workers;
-        if taken >= FULL {
-            return f64::INFINITY;
-        }
+        let taken = above.iter().map(|class| class.taken.per_second.max(0.0)).sum::<f64>() / workers;
+        let left = (1.0 - taken).max(self.law.reserve).max(LEAST_LEFT);
         let share = self.queues.tenants.get(tenant).map(|tenant| &tenant.shares[class.rank()]);
         let share = share.filter(|share| share.jobs > 0);
         let (own_jobs, own_work) = share.map_or((0, 0.0), |share| (share.jobs, share.work));
         let ahead: f64 =
             above.iter().map(|class| class.work).sum::<f64>() + self.queues.class(class).ahead(own_work + service);
         // One mean service time is shared among the workers until the first of them is free.
-        let shared = (ahead + self.estimates.mean()) / workers / (1.0 - taken);
+        let shared = (ahead + self.estimates.mean()) / workers / left;
         let pace = share.and_then(|share| share.starts.per_second(self.window));
         let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
         shared.max(paced).max(self.lines.work(ordering_key))

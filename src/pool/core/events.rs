@@ -96,11 +96,13 @@ impl<H: Host> Core<H> {
     pub(crate) fn end(&mut self, key: JobKey, ending: Ending, run: Duration) -> bool {
         let Some(entry) = self.entry(key) else { return false };
         let Place::Running { slot, ended: false } = entry.place else { return false };
-        let (kind, entry_was_queued) = (entry.kind, entry.tenant.is_some());
+        let (kind, class, was_queued) = (entry.kind, entry.class, entry.tenant.is_some());
+        let more = run.as_secs_f64() - entry.work;
         self.entries[key.index].place = Place::Running { slot, ended: true };
         self.ledger.end(ending);
         self.workers.count(slot, ending == Ending::Completed, run);
-        if entry_was_queued {
+        self.queues.take(class, more);
+        if was_queued {
             self.queues.correct(&self.entries[key.index], run);
             if ending == Ending::Expired {
                 self.margin.miss();
@@ -265,7 +267,7 @@ impl<H: Host> Core<H> {
         let slot = self.entries.vacant_entry();
         let key = JobKey { index: slot.key(), sequence: self.sequence };
         let work = self.estimates.service(arrival.kind);
-        self.queues.count_accepted(arrival.class, work);
+        self.queues.take(arrival.class, work);
         let (worker, id, state) =
             self.workers.take(arrival.home, key, now).expect("the caller saw an idle worker under this lock");
         slot.insert(Entry {
@@ -302,7 +304,7 @@ impl<H: Host> Core<H> {
         entry.place = if free { Place::Ready } else { Place::Blocked };
         self.held_bytes += entry.bytes;
         self.margin.accept();
-        self.queues.count_accepted(entry.class, entry.work);
+        self.queues.take(entry.class, entry.work);
         self.queues.enter(entry, &names.tenant, self.window);
         self.queued.push_back(&mut self.entries, AGE, index);
         self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
@@ -340,6 +342,7 @@ impl<H: Host> Core<H> {
         self.unqueue(index);
         let entry = self.entries.remove(index);
         self.held_bytes -= entry.bytes;
+        self.queues.take(entry.class, -entry.work);
         self.depart(&entry);
         if led {
             self.leave_line(entry.line);

@@ -13,7 +13,8 @@ pub struct Law {
     pub wait_share: f64,
     /// Share of accepted jobs that may miss their deadline before the margin narrows. Default 0.01.
     pub missed_share: f64,
-    /// Longest expected wait, in mean service times, whatever the budget; never less than 10 ms. Default 20.
+    /// Longest expected wait, in service times of the job or of the pool's mean, whatever the budget; never less than
+    /// 100 ms. Default 20.
     pub longest_wait: f64,
     /// Share of the starts that goes to classes below the most important one that has jobs. Default 0.05.
     pub reserve: f64,
@@ -25,10 +26,11 @@ pub(super) const WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_WEIGHT: f64 = 0.1;
 /// Weight of one finished job in the mean of its kind.
 pub(super) const JOB_WEIGHT: f64 = 0.05;
-/// Share of the workers' time that classes above may take before a class is refused.
-pub(super) const FULL: f64 = 0.98;
+/// Share of the workers' time that is left for a class at the least, whatever those above it take: what the reserve
+/// gives, and this where there is none.
+pub(super) const LEAST_LEFT: f64 = 0.02;
 /// Floor of the longest wait: pools of very short jobs still queue a burst.
-const SHORTEST_LONGEST_WAIT: Duration = Duration::from_millis(10);
+const SHORTEST_LONGEST_WAIT: Duration = Duration::from_millis(100);
 const NARROWEST: f64 = 0.05;
 const NARROWER: f64 = 0.95;
 const WIDER: f64 = 0.01;

@@ -47,8 +47,9 @@ pub(super) struct Class {
     clock: u64,
     /// The greatest tag of all.
     top: u64,
-    /// Expected seconds of what was accepted, per second.
-    pub(super) accepted: Rate,
+    /// Worker time that its jobs take, in seconds per second: what is expected when they are accepted, and the difference
+    /// when they end.
+    pub(super) taken: Rate,
 }
 
 impl Queues {
@@ -60,13 +61,14 @@ impl Queues {
         &self.classes[..class.rank()]
     }
 
-    pub(super) fn count_accepted(&mut self, class: Criticality, work: f64) {
-        self.classes[class.rank()].accepted.add(work);
+    /// A job of `class` was accepted, or took so many seconds more than was expected.
+    pub(super) fn take(&mut self, class: Criticality, seconds: f64) {
+        self.classes[class.rank()].taken.add(seconds);
     }
 
     pub(super) fn turn(&mut self, empty: u32) {
         for class in &mut self.classes {
-            class.accepted.turn(empty);
+            class.taken.turn(empty);
         }
     }
 

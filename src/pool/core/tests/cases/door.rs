@@ -40,9 +40,10 @@ pub(super) const CASES: &[Case] = &[
         "offer a => starts on 0
          end a completed 1 => decided
          offer b kind=1 for=5000 => queued
-         offer c kind=1 for=5000 => refused: full
-         offer d kind=1 for=5000 evict => refused: full
-         offer e kind=1 for=5000 wait => queued",
+         offer c kind=1 for=5000 => queued
+         offer d for=5000 => refused: full
+         offer e for=5000 evict => refused: full
+         offer f for=5000 wait => queued",
     ),
     pool(
         "a job that would end too late does not start",

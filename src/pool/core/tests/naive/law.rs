@@ -18,8 +18,8 @@ pub(super) struct History {
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Window {
-    /// Seconds of the jobs that were accepted, by class.
-    pub(super) accepted: [f64; 4],
+    /// Seconds of the jobs that were accepted, by class, and how much longer those took that ended.
+    pub(super) taken: [f64; 4],
     /// Jobs that were queued, and those of them that missed.
     pub(super) queued: f64,
     pub(super) missed: f64,
@@ -56,9 +56,9 @@ impl History {
         &self.windows[..self.window()]
     }
 
-    /// Seconds of a class that were accepted, per second.
+    /// Worker time of a class, in seconds per second.
     fn taken(&self, rank: usize) -> f64 {
-        rate(self.closed().iter().map(|window| window.accepted[rank]))
+        rate(self.closed().iter().map(|window| window.taken[rank]))
     }
 
     fn margin(&self, law: &Law) -> f64 {
@@ -107,10 +107,8 @@ impl Naive {
     /// Seconds that a job which takes `service` would wait.
     fn wait(&self, rank: usize, tenant: u8, key: u8, service: f64) -> f64 {
         let workers = self.live().max(1) as f64;
-        let taken = (0..rank).map(|above| self.history.taken(above)).sum::<f64>() / workers;
-        if taken >= 0.98 {
-            return f64::INFINITY;
-        }
+        let taken = (0..rank).map(|above| self.history.taken(above).max(0.0)).sum::<f64>() / workers;
+        let left = (1.0 - taken).max(self.law.reserve).max(0.02);
         let backlog = |of: u8, rank: usize| -> f64 {
             let jobs = self.queued.iter().filter(|job| job.offer.tenant == of && job.offer.class.rank() == rank);
             jobs.map(|job| job.work).sum()
@@ -126,7 +124,7 @@ impl Naive {
                 f64::min(sum, count * own)
             })
             .sum();
-        let shared = (above + class + self.service(None)) / workers / (1.0 - taken);
+        let shared = (above + class + self.service(None)) / workers / left;
         let own_jobs =
             self.queued.iter().filter(|job| job.offer.tenant == tenant && job.offer.class.rank() == rank).count();
         let pace = self.shares.pace(rank, tenant, own_jobs > 0, self.history.window());
@@ -156,7 +154,7 @@ impl Naive {
                 RefusalReason::DeadlineUnreachable { expected: duration(wait), needed: duration(needed), budget };
             return Some(Refusal { reason, retry_after: come_back(wait - allowed + service) });
         }
-        let longest = f64::max(self.law.longest_wait * self.service(None), 0.01);
+        let longest = f64::max(self.law.longest_wait * f64::max(self.service(None), service), 0.1);
         (wait > longest && offer.when_full != WhenFull::Wait)
             .then(|| Refusal { reason: RefusalReason::QueueFull, retry_after: come_back(wait - longest + service) })
     }

@@ -114,6 +114,7 @@ impl Naive {
             Ending::Panicked => self.counts.panicked += 1,
             Ending::Shed => self.counts.shed += 1,
         }
+        self.history.open().taken[job.offer.class.rank()] += run.as_secs_f64() - job.work;
         if job.was_queued {
             self.correct(&job, run);
             if ending == Ending::Expired {
@@ -202,7 +203,7 @@ impl Naive {
         job.was_queued = true;
         self.join_share(&job);
         self.history.open().queued += 1.0;
-        self.history.open().accepted[job.offer.class.rank()] += job.work;
+        self.history.open().taken[job.offer.class.rank()] += job.work;
         self.queued.push(job);
         self.refresh();
     }
@@ -214,7 +215,7 @@ impl Naive {
 
     fn start_at_once(&mut self, mut job: Job) -> (u32, u32) {
         job.work = self.service(Some(job.offer.kind));
-        self.history.open().accepted[job.offer.class.rank()] += job.work;
+        self.history.open().taken[job.offer.class.rank()] += job.work;
         self.start(job)
     }
 
@@ -246,6 +247,7 @@ impl Naive {
     fn leave_queue(&mut self, job: u32) -> Job {
         let at = self.queued.iter().position(|queued| queued.job == job).expect("a queued job");
         let job = self.queued.remove(at);
+        self.history.open().taken[job.offer.class.rank()] -= job.work;
         self.reset_clocks();
         self.refresh();
         job
