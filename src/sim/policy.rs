@@ -11,6 +11,10 @@ pub(super) trait Policy {
     fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision>;
     /// A running job ended, in time or stopped at its deadline. Its worker is free.
     fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision>;
+    /// Whether a running job is stopped at its deadline.
+    fn stops_at_deadline(&self) -> bool {
+        true
+    }
     /// The time of a queued job is over.
     fn expire(&mut self, now: Duration, job: usize) -> Vec<Decision>;
 }
@@ -41,7 +45,7 @@ pub(super) enum Decision {
 pub(crate) enum PolicyName {
     /// The machine of the pool.
     Ours,
-    /// A queue of 1,024 jobs; what has expired runs all the same.
+    /// A queue of 1,024 jobs, and workers that know of no deadline: what most people write.
     BoundedFifo,
     /// The same, without the jobs that have expired when their turn comes.
     FifoWithExpiry,

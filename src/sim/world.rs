@@ -110,11 +110,10 @@ impl World {
                         self.tally.admitted += 1;
                     }
                     self.jobs[job].state = State::Running { since: now };
-                    // A job that runs is stopped at its deadline; one that starts after it, where the policy lets it, is
-                    // of no use to anybody, and runs to its end.
                     let deadline = arrival.at + arrival.deadline;
                     let end = now + arrival.service;
-                    self.at(if now < deadline { end.min(deadline) } else { end }, Event::End(job));
+                    let stops = self.policy.stops_at_deadline();
+                    self.at(if stops { end.min(deadline) } else { end }, Event::End(job));
                 }
                 Decision::Drop { job } => {
                     self.tally.missed += 1;

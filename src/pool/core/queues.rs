@@ -156,7 +156,8 @@ impl Queues {
         let share = self.tenants.share_mut(tenant, rank);
         share.starts.count(window);
         class.turns.remove(&(share.tag, share.since, tenant));
-        class.clock = (class.clock + charge / (class.turns.len() as u64 + 1)).max(share.tag);
+        // Divided by one more than compete: who comes now goes before those who were served.
+        class.clock = (class.clock + charge / (class.turns.len() as u64 + 2)).max(share.tag);
         share.tag += charge;
         class.top = class.top.max(share.tag);
         class.seat(share, tenant);

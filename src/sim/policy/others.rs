@@ -53,6 +53,10 @@ impl Policy for Fifo {
         decisions
     }
 
+    fn stops_at_deadline(&self) -> bool {
+        self.expires
+    }
+
     fn expire(&mut self, _: Duration, _: usize) -> Vec<Decision> {
         // It finds out when its turn comes.
         Vec::new()

@@ -95,7 +95,7 @@ impl Naive {
         let window = self.history.window();
         let class = &mut self.shares.classes[rank];
         let tag = class.tag(tenant).0;
-        class.clock = (class.clock + charge / competing).max(tag);
+        class.clock = (class.clock + charge / (competing + 1)).max(tag);
         class.seat(tenant, tag + charge);
         class.starts.get_mut(&tenant).expect("a backlog").1.push(window);
     }
