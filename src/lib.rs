@@ -60,7 +60,6 @@ pub mod net;
 pub mod phase;
 pub mod pool;
 pub mod rpc;
-#[cfg(test)]
 mod sim;
 pub mod task;
 pub mod telemetry;

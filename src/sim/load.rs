@@ -16,6 +16,19 @@ pub(crate) enum Service {
     HeavyTailed,
 }
 
+impl Service {
+    pub(crate) const ALL: [Self; 4] = [Self::Exponential, Self::Lognormal, Self::Bimodal, Self::HeavyTailed];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Exponential => "exponential",
+            Self::Lognormal => "lognormal",
+            Self::Bimodal => "bimodal",
+            Self::HeavyTailed => "heavy-tailed",
+        }
+    }
+}
+
 /// What arrives.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
@@ -53,6 +66,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Load {
+    #[cfg(test)]
     /// Eight workers, 50 ms, half a second to answer: the case of the table in the heart's README.
     pub(crate) fn steady(times: f64, seconds: u64, service: Service, seed: u64) -> Self {
         Self {

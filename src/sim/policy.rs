@@ -56,6 +56,19 @@ pub(crate) enum PolicyName {
 }
 
 impl PolicyName {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Ours, Self::HalfBudget, Self::CodelLifo, Self::FifoWithExpiry, Self::BoundedFifo];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::HalfBudget => "half-budget",
+            Self::CodelLifo => "codel-lifo",
+            Self::FifoWithExpiry => "fifo-expiry",
+            Self::BoundedFifo => "fifo",
+        }
+    }
+
     pub(super) fn make(self, workers: usize) -> Box<dyn Policy> {
         match self {
             Self::Ours => Box::new(ours::Ours::new(workers, crate::pool::Law::default())),

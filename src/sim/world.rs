@@ -13,6 +13,7 @@ pub(crate) fn run(policy: PolicyName, load: &Load) -> Outcome {
         jobs: Vec::new(),
         events: BinaryHeap::new(),
         sequence: 0,
+        last: Duration::ZERO,
         tally: Tally::new(load.tenants.len()),
     };
     let mut arrivals = load.arrivals().peekable();
@@ -28,7 +29,8 @@ pub(crate) fn run(policy: PolicyName, load: &Load) -> Outcome {
             (_, None) => break,
         }
     }
-    world.tally.outcome(load.end() * u32::try_from(load.workers).unwrap_or(u32::MAX))
+    let time = load.end().max(world.last);
+    world.tally.outcome(time * u32::try_from(load.workers).unwrap_or(u32::MAX))
 }
 
 struct World {
@@ -36,6 +38,8 @@ struct World {
     jobs: Vec<Job>,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     sequence: u64,
+    /// When the last job ended.
+    last: Duration,
     tally: Tally,
 }
 
@@ -81,6 +85,7 @@ impl World {
         let job = &mut self.jobs[index];
         let State::Running { since } = job.state else { return Vec::new() };
         job.state = State::Over;
+        self.last = now;
         let arrival = job.arrival;
         let ran = now - since;
         let in_time = now < arrival.at + arrival.deadline;

@@ -124,11 +124,6 @@ impl Tenants {
     pub(super) fn jobs_of(&self, name: &str) -> usize {
         self.get(name).map_or(0, |tenant| tenant.jobs)
     }
-
-    #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Tenant)> {
-        self.slab.iter()
-    }
 }
 
 impl Share {
