@@ -25,6 +25,7 @@ mod probe;
 mod serve;
 mod server;
 mod session;
+mod sim;
 mod stats;
 mod stream;
 mod submit;
@@ -34,6 +35,7 @@ use std::process::ExitCode;
 use clap::{ColorChoice, Parser, Subcommand};
 
 pub use exit::Exit;
+pub use server::run_server;
 
 /// The arguments of the program.
 #[derive(Debug, Parser)]
@@ -66,6 +68,7 @@ enum Command {
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BareEcho(bench::BareEchoArgs),
+    Sim(sim::SimArgs),
     Check(check::CheckArgs),
     Config(config::ConfigCommand),
     Completions(completions::CompletionsArgs),
@@ -91,6 +94,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),
         Command::Drain(args) => session::client(args.format(), async |console| drain::run(args, console).await),
         Command::Probe(args) => session::client(args.format(), async |console| probe::run(args, console).await),
+        Command::Sim(args) => session::client(args.format(), async |console| sim::run(args, console).await),
         Command::Check(args) => session::client(args.format(), async |console| check::run(args, console).await),
         Command::Config(args) => session::client(args.format(), async |console| config::run(args, console).await),
         Command::Completions(args) => {

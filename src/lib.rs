@@ -60,6 +60,7 @@ pub mod net;
 pub mod phase;
 pub mod pool;
 pub mod rpc;
+mod sim;
 pub mod task;
 pub mod telemetry;
 

@@ -17,7 +17,7 @@ mod attempt;
 mod blocking;
 mod builder;
 mod conclude;
-mod core;
+pub(crate) mod core;
 mod drain;
 mod handle;
 mod home;
@@ -34,7 +34,7 @@ mod turn;
 
 pub use crate::handler::Event;
 pub use builder::{PoolBuilder, Settings};
-pub use core::Counts;
+pub use core::{Counts, Law};
 pub use drain::{DrainReport, LostJob, LostWhile};
 pub use handle::{Pool, Ticket};
 pub use home::set_home;

@@ -40,6 +40,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "task", imports: Imports::Only(&[]), wire: false },
     Layer { name: "handler", imports: Imports::Only(&["model", "task"]), wire: false },
     Layer { name: "pool", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
+    Layer { name: "sim", imports: Imports::Only(&["model", "pool"]), wire: false },
     // A line of log names the job that its handler works for.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
     Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task"]), wire: true },

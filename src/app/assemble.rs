@@ -3,7 +3,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use crate::{
     config::{self, Config},
     handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions},
-    pool::{Pool, Settings},
+    pool::{Law, Pool, Settings},
 };
 
 /// What `exec` waits beyond the grace before it kills by itself: the pool's stop ladder comes first, and tells its rung.
@@ -88,6 +88,7 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
         queue_bytes: *bytes,
         queue_waiting: *waiting,
         when_full: *when_full,
+        law: Law::default(),
         tenant_share: *tenant_share,
         cancel_grace: *cancel_grace,
         max_stuck: *max_stuck,

@@ -39,7 +39,7 @@ pub(super) fn run(args: &DevArgs) -> Exit {
         }
     };
     let config = loaded.config;
-    server::run(&config, async |app| {
+    server::run_server(&config, Vec::new(), async |app| {
         anstream::print!("{}", overview(app, &config));
         if config.kinds.iter().any(|kind| kind.name == "sha256") {
             let first = first_job(app).await.map_err(io::Error::other)?;

@@ -29,7 +29,7 @@ pub(super) fn run(args: &ServeArgs) -> Exit {
             return Exit::Usage;
         }
     };
-    server::run(&loaded.config, async |app| {
+    server::run_server(&loaded.config, Vec::new(), async |app| {
         anstream::println!("{}", server::announcement(app));
         Ok(())
     })

@@ -7,7 +7,7 @@ use tracing::info;
 
 use super::exit::Exit;
 use crate::{
-    app::{App, Control, Receipt, ServiceManager, StartError},
+    app::{App, Control, OwnKind, Receipt, ServiceManager, StartError},
     config::Config,
     telemetry::{self, TelemetryError},
 };
@@ -23,12 +23,14 @@ enum ServerError {
     System(#[from] io::Error),
 }
 
-/// Serves `config` until a signal, or an operator, has drained it. `greet` runs once calls are taken.
+/// Serves `config`, and handlers of the caller's own beside it, until a signal, or an operator, has drained it: the
+/// life of `waterwheel serve`, for a program with handlers in Rust. `greet` runs once calls are taken.
 ///
 /// The first SIGTERM or SIGINT starts the drain, the second goes straight to its kill phase. The receipt of the drain
-/// is the last line on standard output.
-pub(super) fn run(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Exit {
-    match serve(config, greet) {
+/// is the last line on standard output, and the exit is [`Exit::Done`], or [`Exit::JobsLost`] where it names a job. What
+/// keeps it from serving is told on standard error, and the exit is [`Exit::Failed`].
+pub fn run_server(config: &Config, own: Vec<OwnKind>, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Exit {
+    match serve(config, own, greet) {
         Ok(receipt) if receipt.is_clean() => Exit::Done,
         Ok(_) => Exit::JobsLost,
         Err(error) => {
@@ -47,12 +49,16 @@ fn addresses(app: &App) -> String {
     app.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Result<Receipt, ServerError> {
+fn serve(
+    config: &Config,
+    own: Vec<OwnKind>,
+    greet: impl AsyncFnOnce(&App) -> io::Result<()>,
+) -> Result<Receipt, ServerError> {
     let telemetry = telemetry::init(&config.telemetry)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let receipt = runtime.block_on(async {
         let signals = Signals::new()?;
-        let app = App::start(config, telemetry.sample_ratio())?;
+        let app = App::start_with(config, own, telemetry.sample_ratio())?;
         info!(address = addresses(&app), ops_address = %app.ops_address(), pid = id(), "serving");
         greet(&app).await?;
         let control = app.control();

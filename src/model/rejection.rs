@@ -27,10 +27,12 @@ pub enum RejectionReason {
     #[error("the pool was full for all of the time that the caller gave")]
     NoRoomInTime,
     /// The job would not start in time.
-    #[error("expected {expected:?}, {budget:?} left")]
+    #[error("expected to wait {expected:?} and to need a budget of {needed:?}; {budget:?} left")]
     DeadlineUnreachable {
         /// Predicted wait.
         expected: Duration,
+        /// The least budget that would do now.
+        needed: Duration,
         /// What is left of the budget.
         budget: Duration,
     },

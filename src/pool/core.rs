@@ -8,17 +8,20 @@
 //! caps; one job at most runs per ordering key; an idle worker means that no ready job is queued.
 
 mod admission;
+mod backlogs;
 mod entry;
 mod estimate;
 mod events;
 #[cfg(test)]
 mod invariants;
+mod law;
 mod ledger;
 mod lines;
 mod list;
 mod queues;
 mod settle;
 mod snapshot;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod workers;
@@ -28,12 +31,14 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::time::Instant;
 
-use admission::Tenants;
+use admission::seconds;
 pub(crate) use admission::{Refusal, RefusalReason};
 use entry::Entry;
 pub(crate) use entry::JobKey;
 use estimate::Estimates;
 pub(crate) use events::{Withdrawal, Withdrawn};
+pub use law::Law;
+use law::{Margin, WINDOW};
 pub use ledger::Counts;
 pub(crate) use ledger::Ending;
 use ledger::Ledger;
@@ -64,7 +69,7 @@ pub(crate) struct Caps {
     pub(crate) bytes: usize,
     /// Most callers that wait for room.
     pub(crate) waiting: usize,
-    /// Most of the queue, as a share of its jobs, for one tenant while another is present.
+    /// Most of the queue, as a share of its jobs and of its bytes, for one tenant while another is present.
     pub(crate) tenant_share: f64,
     /// Most stuck workers that are replaced.
     pub(crate) stuck: usize,
@@ -78,6 +83,8 @@ pub(crate) struct Arrival<'a, J> {
     pub(crate) bytes: usize,
     /// The job must not start at or after this instant.
     pub(crate) start_by: Instant,
+    /// The job must have ended by this instant, to be of use.
+    pub(crate) finish_by: Instant,
     pub(crate) tenant: &'a str,
     pub(crate) ordering_key: &'a str,
     pub(crate) when_full: WhenFull,
@@ -130,6 +137,7 @@ pub(crate) enum QueueEnd {
 /// The state machine.
 pub(crate) struct Core<H: Host> {
     caps: Caps,
+    law: Law,
     closed: bool,
     entries: Slab<Entry<H>>,
     sequence: u64,
@@ -140,20 +148,24 @@ pub(crate) struct Core<H: Host> {
     queued: List,
     queues: Queues,
     lines: Lines,
-    tenants: Tenants,
     held_bytes: usize,
     running: usize,
     workers: Workers<H::State>,
     estimates: Estimates,
+    margin: Margin,
+    /// Number of the window in which rates are counted, and its end.
+    window: u64,
+    window_end: Option<Instant>,
     ledger: Ledger,
     saturated: bool,
 }
 
 impl<H: Host> Core<H> {
     /// A machine for `kinds` kinds, without workers.
-    pub(crate) fn new(caps: Caps, kinds: usize, homes: usize) -> Self {
+    pub(crate) fn new(caps: Caps, law: Law, kinds: usize, homes: usize) -> Self {
         Self {
             caps,
+            law,
             closed: false,
             entries: Slab::new(),
             sequence: 0,
@@ -162,11 +174,13 @@ impl<H: Host> Core<H> {
             queued: List::default(),
             queues: Queues::default(),
             lines: Lines::default(),
-            tenants: Tenants::default(),
             held_bytes: 0,
             running: 0,
             workers: Workers::new(homes),
-            estimates: Estimates::new(kinds),
+            estimates: Estimates::new(kinds, law.service),
+            margin: Margin::WIDEST,
+            window: 0,
+            window_end: None,
             ledger: Ledger::default(),
             saturated: false,
         }
@@ -207,7 +221,18 @@ impl<H: Host> Core<H> {
         if self.workers.has_idle() && self.waiting.is_empty() {
             return Duration::ZERO;
         }
-        self.estimates.wait(class, self.workers.live())
+        seconds(self.wait(class, "", "", self.estimates.mean()))
+    }
+
+    /// Closes the windows that are over.
+    fn turn_windows(&mut self, now: Instant) {
+        let end = *self.window_end.get_or_insert(now + WINDOW);
+        let Some(late) = now.checked_duration_since(end) else { return };
+        let empty = u32::try_from(late.as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
+        self.margin.turn(empty, &self.law);
+        self.queues.turn(empty);
+        self.window += u64::from(empty) + 1;
+        self.window_end = Some(end + WINDOW * (empty + 1));
     }
 
     /// The jobs that hold a worker and have no outcome yet.

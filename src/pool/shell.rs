@@ -65,7 +65,7 @@ impl Host for Wiring {
 impl Shell {
     pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Arc<Self> {
         let homes = settings.homes.max(1);
-        let mut core = Core::new(settings.caps(), kinds.len(), homes);
+        let mut core = Core::new(settings.caps(), settings.law, kinds.len(), homes);
         let now = Instant::now();
         for _ in 0..settings.workers.get() {
             core.add_worker(now, WorkerState::fresh(kinds.len()), &mut Vec::new());
@@ -115,6 +115,7 @@ impl Shell {
             class: job.criticality,
             bytes: job.payload.len(),
             start_by,
+            finish_by: deadline.reply_by(),
             tenant: &job.tenant,
             ordering_key: &job.ordering_key,
             when_full: job.when_full.unwrap_or(self.settings.when_full),
@@ -230,8 +231,8 @@ impl Shell {
     pub(super) fn rejection(&self, kind: usize, refusal: Refusal) -> Rejection {
         let reason = match refusal.reason {
             RefusalReason::QueueFull => RejectionReason::QueueFull,
-            RefusalReason::DeadlineUnreachable { expected, budget } => {
-                RejectionReason::DeadlineUnreachable { expected, budget }
+            RefusalReason::DeadlineUnreachable { expected, needed, budget } => {
+                RejectionReason::DeadlineUnreachable { expected, needed, budget }
             }
             RefusalReason::QuotaExceeded => RejectionReason::QuotaExceeded,
             RefusalReason::Draining => RejectionReason::Draining,

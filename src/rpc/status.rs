@@ -239,8 +239,9 @@ fn rejection_facts(rejection: &Rejection) -> HashMap<String, String> {
     if let Some(pool) = &rejection.pool {
         facts.insert("pool".into(), pool.to_string());
     }
-    if let RejectionReason::DeadlineUnreachable { expected, budget } = &rejection.reason {
+    if let RejectionReason::DeadlineUnreachable { expected, needed, budget } = &rejection.reason {
         facts.insert("expected_wait_ms".into(), millis(*expected));
+        facts.insert("needed_budget_ms".into(), millis(*needed));
         facts.insert("budget_ms".into(), millis(*budget));
     }
     facts

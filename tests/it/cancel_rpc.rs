@@ -2,6 +2,8 @@
 //!
 // tidy: real time, because the 50 ms are those of a real server.
 
+mod bound;
+
 use std::time::Duration;
 
 use tokio::{io::AsyncWriteExt, task::JoinSet, time::Instant};

@@ -1,6 +1,11 @@
 //! The program in a process of its own, as its operators and callers meet it.
 
-use std::{net::SocketAddr, process::Stdio, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -47,23 +52,31 @@ impl Process {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("waterwheel.toml");
         std::fs::write(&file, config).unwrap();
-        Self::start(dir, &["serve", "--config", file.to_str().unwrap(), "--log", "warn"], env).await
+        let mut command = on_free_ports(&["serve", "--config", file.to_str().unwrap(), "--log", "warn"]);
+        command.envs(env.iter().copied());
+        Self::start(dir, command).await
     }
 
     /// Starts `waterwheel dev` on ports that are free.
     pub(crate) async fn dev(args: &[&str]) -> Self {
         let all = [&["dev"], args].concat();
-        Self::start(tempfile::tempdir().unwrap(), &all, &[]).await
+        Self::start(tempfile::tempdir().unwrap(), on_free_ports(&all)).await
     }
 
-    async fn start(dir: TempDir, args: &[&str], env: &[(&str, &str)]) -> Self {
+    /// Starts this binary again to run the one test `name`, which sees `value` in the environment variable `variable`
+    /// and then serves: the way to a process with handlers in Rust.
+    pub(crate) async fn test(name: &str, variable: &str, value: &Path) -> Self {
+        let mut command = clean(std::env::current_exe().unwrap());
+        command.args(["--exact", name, "--nocapture"]).env(variable, value);
+        Self::start(tempfile::tempdir().unwrap(), command).await
+    }
+
+    async fn start(dir: TempDir, mut command: Command) -> Self {
         let log = std::fs::File::create(dir.path().join("stderr")).unwrap();
         let begin = Instant::now();
-        let mut command = program(args);
-        command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]).envs(env.iter().copied());
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, stdout.next_line()).await.expect("an announcement").unwrap();
+        let line = timeout(PATIENCE, announcement(&mut stdout)).await.expect("an announcement");
         let served_after = begin.elapsed();
         let Some(line) = line else {
             panic!("it did not start: {}", std::fs::read_to_string(dir.path().join("stderr")).unwrap());
@@ -113,9 +126,32 @@ impl Drop for Process {
     }
 }
 
+/// The line that says where it serves; the harness of a test says something before. `None` where there is none.
+async fn announcement(stdout: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
+    loop {
+        match stdout.next_line().await.unwrap() {
+            Some(line) if line.split_whitespace().any(|word| word == "grpc") => return Some(line),
+            Some(_) => {}
+            None => return None,
+        }
+    }
+}
+
 /// The program with these arguments, and none of the variables of this process.
 pub(crate) fn program(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
-    command.args(args).env_clear().stdin(Stdio::null()).kill_on_drop(true);
+    let mut command = clean(env!("CARGO_BIN_EXE_waterwheel").into());
+    command.args(args);
+    command
+}
+
+fn on_free_ports(args: &[&str]) -> Command {
+    let mut command = program(args);
+    command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
+    command
+}
+
+fn clean(executable: PathBuf) -> Command {
+    let mut command = Command::new(executable);
+    command.env_clear().stdin(Stdio::null()).kill_on_drop(true);
     command
 }

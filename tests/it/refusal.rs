@@ -135,7 +135,8 @@ pub(crate) fn rebuilt(failure: JobFailure) -> Status {
     Status::with_details(Code::from_i32(code), message, bytes.into())
 }
 
-fn request<T>(message: T, headers: &[(&'static str, &str)]) -> Request<T> {
+/// A message with headers.
+pub(crate) fn request<T>(message: T, headers: &[(&'static str, &str)]) -> Request<T> {
     let mut request = Request::new(message);
     for (name, value) in headers {
         request.metadata_mut().insert(*name, value.parse().unwrap());

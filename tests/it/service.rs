@@ -40,15 +40,24 @@ pub(crate) struct Service {
 impl Service {
     /// Serves a configuration, and handlers beside it, on ports that are free.
     pub(crate) fn start(config: &str, own: Vec<OwnKind>) -> Self {
+        Self::start_sampling(config, own, None)
+    }
+
+    /// The same, where calls of traced callers are traced, and this share of the others.
+    pub(crate) fn start_sampling(config: &str, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Self {
         let mut config = load_config(config);
         config.server.listen = vec![ANY_PORT.parse().unwrap()];
-        Self::start_with(config, own).unwrap()
+        Self::serve(config, own, sample_ratio).unwrap()
     }
 
     /// Serves a configuration where it says, and operators on a port that is free.
-    pub(crate) fn start_with(mut config: Config, own: Vec<OwnKind>) -> Result<Self, StartError> {
+    pub(crate) fn start_with(config: Config, own: Vec<OwnKind>) -> Result<Self, StartError> {
+        Self::serve(config, own, None)
+    }
+
+    fn serve(mut config: Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
         config.server.ops_listen = ANY_PORT.parse().unwrap();
-        let app = App::start_with(&config, own, None)?;
+        let app = App::start_with(&config, own, sample_ratio)?;
         let public = app.addresses().iter().find_map(ListenAddress::tcp).expect("it listens on a port");
         let (control, census) = (app.control(), app.connections().clone());
         Ok(Self { public: Address(public), control, census, run: tokio::spawn(app.run()) })
@@ -128,13 +137,22 @@ impl Caller {
 
     /// Looks at the one pool until `reached`. Returns how long that took.
     pub(crate) async fn until(&self, reached: impl Fn(&PoolStats) -> bool) -> Duration {
+        self.until_all(|pools| {
+            let [pool] = pools else { panic!("more than one pool: {pools:?}") };
+            reached(pool)
+        })
+        .await
+    }
+
+    /// Looks at all pools, by name, until `reached`. Returns how long that took.
+    pub(crate) async fn until_all(&self, reached: impl Fn(&[PoolStats]) -> bool) -> Duration {
         let begin = Instant::now();
         loop {
-            let pool = self.pool().await;
-            if reached(&pool) {
+            let pools = self.stats().await.pools;
+            if reached(&pools) {
                 return begin.elapsed();
             }
-            assert!(begin.elapsed() < PATIENCE, "not reached: {pool:?}");
+            assert!(begin.elapsed() < PATIENCE, "not reached: {pools:?}");
             sleep(Duration::from_millis(1)).await;
         }
     }

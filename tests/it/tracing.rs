@@ -1,5 +1,7 @@
 //! One trace from the caller's span to the attempt, and out of the process.
 
+mod served;
+
 use std::{
     collections::BTreeMap,
     convert::Infallible,

@@ -1,11 +1,9 @@
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
-use slab::Slab;
 use tokio::time::Instant;
 
-use super::{Arrival, Core, Host};
-use crate::model::RejectionReason;
+use super::{Arrival, Core, Host, law::LEAST_LEFT};
+use crate::model::{Criticality, RejectionReason, WhenFull};
 
 const SHORTEST_PUSHBACK: Duration = Duration::from_millis(10);
 const LONGEST_PUSHBACK: Duration = Duration::from_secs(5);
@@ -21,7 +19,7 @@ pub(crate) struct Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusalReason {
     QueueFull,
-    DeadlineUnreachable { expected: Duration, budget: Duration },
+    DeadlineUnreachable { expected: Duration, needed: Duration, budget: Duration },
     QuotaExceeded,
     Draining,
 }
@@ -30,59 +28,13 @@ impl RefusalReason {
     pub(super) fn index(self) -> usize {
         let reason = match self {
             Self::QueueFull => RejectionReason::QueueFull,
-            Self::DeadlineUnreachable { expected, budget } => RejectionReason::DeadlineUnreachable { expected, budget },
+            Self::DeadlineUnreachable { expected, needed, budget } => {
+                RejectionReason::DeadlineUnreachable { expected, needed, budget }
+            }
             Self::QuotaExceeded => RejectionReason::QuotaExceeded,
             Self::Draining => RejectionReason::Draining,
         };
         reason.index()
-    }
-}
-
-/// The tenants that have queued jobs.
-#[derive(Default)]
-pub(super) struct Tenants {
-    by_name: FxHashMap<Box<str>, usize>,
-    tenants: Slab<Tenant>,
-}
-
-struct Tenant {
-    name: Box<str>,
-    jobs: usize,
-}
-
-impl Tenants {
-    pub(super) fn join(&mut self, name: &str) -> usize {
-        let tenant = match self.by_name.get(name) {
-            Some(tenant) => *tenant,
-            None => {
-                let tenant = self.tenants.insert(Tenant { name: name.into(), jobs: 0 });
-                self.by_name.insert(name.into(), tenant);
-                tenant
-            }
-        };
-        self.tenants[tenant].jobs += 1;
-        tenant
-    }
-
-    pub(super) fn leave(&mut self, tenant: usize) {
-        self.tenants[tenant].jobs -= 1;
-        if self.tenants[tenant].jobs == 0 {
-            let gone = self.tenants.remove(tenant);
-            self.by_name.remove(&gone.name);
-        }
-    }
-
-    /// Whether `name` may queue one more, given that one tenant may hold `most` while another is present.
-    fn allows(&self, name: &str, most: usize) -> bool {
-        match self.by_name.get(name) {
-            Some(tenant) => self.tenants.len() == 1 || self.tenants[*tenant].jobs < most,
-            None => true,
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn jobs_of(&self, name: &str) -> usize {
-        self.by_name.get(name).map_or(0, |tenant| self.tenants[*tenant].jobs)
     }
 }
 
@@ -98,27 +50,69 @@ impl<H: Host> Core<H> {
 
     /// The rule at the door for a job that cannot start at once: what stands against queueing it, besides room.
     pub(super) fn objection(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> Option<Refusal> {
-        let expected = self.estimates.wait(arrival.class, self.workers.live());
-        let budget = arrival.start_by.saturating_duration_since(now);
-        // A guess from nothing refuses nobody.
-        if self.estimates.is_measured() && expected > budget {
-            let retry_after = Some(pushback(expected.saturating_sub(budget)));
-            return Some(Refusal { reason: RefusalReason::DeadlineUnreachable { expected, budget }, retry_after });
+        let cap = self.tenant_cap();
+        if !self.queues.tenants.allows(arrival.tenant, arrival.bytes, cap.0, cap.1) {
+            return Some(Refusal {
+                reason: RefusalReason::QuotaExceeded,
+                retry_after: Some(pushback(self.wait_of(arrival))),
+            });
         }
-        if !self.tenants.allows(arrival.tenant, self.tenant_cap()) {
-            return Some(Refusal { reason: RefusalReason::QuotaExceeded, retry_after: Some(pushback(expected)) });
+        // A guess from nothing refuses nobody.
+        if !self.estimates.is_measured() {
+            return None;
+        }
+        let wait = self.wait_of(arrival);
+        let service = self.estimates.service(arrival.kind);
+        let budget = arrival.finish_by.saturating_duration_since(now);
+        let share = self.law.wait_share * self.margin.value;
+        let patience = arrival.start_by.saturating_duration_since(now).as_secs_f64();
+        let allowed = (share * budget.as_secs_f64()).min(patience);
+        if wait > allowed || wait + service > budget.as_secs_f64() {
+            let needed = (wait / share).max(wait + service);
+            let reason =
+                RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed: seconds(needed), budget };
+            return Some(Refusal { reason, retry_after: Some(pushback(wait - allowed + service)) });
+        }
+        let longest = self.law.longest_wait(self.estimates.mean().max(service));
+        if wait > longest && arrival.when_full != WhenFull::Wait {
+            let retry_after = Some(pushback(wait - longest + service));
+            return Some(Refusal { reason: RefusalReason::QueueFull, retry_after });
         }
         None
     }
 
     pub(super) fn full(&self, arrival: &Arrival<'_, H::Job>) -> Refusal {
-        let expected = self.estimates.wait(arrival.class, self.workers.live());
-        Refusal { reason: RefusalReason::QueueFull, retry_after: Some(pushback(expected)) }
+        Refusal { reason: RefusalReason::QueueFull, retry_after: Some(pushback(self.wait_of(arrival))) }
     }
 
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a cap, above zero")]
-    fn tenant_cap(&self) -> usize {
-        ((self.caps.jobs as f64 * self.caps.tenant_share) as usize).max(1)
+    fn wait_of(&self, arrival: &Arrival<'_, H::Job>) -> f64 {
+        let service = self.estimates.service(arrival.kind);
+        self.wait(arrival.class, arrival.tenant, arrival.ordering_key, service)
+    }
+
+    /// Expected wait, in seconds, of a job of `tenant` that takes `service` seconds, if it were queued now.
+    pub(super) fn wait(&self, class: Criticality, tenant: &str, ordering_key: &str, service: f64) -> f64 {
+        let workers = self.workers.live().max(1) as f64;
+        let above = self.queues.above(class);
+        let taken = above.iter().map(|class| class.taken.per_second.max(0.0)).sum::<f64>() / workers;
+        let left = (1.0 - taken).max(self.law.reserve).max(LEAST_LEFT);
+        let share = self.queues.tenants.get(tenant).map(|tenant| &tenant.shares[class.rank()]);
+        let share = share.filter(|share| share.jobs > 0);
+        let (own_jobs, own_work) = share.map_or((0, 0.0), |share| (share.jobs, share.work));
+        let ahead: f64 =
+            above.iter().map(|class| class.work).sum::<f64>() + self.queues.class(class).ahead(own_work + service);
+        // One mean service time is shared among the workers until the first of them is free.
+        let shared = (ahead + self.estimates.mean()) / workers / left;
+        let pace = share.and_then(|share| share.starts.per_second(self.window));
+        let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
+        shared.max(paced).max(self.lines.work(ordering_key))
+    }
+
+    /// Most jobs and bytes of the queue for one tenant while another one is present.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a cap, not below zero")]
+    fn tenant_cap(&self) -> (usize, usize) {
+        let part = |cap: usize| (cap as f64 * self.caps.tenant_share) as usize;
+        (part(self.caps.jobs).max(1), part(self.caps.bytes))
     }
 
     /// Whether evicting jobs below the class of `arrival` would make room for it.
@@ -130,7 +124,12 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// When to come back after `wait`.
-pub(super) fn pushback(wait: Duration) -> Duration {
-    wait.clamp(SHORTEST_PUSHBACK, LONGEST_PUSHBACK)
+/// When to come back after so many seconds.
+pub(super) fn pushback(wait: f64) -> Duration {
+    seconds(wait).clamp(SHORTEST_PUSHBACK, LONGEST_PUSHBACK)
+}
+
+/// A duration of so many seconds, which may be less than none or more than any.
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }

@@ -26,7 +26,9 @@ pub(super) struct Entry<H: Host> {
     /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
     pub(super) work: f64,
     pub(super) start_by: Instant,
+    pub(super) finish_by: Instant,
     pub(super) home: usize,
+    /// Where the job was queued: who it is for, until its end.
     pub(super) tenant: Option<usize>,
     pub(super) line: Option<usize>,
     /// Kept until the job is accepted.
@@ -72,6 +74,8 @@ impl<H: Host> AsRef<Links> for Entry<H> {
 
 /// Which of an entry's links a list uses.
 pub(super) const LINE: Link = Link::Line;
+/// The list of the ready jobs of a class.
+pub(super) const CLASS: Link = Link::Class;
 /// The list of all queued jobs by acceptance.
 pub(super) const AGE: Link = Link::Age;
 

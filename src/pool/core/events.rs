@@ -39,11 +39,16 @@ impl<H: Host> Core<H> {
         waiter: impl FnOnce(JobKey) -> H::Waiter,
         effects: &mut Vec<Effect<H>>,
     ) -> Verdict<H> {
+        self.turn_windows(now);
         if self.closed {
             return self.refuse(Refusal { reason: RefusalReason::Draining, retry_after: None });
         }
         if arrival.start_by <= now {
-            let reason = RefusalReason::DeadlineUnreachable { expected: Duration::ZERO, budget: Duration::ZERO };
+            let reason = RefusalReason::DeadlineUnreachable {
+                expected: Duration::ZERO,
+                needed: Duration::ZERO,
+                budget: Duration::ZERO,
+            };
             return self.refuse(Refusal { reason, retry_after: None });
         }
         let ahead = !self.waiting.is_empty();
@@ -91,10 +96,18 @@ impl<H: Host> Core<H> {
     pub(crate) fn end(&mut self, key: JobKey, ending: Ending, run: Duration) -> bool {
         let Some(entry) = self.entry(key) else { return false };
         let Place::Running { slot, ended: false } = entry.place else { return false };
-        let kind = entry.kind;
+        let (kind, class, was_queued) = (entry.kind, entry.class, entry.tenant.is_some());
+        let more = run.as_secs_f64() - entry.work;
         self.entries[key.index].place = Place::Running { slot, ended: true };
         self.ledger.end(ending);
         self.workers.count(slot, ending == Ending::Completed, run);
+        self.queues.take(class, more);
+        if was_queued {
+            self.queues.correct(&self.entries[key.index], run);
+            if ending == Ending::Expired {
+                self.margin.miss();
+            }
+        }
         if ending != Ending::Cancelled {
             self.estimates.observe(kind, run);
         }
@@ -110,6 +123,7 @@ impl<H: Host> Core<H> {
         state: H::State,
         effects: &mut Vec<Effect<H>>,
     ) -> Option<H::State> {
+        self.turn_windows(now);
         self.end(key, Ending::Cancelled, Duration::ZERO);
         let Some(Place::Running { slot, .. }) = self.entry(key).map(|entry| entry.place) else {
             debug_assert!(false, "a lease is given back once, by the job that got it");
@@ -118,6 +132,7 @@ impl<H: Host> Core<H> {
         let entry = self.entries.remove(key.index);
         self.held_bytes -= entry.bytes;
         self.running -= 1;
+        self.depart(&entry);
         self.leave_line(entry.line);
         let leftover = self.workers.give_back(slot, state, now);
         self.settle(now, effects);
@@ -143,10 +158,13 @@ impl<H: Host> Core<H> {
                 Withdrawn::Waiting
             }
             Place::Ready | Place::Blocked => {
-                self.ledger.end(match why {
-                    Withdrawal::Cancelled => Ending::Cancelled,
-                    Withdrawal::Expired => Ending::Expired,
-                });
+                match why {
+                    Withdrawal::Cancelled => self.ledger.end(Ending::Cancelled),
+                    Withdrawal::Expired => {
+                        self.ledger.end(Ending::Expired);
+                        self.margin.miss();
+                    }
+                }
                 self.remove_queued(key.index);
                 Withdrawn::Queued
             }
@@ -234,6 +252,7 @@ impl<H: Host> Core<H> {
             bytes: arrival.bytes,
             work: 0.0,
             start_by: arrival.start_by,
+            finish_by: arrival.finish_by,
             home: arrival.home,
             tenant: None,
             line: None,
@@ -247,6 +266,8 @@ impl<H: Host> Core<H> {
         self.sequence += 1;
         let slot = self.entries.vacant_entry();
         let key = JobKey { index: slot.key(), sequence: self.sequence };
+        let work = self.estimates.service(arrival.kind);
+        self.queues.take(arrival.class, work);
         let (worker, id, state) =
             self.workers.take(arrival.home, key, now).expect("the caller saw an idle worker under this lock");
         slot.insert(Entry {
@@ -257,11 +278,12 @@ impl<H: Host> Core<H> {
             kind: arrival.kind,
             class: arrival.class,
             bytes: arrival.bytes,
-            work: 0.0,
+            work,
             start_by: arrival.start_by,
+            finish_by: arrival.finish_by,
             home: arrival.home,
             tenant: None,
-            line: self.lines.join(arrival.ordering_key),
+            line: self.lines.join(arrival.ordering_key, work),
             names: None,
             links: Links::default(),
         });
@@ -275,15 +297,15 @@ impl<H: Host> Core<H> {
     pub(super) fn accept(&mut self, index: usize, names: &Names) {
         self.ledger.counts.accepted += 1;
         let free = self.lines.is_free(&names.ordering_key);
-        let line = self.lines.join(&names.ordering_key);
-        let tenant = self.tenants.join(&names.tenant);
         let entry = &mut self.entries[index];
-        entry.line = line;
-        entry.tenant = Some(tenant);
         entry.work = self.estimates.service(entry.kind);
+        let line = self.lines.join(&names.ordering_key, entry.work);
+        entry.line = line;
         entry.place = if free { Place::Ready } else { Place::Blocked };
         self.held_bytes += entry.bytes;
-        self.estimates.queue(entry.class, entry.work);
+        self.margin.accept();
+        self.queues.take(entry.class, entry.work);
+        self.queues.enter(entry, &names.tenant, self.window);
         self.queued.push_back(&mut self.entries, AGE, index);
         self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
         match line {
@@ -295,12 +317,15 @@ impl<H: Host> Core<H> {
     fn shed_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
         let victim = self.queues.victim(class).expect("enough jobs below the class were counted");
         let lower = self.entries[victim].class;
-        let retry_after = pushback(self.estimates.wait(lower, self.workers.live()));
+        let retry_after = pushback(self.wait(lower, "", "", self.estimates.mean()));
         self.end_queued(victim, Ending::Shed, QueueEnd::Shed { retry_after }, effects);
     }
 
     pub(super) fn end_queued(&mut self, index: usize, ending: Ending, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
         self.ledger.end(ending);
+        if ending == Ending::Expired {
+            self.margin.miss();
+        }
         let entry = self.remove_queued(index);
         tell(entry, why, effects);
     }
@@ -317,6 +342,8 @@ impl<H: Host> Core<H> {
         self.unqueue(index);
         let entry = self.entries.remove(index);
         self.held_bytes -= entry.bytes;
+        self.queues.take(entry.class, -entry.work);
+        self.depart(&entry);
         if led {
             self.leave_line(entry.line);
         }
@@ -331,10 +358,16 @@ impl<H: Host> Core<H> {
             (Place::Blocked, Some(line)) => self.lines.unblock(&mut self.entries, line, index),
             _ => self.queues.remove(&mut self.entries, index),
         }
-        let entry = &mut self.entries[index];
-        self.estimates.unqueue(entry.class, entry.work, self.queued.is_empty());
-        if let Some(tenant) = entry.tenant.take() {
-            self.tenants.leave(tenant);
+        self.queues.leave(&self.entries[index]);
+    }
+
+    /// A job is over: its tenant and its ordering key hold it no more.
+    fn depart(&mut self, entry: &Entry<H>) {
+        if let Some(tenant) = entry.tenant {
+            self.queues.part(tenant);
+        }
+        if let Some(line) = entry.line {
+            self.lines.quit(line, entry.work);
         }
     }
 

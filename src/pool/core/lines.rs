@@ -18,6 +18,9 @@ pub(super) struct Lines {
 struct Line {
     key: Box<str>,
     blocked: List,
+    /// Expected seconds of its jobs, running ones too.
+    work: f64,
+    jobs: usize,
 }
 
 impl Lines {
@@ -26,17 +29,37 @@ impl Lines {
         key.is_empty() || !self.by_key.contains_key(key)
     }
 
+    /// Expected seconds of the jobs with that key, which run one after the other.
+    pub(super) fn work(&self, key: &str) -> f64 {
+        self.by_key.get(key).map_or(0.0, |line| self.lines[*line].work)
+    }
+
     /// Joins the line of `key`, making it where the job is the first. `None` for the empty key.
-    pub(super) fn join(&mut self, key: &str) -> Option<usize> {
+    pub(super) fn join(&mut self, key: &str, work: f64) -> Option<usize> {
         if key.is_empty() {
             return None;
         }
-        if let Some(line) = self.by_key.get(key) {
-            return Some(*line);
-        }
-        let line = self.lines.insert(Line { key: key.into(), blocked: List::default() });
-        self.by_key.insert(key.into(), line);
+        let line = self.find_or_make(key);
+        self.lines[line].jobs += 1;
+        self.lines[line].work += work;
         Some(line)
+    }
+
+    /// A job is out of its line, wherever it stood.
+    pub(super) fn quit(&mut self, line: usize, work: f64) {
+        let line = &mut self.lines[line];
+        line.jobs -= 1;
+        // Rounding does not outlive the last job.
+        line.work = if line.jobs == 0 { 0.0 } else { (line.work - work).max(0.0) };
+    }
+
+    fn find_or_make(&mut self, key: &str) -> usize {
+        if let Some(line) = self.by_key.get(key) {
+            return *line;
+        }
+        let line = self.lines.insert(Line { key: key.into(), blocked: List::default(), work: 0.0, jobs: 0 });
+        self.by_key.insert(key.into(), line);
+        line
     }
 
     pub(super) fn block<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, line: usize, index: usize) {

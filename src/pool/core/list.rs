@@ -4,6 +4,7 @@ use slab::Slab;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Links {
     line: Neighbours,
+    class: Neighbours,
     age: Neighbours,
 }
 
@@ -16,8 +17,10 @@ struct Neighbours {
 /// Which links of an entry a list uses: an entry is in one list of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// The line that the entry stands in: waiting, a class, or an ordering key.
+    /// The line that the entry stands in: waiting, a tenant's, or an ordering key's.
     Line,
+    /// The ready jobs of a class.
+    Class,
     /// All queued jobs by acceptance.
     Age,
 }
@@ -34,6 +37,7 @@ impl Links {
     fn of(&mut self, link: Link) -> &mut Neighbours {
         match link {
             Link::Line => &mut self.line,
+            Link::Class => &mut self.class,
             Link::Age => &mut self.age,
         }
     }
@@ -42,6 +46,7 @@ impl Links {
     fn next(self, link: Link) -> Option<usize> {
         let next = match link {
             Link::Line => self.line.next,
+            Link::Class => self.class.next,
             Link::Age => self.age.next,
         };
         next.map(|index| index as usize)

@@ -2,6 +2,7 @@ use tokio::time::Instant;
 
 use super::{
     Core, Effect, Ending, Grant, Host, JobKey, QueueEnd,
+    admission::seconds,
     entry::{LINE, Place},
     events::tell,
 };
@@ -15,8 +16,8 @@ impl<H: Host> Core<H> {
             if !self.workers.has_idle() {
                 break;
             }
-            let Some(index) = self.queues.head().or_else(|| self.admit_to_worker()) else { break };
-            if self.entries[index].start_by <= now {
+            let Some(index) = self.queues.head(&self.law).or_else(|| self.admit_to_worker()) else { break };
+            if self.is_late(now, index) {
                 self.end_queued(index, Ending::Expired, QueueEnd::Expired, effects);
             } else {
                 self.start(now, index, effects);
@@ -25,6 +26,13 @@ impl<H: Host> Core<H> {
         debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
         debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
         debug_assert!(!self.workers.has_idle() || self.queues.is_empty());
+    }
+
+    /// Whether a queued job would not end in time, most likely: half of what its kind takes must be left.
+    fn is_late(&self, now: Instant, index: usize) -> bool {
+        let entry = &self.entries[index];
+        let half = self.estimates.measured(entry.kind).unwrap_or(0.0) / 2.0;
+        entry.start_by <= now || entry.finish_by.saturating_duration_since(now) <= seconds(half)
     }
 
     fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
@@ -63,6 +71,7 @@ impl<H: Host> Core<H> {
     }
 
     fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {
+        self.queues.start(&self.entries[index], self.window);
         self.unqueue(index);
         let entry = &mut self.entries[index];
         let key = JobKey { index, sequence: entry.sequence };

@@ -29,6 +29,8 @@ struct Offer {
     bytes: usize,
     /// Milliseconds from now until the job must not start any more.
     patience: i64,
+    /// Milliseconds from then until it must have ended.
+    spare: i64,
     tenant: u8,
     /// 0 is no key.
     key: u8,
@@ -120,9 +122,9 @@ impl Answer {
 fn same_reason(a: RefusalReason, b: RefusalReason) -> bool {
     match (a, b) {
         (
-            RefusalReason::DeadlineUnreachable { expected, budget },
-            RefusalReason::DeadlineUnreachable { expected: other, budget: left },
-        ) => near(expected, other) && budget == left,
+            RefusalReason::DeadlineUnreachable { expected, needed, budget },
+            RefusalReason::DeadlineUnreachable { expected: other, needed: least, budget: left },
+        ) => near(expected, other) && near(needed, least) && budget == left,
         _ => a == b,
     }
 }

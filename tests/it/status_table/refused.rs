@@ -58,7 +58,7 @@ async fn queue_full_by_bytes() {
 
 #[tokio::test]
 async fn deadline_unreachable() {
-    let facts = &["kind", "pool", "expected_wait_ms", "budget_ms"];
+    let facts = &["kind", "pool", "expected_wait_ms", "needed_budget_ms", "budget_ms"];
     let expected = Expected { reason: "DEADLINE_UNREACHABLE", facts, ..EXHAUSTED };
     // One run of 1.5 s is known; the answer is due after 0.9 of the second.
     let row = Row { timeout: Some("1S"), ..Row::of(echo(), expected) };
@@ -71,7 +71,7 @@ async fn deadline_unreachable() {
         let facts = refusal.facts();
         let value = |name: &str| facts[name].parse::<f64>().unwrap();
         assert!(value("expected_wait_ms") > 1_400.0 && value("budget_ms") < 1_000.0, "{facts:?}");
-        assert!(refusal.status.message().contains("expected 1.5"), "{refusal:?}");
+        assert!(refusal.status.message().contains("expected to wait 1.5"), "{refusal:?}");
     }
 }
 

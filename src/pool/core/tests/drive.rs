@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        Arrival, Caps, Core, Counts, Effect, Grant, JobKey, Verdict, WorkerCondition,
+        Arrival, Caps, Core, Counts, Effect, Grant, JobKey, Law, Verdict, WorkerCondition,
         entry::{AGE, LINE, Place},
     },
     Answer, Event, Numbers, Offer, Step, Told,
@@ -70,10 +70,10 @@ impl View {
 }
 
 impl Drive {
-    pub(super) fn new(caps: Caps, workers: usize, homes: usize) -> Self {
+    pub(super) fn new(caps: Caps, law: Law, workers: usize, homes: usize) -> Self {
         let mut drive = Self {
-            machine: Core::new(caps, KINDS, homes),
-            model: Naive::new(caps, homes),
+            machine: Core::new(caps, law, KINDS, homes),
+            model: Naive::new(caps, law, homes),
             origin: Instant::now(),
             keys: Vec::new(),
             effects: Vec::new(),
@@ -181,6 +181,7 @@ impl Drive {
             class: offer.class,
             bytes: offer.bytes,
             start_by: self.origin + millis(self.model.now, offer.patience),
+            finish_by: self.origin + millis(self.model.now, offer.patience + offer.spare),
             tenant: ["", "a", "b", "c"][usize::from(offer.tenant)],
             ordering_key: ["", "k", "l", "m"][usize::from(offer.key)],
             when_full: offer.when_full,
@@ -257,7 +258,7 @@ impl Drive {
             live: snapshot.live_workers,
             unreplaced: machine.unreplaced(),
             tenants: (0..4u8)
-                .map(|tenant| (tenant, machine.tenants.jobs_of(["", "a", "b", "c"][usize::from(tenant)])))
+                .map(|tenant| (tenant, machine.queues.tenants.jobs_of(["", "a", "b", "c"][usize::from(tenant)])))
                 .filter(|(_, jobs)| *jobs > 0)
                 .collect(),
             parked: machine.workers.parked(),

@@ -1,15 +1,19 @@
+mod law;
 mod rules;
+mod shares;
 
 use std::time::Duration;
 
+use self::{law::History, shares::Shares};
 use super::{
-    super::{Caps, Counts, QueueEnd},
+    super::{Caps, Counts, Law, QueueEnd},
     Answer, Event, Offer, Step, Told,
 };
 
 /// The rules of the pool, written down as plainly as possible: vectors, and everything is counted anew each time.
 pub(super) struct Naive {
     pub(super) caps: Caps,
+    law: Law,
     pub(super) homes: usize,
     pub(super) now: Duration,
     pub(super) closed: bool,
@@ -30,6 +34,8 @@ pub(super) struct Naive {
     stamps: u64,
     /// Kind and seconds of each measured run.
     samples: Vec<(usize, f64)>,
+    history: History,
+    shares: Shares,
     pub(super) counts: Counts,
     told: Vec<Told>,
 }
@@ -39,8 +45,11 @@ pub(super) struct Job {
     pub(super) job: u32,
     pub(super) offer: Offer,
     start_by: Duration,
+    finish_by: Duration,
     /// Estimated seconds, as of acceptance.
     work: f64,
+    /// Whether it was queued.
+    was_queued: bool,
     /// When it came to the front of its ordering key, in the order of such events.
     ready: Option<u64>,
 }
@@ -63,9 +72,10 @@ pub(super) struct Worker {
 }
 
 impl Naive {
-    pub(super) fn new(caps: Caps, homes: usize) -> Self {
+    pub(super) fn new(caps: Caps, law: Law, homes: usize) -> Self {
         Self {
             caps,
+            law,
             homes,
             now: Duration::ZERO,
             closed: false,
@@ -80,6 +90,8 @@ impl Naive {
             jobs: 0,
             stamps: 0,
             samples: Vec::new(),
+            history: History::default(),
+            shares: Shares::default(),
             counts: Counts::default(),
             told: Vec::new(),
         }
@@ -158,12 +170,6 @@ impl Naive {
         self.queued.iter().filter(|job| job.offer.tenant == tenant).count()
     }
 
-    pub(super) fn expected(&self, rank: usize) -> Duration {
-        let ahead: f64 = self.queued.iter().filter(|job| job.offer.class.rank() <= rank).map(|job| job.work).sum();
-        let seconds = (ahead + mean(self.samples.iter().map(|(_, seconds)| *seconds))) / self.live().max(1) as f64;
-        Duration::from_secs_f64(seconds)
-    }
-
     pub(super) fn home_of(&self, worker: u32) -> usize {
         worker as usize % self.homes
     }
@@ -194,12 +200,4 @@ fn within(bytes: usize, more: usize, cap: usize) -> bool {
 pub(super) fn millis(now: Duration, from_now: i64) -> Duration {
     let distance = Duration::from_millis(from_now.unsigned_abs());
     if from_now < 0 { now.saturating_sub(distance) } else { now + distance }
-}
-
-/// Plain mean of the first twenty runs; from then on each run counts a twentieth. 50 ms where nothing is known.
-fn mean(samples: impl Iterator<Item = f64>) -> f64 {
-    samples.enumerate().fold(0.05, |mean, (before, next)| {
-        let weight = if before < 20 { 1.0 / (before + 1) as f64 } else { 0.05 };
-        mean + weight * (next - mean)
-    })
 }

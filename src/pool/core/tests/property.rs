@@ -12,7 +12,7 @@ use proptest::{
 };
 
 use super::{
-    super::{Caps, Ending, Withdrawal},
+    super::{Caps, Ending, Law, Withdrawal},
     Answer, Event, Offer, Step, Told,
     drive::{Drive, KINDS},
     end_name, found_name, reason_name,
@@ -27,8 +27,9 @@ const EVENTS: usize = 220;
 const AT_LEAST: &[(u64, &[&str])] = &[
     (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: draining"]),
-    (200, &["told: expired", "told: no room", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (100, &["told: drained", "told: refused", "replaced", "not replaced", "drops", "released without outcome"]),
+    (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
+    (80, &["told: no room", "told: refused"]),
+    (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
         &[
@@ -45,6 +46,7 @@ const AT_LEAST: &[(u64, &[&str])] = &[
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     caps: Caps,
+    law: Law,
     workers: usize,
     homes: usize,
 }
@@ -102,11 +104,12 @@ impl Dice {
             tenant_share: self.one(&[0.0, 0.34, 0.5, 1.0]),
             stuck: self.roll(3),
         };
-        Shape { caps, workers: 1 + self.roll(4), homes: 1 + self.roll(3) }
+        let law = Law { reserve: self.one(&[0.0, 0.25, 0.5]), longest_wait: self.one(&[2.0, 20.0]), ..Law::default() };
+        Shape { caps, law, workers: 1 + self.roll(4), homes: 1 + self.roll(3) }
     }
 
     fn offer(&mut self) -> Offer {
-        let patience = match self.weighted(&[1, 12, 2, 2]) {
+        let patience = match self.weighted(&[1, 7, 4, 5]) {
             0 => -(self.roll(4) as i64),
             1 => 1 + self.roll(12) as i64,
             2 => 13 + self.roll(140) as i64,
@@ -117,6 +120,7 @@ impl Dice {
             kind: self.roll(KINDS),
             bytes: self.roll(9),
             patience,
+            spare: self.one(&[0, 0, 0, 3, 40]),
             tenant: self.one(&[0, 1, 2, 3]),
             key: self.one(&[0, 0, 0, 1, 2, 3]),
             when_full: self.one(&[WhenFull::Reject, WhenFull::Wait, WhenFull::Shed]),
@@ -268,7 +272,7 @@ impl Tally {
 
 /// Runs one case; each event is noted before it happens.
 fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Vec<Event>) -> Result<u64, String> {
-    let mut drive = Drive::new(shape.caps, shape.workers, shape.homes);
+    let mut drive = Drive::new(shape.caps, shape.law, shape.workers, shape.homes);
     for choice in choices {
         for event in choice.resolve(&drive) {
             events.push(event);

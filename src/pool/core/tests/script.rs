@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{Caps, Ending, Withdrawal},
+    super::{Caps, Ending, Law, Withdrawal},
     Event, Offer, Step, Told,
     drive::Drive,
     end_name,
@@ -12,7 +12,7 @@ use crate::model::{Criticality, WhenFull};
 ///
 /// | event | |
 /// |---|---|
-/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict`, `bytes=`, `for=` (ms), `of=` (tenant), `key=`, `home=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
+/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `home=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
 /// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
 /// | `release a`, `cancel a`, `expire a`, `stick a` | |
 /// | `worker`, `close`, `abandon`, `retire`, `pass 10` | |
@@ -24,13 +24,14 @@ use crate::model::{Criticality, WhenFull};
 pub(super) struct Case {
     pub(super) rule: &'static str,
     pub(super) caps: Caps,
+    pub(super) law: Law,
     pub(super) workers: usize,
     pub(super) homes: usize,
     pub(super) script: &'static str,
 }
 
 pub(super) fn check(case: &Case) {
-    let mut script = Script { drive: Drive::new(case.caps, case.workers, case.homes), names: Vec::new() };
+    let mut script = Script { drive: Drive::new(case.caps, case.law, case.workers, case.homes), names: Vec::new() };
     for line in case.script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (event, expected) = line.split_once(" => ").expect("event => what it shows");
         let seen = script.run(event).unwrap_or_else(|fault| panic!("{}: {line}: {fault}", case.rule));
@@ -129,6 +130,7 @@ fn offer(words: &[&str]) -> Offer {
         kind: 0,
         bytes: 1,
         patience: 1000,
+        spare: 0,
         tenant: 0,
         key: 0,
         when_full: WhenFull::Reject,
@@ -146,6 +148,7 @@ fn offer(words: &[&str]) -> Offer {
             "evict" => offer.when_full = WhenFull::Shed,
             "bytes" => offer.bytes = number(value),
             "for" => offer.patience = value.parse().expect("milliseconds"),
+            "spare" => offer.spare = value.parse().expect("milliseconds"),
             "of" => offer.tenant = number(value),
             "key" => offer.key = number(value),
             "home" => offer.home = number(value),

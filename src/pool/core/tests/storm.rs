@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{Caps, Ending, Withdrawal},
+    super::{Caps, Ending, Law, Withdrawal},
     Answer, Event, Offer,
     drive::Drive,
 };
@@ -13,7 +13,7 @@ const CANCELS: u32 = 10_000;
 #[test]
 fn every_permit_comes_back_after_a_storm_of_cancels() {
     let caps = Caps { jobs: 16, bytes: 64, waiting: 8, tenant_share: 1.0, stuck: 0 };
-    let mut drive = Drive::new(caps, 4, 2);
+    let mut drive = Drive::new(caps, Law::default(), 4, 2);
     let mut dice = 7u64;
     let mut roll = |sides: u64| {
         // Knuth's constants for a linear congruential generator of 64 bits; its upper half is random enough.
@@ -28,6 +28,7 @@ fn every_permit_comes_back_after_a_storm_of_cancels() {
             kind: 0,
             bytes: roll(9) as usize,
             patience: 60_000,
+            spare: 0,
             tenant: 0,
             key: roll(4) as u8,
             when_full: WhenFull::Wait,

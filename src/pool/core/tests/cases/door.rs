@@ -27,10 +27,44 @@ pub(super) const CASES: &[Case] = &[
          release now => done; a starts on 0
          offer b for=1 => queued
          end a completed 500 => decided
-         offer c for=499 => refused: unreachable
-         offer d for=700 => queued
-         offer e for=700 plus => queued
-         offer f for=700 => refused: unreachable",
+         offer c for=1099 => refused: unreachable
+         offer d for=1200 => queued
+         offer e for=1200 plus => queued
+         offer f for=1200 => refused: unreachable
+         offer g for=700 spare=500 plus kind=1 => refused: unreachable
+         offer h for=1001 spare=2000 plus kind=1 => queued",
+    ),
+    pool(
+        "a queue that is too long for its own jobs is full, whatever their budget; those who wait for room may",
+        ROOMY,
+        "offer a => starts on 0
+         end a completed 1 => decided
+         offer b kind=1 for=5000 => queued
+         offer c kind=1 for=5000 => queued
+         offer d for=5000 => refused: full
+         offer e for=5000 evict => refused: full
+         offer f for=5000 wait => queued",
+    ),
+    pool(
+        "a job that would end too late does not start",
+        ROOMY,
+        "offer a => starts on 0
+         end a completed 100 => decided
+         offer b for=400 => queued
+         offer c for=402 => queued
+         pass 350 => done
+         release a => done; b expired; c starts on 0",
+    ),
+    pool(
+        "jobs behind an ordering key count with all that is before them",
+        ROOMY,
+        "offer a key=1 => starts on 0
+         end a completed 100 => decided
+         release a => done
+         offer b key=1 => starts on 0
+         offer c key=1 => queued
+         offer d key=1 for=399 => refused: unreachable
+         offer e key=1 for=601 => queued",
     ),
     pool(
         "a free worker needs no estimate",

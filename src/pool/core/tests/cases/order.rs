@@ -1,4 +1,4 @@
-use super::{super::script::Case, ROOMY, jobs, pool};
+use super::{super::script::Case, ROOMY, STRICT, jobs, pool};
 
 pub(super) const CASES: &[Case] = &[
     pool(
@@ -24,6 +24,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "an idle worker gets an arrival directly, even beside a full queue",
         caps: jobs(1),
+        law: STRICT,
         workers: 2,
         homes: 1,
         script: "offer a key=1 => starts on 1
@@ -36,6 +37,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "the worker that parked last is taken first",
         caps: ROOMY,
+        law: STRICT,
         workers: 3,
         homes: 1,
         script: "offer a => starts on 2
@@ -51,6 +53,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "a worker of the caller's home comes first, then one of the next homes",
         caps: ROOMY,
+        law: STRICT,
         workers: 4,
         homes: 2,
         script: "offer a home=0 => starts on 2
@@ -65,6 +68,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "one job of an ordering key at a time, in order of acceptance; others pass",
         caps: ROOMY,
+        law: STRICT,
         workers: 2,
         homes: 1,
         script: "offer a key=1 => starts on 1

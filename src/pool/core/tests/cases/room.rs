@@ -1,6 +1,6 @@
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, jobs, pool,
+    ROOMY, STRICT, jobs, pool,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -61,6 +61,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "a caller before a queue full of one key gets the idle worker",
         caps: jobs(1),
+        law: STRICT,
         workers: 2,
         homes: 1,
         script: "offer a key=1 => starts on 1

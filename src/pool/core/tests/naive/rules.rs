@@ -5,7 +5,9 @@ use super::{
         super::{Ending, QueueEnd, Refusal, RefusalReason, Withdrawal, Withdrawn},
         Answer, Offer, Told,
     },
-    Job, Naive, Run, Worker, mean, millis, within,
+    Job, Naive, Run, Worker,
+    law::come_back,
+    millis, within,
 };
 use crate::model::WhenFull;
 
@@ -14,30 +16,28 @@ impl Naive {
         let job = self.jobs;
         self.jobs += 1;
         let budget = millis(self.now, offer.patience).saturating_sub(self.now);
-        let arrival = Job { job, offer, start_by: self.now + budget, work: 0.0, ready: None };
+        let start_by = self.now + budget;
+        let finish_by = millis(self.now, offer.patience + offer.spare);
+        let arrival = Job { job, offer, start_by, finish_by, work: 0.0, was_queued: false, ready: None };
         let ahead = !self.waiting.is_empty();
-        let expected = self.expected(offer.class.rank());
-        let come_back = |wait: Duration| Some(wait.clamp(Duration::from_millis(10), Duration::from_secs(5)));
+        self.history.turn(self.now);
 
         if self.closed {
             return self.refuse(RefusalReason::Draining, None);
         }
         if budget.is_zero() {
-            return self.refuse(RefusalReason::DeadlineUnreachable { expected: budget, budget }, None);
+            return self.refuse(RefusalReason::DeadlineUnreachable { expected: budget, needed: budget, budget }, None);
         }
         if !ahead && !self.parked.is_empty() && self.key_is_free(offer.key) && self.fits(offer.bytes) {
             self.counts.accepted += 1;
-            let (worker, state) = self.start(arrival);
+            let (worker, state) = self.start_at_once(arrival);
             return Answer::Started { worker, state };
         }
-        if !self.samples.is_empty() && expected > budget {
-            let retry_after = come_back(expected.saturating_sub(budget));
-            return self.refuse(RefusalReason::DeadlineUnreachable { expected, budget }, retry_after);
+        if self.is_over_share(&offer) {
+            return self.refuse(RefusalReason::QuotaExceeded, come_back(self.wait_of(&offer)));
         }
-        let share = (self.caps.jobs as f64 * self.caps.tenant_share).floor().max(1.0);
-        let others = self.queued.iter().any(|job| job.offer.tenant != offer.tenant);
-        if others && self.held_by(offer.tenant) as f64 >= share {
-            return self.refuse(RefusalReason::QuotaExceeded, come_back(expected));
+        if let Some(refusal) = self.objection(&offer, arrival.start_by, arrival.finish_by) {
+            return self.refuse(refusal.reason, refusal.retry_after);
         }
         if !ahead && self.has_room(offer.bytes) {
             self.accept(arrival);
@@ -56,7 +56,7 @@ impl Naive {
                 self.settle();
                 Answer::Queued
             }
-            _ => self.refuse(RefusalReason::QueueFull, come_back(expected)),
+            _ => self.refuse(RefusalReason::QueueFull, come_back(self.wait_of(&offer))),
         }
     }
 
@@ -69,6 +69,15 @@ impl Naive {
         };
         self.counts.rejected[index] += 1;
         Answer::Refused(Refusal { reason, retry_after })
+    }
+
+    fn is_over_share(&self, offer: &Offer) -> bool {
+        let share = |cap: usize| (cap as f64 * self.caps.tenant_share).floor();
+        let own = self.queued.iter().filter(|job| job.offer.tenant == offer.tenant);
+        let (jobs, bytes) =
+            own.fold((0, offer.bytes as f64), |(jobs, bytes), job| (jobs + 1, bytes + job.offer.bytes as f64));
+        let others = self.queued.len() > jobs;
+        jobs > 0 && others && (jobs as f64 >= share(self.caps.jobs).max(1.0) || bytes > share(self.caps.bytes))
     }
 
     fn may_wait(&self, bytes: usize) -> bool {
@@ -87,7 +96,7 @@ impl Naive {
         let lower = self.queued.iter().filter(|job| job.ready.is_some() && job.offer.class.rank() > rank);
         let victim = lower.max_by_key(|job| (job.offer.class.rank(), job.ready)).expect("a job to shed");
         let (job, lower) = (victim.job, victim.offer.class.rank());
-        let retry_after = self.expected(lower).clamp(Duration::from_millis(10), Duration::from_secs(5));
+        let retry_after = come_back(self.expected(lower).as_secs_f64()).expect("some time");
         self.counts.shed += 1;
         self.leave_queue(job);
         self.told.push(Told::Ended { job, why: QueueEnd::Shed { retry_after } });
@@ -96,7 +105,7 @@ impl Naive {
     pub(super) fn end(&mut self, job: u32, ending: Ending, run: Duration) -> bool {
         let Some(found) = self.running.iter_mut().find(|run| run.job.job == job && !run.decided) else { return false };
         found.decided = true;
-        let (worker, kind) = (found.worker, found.job.offer.kind);
+        let (worker, kind, job) = (found.worker, found.job.offer.kind, found.job.clone());
         match ending {
             Ending::Completed => self.counts.completed += 1,
             Ending::Failed => self.counts.failed += 1,
@@ -104,6 +113,13 @@ impl Naive {
             Ending::Expired => self.counts.expired += 1,
             Ending::Panicked => self.counts.panicked += 1,
             Ending::Shed => self.counts.shed += 1,
+        }
+        self.history.open().taken[job.offer.class.rank()] += run.as_secs_f64() - job.work;
+        if job.was_queued {
+            self.correct(&job, run);
+            if ending == Ending::Expired {
+                self.history.open().missed += 1.0;
+            }
         }
         let worker = self.worker(worker);
         worker.completed += u64::from(ending == Ending::Completed);
@@ -116,6 +132,7 @@ impl Naive {
     }
 
     pub(super) fn release(&mut self, job: u32) -> Answer {
+        self.history.turn(self.now);
         self.end(job, Ending::Cancelled, Duration::ZERO);
         let at = self.running.iter().position(|run| run.job.job == job).expect("a running job");
         let run = self.running.remove(at);
@@ -148,7 +165,7 @@ impl Naive {
         }
         match why {
             Withdrawal::Cancelled => self.counts.cancelled += 1,
-            Withdrawal::Expired => self.counts.expired += 1,
+            Withdrawal::Expired => self.expire(),
         }
         self.leave_queue(job);
         self.settle();
@@ -182,15 +199,56 @@ impl Naive {
 
     fn accept(&mut self, mut job: Job) {
         self.counts.accepted += 1;
-        let of_kind = self.samples.iter().filter(|(kind, _)| *kind == job.offer.kind);
-        job.work = mean(of_kind.map(|(_, seconds)| *seconds));
+        job.work = self.service(Some(job.offer.kind));
+        job.was_queued = true;
+        self.join_share(&job);
+        self.history.open().queued += 1.0;
+        self.history.open().taken[job.offer.class.rank()] += job.work;
         self.queued.push(job);
         self.refresh();
+    }
+
+    fn expire(&mut self) {
+        self.counts.expired += 1;
+        self.history.open().missed += 1.0;
+    }
+
+    fn start_at_once(&mut self, mut job: Job) -> (u32, u32) {
+        job.work = self.service(Some(job.offer.kind));
+        self.history.open().taken[job.offer.class.rank()] += job.work;
+        self.start(job)
+    }
+
+    fn start_or_expire(&mut self, job: u32) {
+        let queued = self.queued.iter().find(|queued| queued.job == job).expect("a queued job");
+        if self.is_late(queued) {
+            self.expire();
+            self.leave_queue(job);
+            self.told.push(Told::Ended { job, why: QueueEnd::Expired });
+        } else {
+            self.start_ready(job);
+        }
+    }
+
+    /// Takes a ready job out of the queue and gives it a worker.
+    fn start_ready(&mut self, job: u32) {
+        let at = self.queued.iter().position(|queued| queued.job == job).expect("a queued job");
+        let job = self.queued[at].clone();
+        self.charge(&job);
+        self.queued.remove(at);
+        self.reset_clocks();
+        // The key of the job stays in use while it starts, so that the next one of its key is not freed between.
+        let id = job.job;
+        let (worker, state) = self.start(job);
+        self.refresh();
+        self.told.push(Told::Start { job: id, worker, state });
     }
 
     fn leave_queue(&mut self, job: u32) -> Job {
         let at = self.queued.iter().position(|queued| queued.job == job).expect("a queued job");
         let job = self.queued.remove(at);
+        self.history.open().taken[job.offer.class.rank()] -= job.work;
+        self.reset_clocks();
         self.refresh();
         job
     }
@@ -207,6 +265,7 @@ impl Naive {
             let earlier = self.queued[..at].iter().any(|job| job.offer.key == key);
             let behind = key != 0 && (earlier || self.running.iter().any(|run| run.job.offer.key == key));
             if self.queued[at].ready.is_none() && !behind {
+                self.seat_ready(self.queued[at].offer.class.rank(), self.queued[at].offer.tenant);
                 self.queued[at].ready = Some(self.stamps);
                 self.stamps += 1;
             }
@@ -241,31 +300,19 @@ impl Naive {
             if self.parked.is_empty() {
                 return;
             }
-            let Some(job) = self.ready().first().copied() else {
+            let Some(job) = self.next_ready() else {
                 // The queue may be full of jobs behind their keys: the first caller then does without a place in it.
                 let first = self.waiting.first().map(|caller| caller.offer);
                 if !first.is_some_and(|offer| self.fits(offer.bytes) && self.key_is_free(offer.key)) {
                     return;
                 }
                 let caller = self.waiting.remove(0);
-                self.counts.accepted += 1;
                 let job = caller.job;
-                let (worker, state) = self.start(caller);
-                self.told.push(Told::Start { job, worker, state });
+                self.accept(caller);
+                self.start_or_expire(job);
                 continue;
             };
-            // The key of the job stays in use while it starts, so that the next one of its key is not freed between.
-            let at = self.queued.iter().position(|queued| queued.job == job).expect("a queued job");
-            if self.queued[at].start_by <= self.now {
-                self.counts.expired += 1;
-                self.leave_queue(job);
-                self.told.push(Told::Ended { job, why: QueueEnd::Expired });
-            } else {
-                let next = self.queued.remove(at);
-                let (worker, state) = self.start(next);
-                self.refresh();
-                self.told.push(Told::Start { job, worker, state });
-            }
+            self.start_or_expire(job);
         }
     }
 }

@@ -1,0 +1,133 @@
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use super::{law::Frequency, list::List};
+
+/// The tenants that have jobs in the pool, or owe a class for what they ran.
+#[derive(Default)]
+pub(super) struct Tenants {
+    by_name: FxHashMap<Box<str>, usize>,
+    slab: Slab<Tenant>,
+    /// Tenants with a queued job.
+    queueing: usize,
+}
+
+pub(super) struct Tenant {
+    name: Box<str>,
+    /// Queued jobs, and their bytes.
+    jobs: usize,
+    bytes: usize,
+    /// Jobs that name this tenant: queued ones, and running ones that were queued.
+    held: usize,
+    /// Classes that it owes.
+    debts: u32,
+    /// By class.
+    pub(super) shares: [Share; 4],
+}
+
+/// One tenant's part of one class.
+pub(super) struct Share {
+    /// Its ready jobs, in the order in which they came to be so.
+    pub(super) ready: List,
+    /// Queued jobs, and their expected seconds.
+    pub(super) jobs: usize,
+    pub(super) work: f64,
+    /// Worker time that it had, on the clock of the class.
+    pub(super) tag: u64,
+    /// When it got its place among those with the same tag.
+    pub(super) since: u64,
+    /// How often its jobs start; counted anew with each backlog.
+    pub(super) starts: Frequency,
+}
+
+impl Tenants {
+    pub(super) fn get(&self, name: &str) -> Option<&Tenant> {
+        self.by_name.get(name).map(|tenant| &self.slab[*tenant])
+    }
+
+    pub(super) fn share(&self, tenant: usize, class: usize) -> &Share {
+        &self.slab[tenant].shares[class]
+    }
+
+    pub(super) fn share_mut(&mut self, tenant: usize, class: usize) -> &mut Share {
+        &mut self.slab[tenant].shares[class]
+    }
+
+    /// The tenant of that name queues one job more.
+    pub(super) fn queue(&mut self, name: &str, bytes: usize, window: u64) -> usize {
+        let tenant = match self.by_name.get(name) {
+            Some(tenant) => *tenant,
+            None => {
+                let share = |_| Share::new(window);
+                let shares = std::array::from_fn(share);
+                let fresh = Tenant { name: name.into(), jobs: 0, bytes: 0, held: 0, debts: 0, shares };
+                let tenant = self.slab.insert(fresh);
+                self.by_name.insert(name.into(), tenant);
+                tenant
+            }
+        };
+        let found = &mut self.slab[tenant];
+        self.queueing += usize::from(found.jobs == 0);
+        found.jobs += 1;
+        found.bytes += bytes;
+        found.held += 1;
+        tenant
+    }
+
+    /// A job is out of the queue. Its tenant is held until it [parts](Self::part).
+    pub(super) fn unqueue(&mut self, tenant: usize, bytes: usize) {
+        let found = &mut self.slab[tenant];
+        found.jobs -= 1;
+        found.bytes -= bytes;
+        self.queueing -= usize::from(found.jobs == 0);
+    }
+
+    /// Whether the tenant holds one job, which is about to [part](Self::part).
+    pub(super) fn is_last(&self, tenant: usize) -> bool {
+        self.slab[tenant].held == 1
+    }
+
+    /// A job that was queued is over.
+    pub(super) fn part(&mut self, tenant: usize) {
+        self.slab[tenant].held -= 1;
+        self.forget(tenant);
+    }
+
+    /// The tenant owes one class more.
+    pub(super) fn owe(&mut self, tenant: usize) {
+        self.slab[tenant].debts += 1;
+    }
+
+    /// The tenant owes one class less.
+    pub(super) fn forgive(&mut self, tenant: usize) {
+        self.slab[tenant].debts -= 1;
+        self.forget(tenant);
+    }
+
+    fn forget(&mut self, tenant: usize) {
+        let found = &self.slab[tenant];
+        if found.held == 0 && found.debts == 0 {
+            let gone = self.slab.remove(tenant);
+            self.by_name.remove(&gone.name);
+        }
+    }
+
+    /// Whether `name` may queue `bytes` more, given that one tenant may hold at most so many jobs and bytes while another
+    /// one is present. A tenant with nothing queued may always queue one job.
+    pub(super) fn allows(&self, name: &str, bytes: usize, most_jobs: usize, most_bytes: usize) -> bool {
+        let Some(tenant) = self.get(name).filter(|tenant| tenant.jobs > 0) else { return true };
+        let alone = self.queueing == 1;
+        alone || (tenant.jobs < most_jobs && tenant.bytes.saturating_add(bytes) <= most_bytes)
+    }
+
+    #[cfg(test)]
+    pub(super) fn jobs_of(&self, name: &str) -> usize {
+        self.get(name).map_or(0, |tenant| tenant.jobs)
+    }
+}
+
+impl Share {
+    fn new(window: u64) -> Self {
+        Self { ready: List::default(), jobs: 0, work: 0.0, tag: 0, since: 0, starts: Frequency::new(window) }
+    }
+}

@@ -1,0 +1,176 @@
+use std::time::Duration;
+
+use super::{
+    super::{
+        super::{Law, Refusal, RefusalReason},
+        Offer,
+    },
+    Naive,
+};
+use crate::model::WhenFull;
+
+/// Everything that ever happened, by the window in which it did.
+pub(super) struct History {
+    /// Windows are turned when somebody arrives or a worker comes back; the last one is open.
+    windows: Vec<Window>,
+    end: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Window {
+    /// Seconds of the jobs that were accepted, by class, and how much longer those took that ended.
+    pub(super) taken: [f64; 4],
+    /// Jobs that were queued, and those of them that missed.
+    pub(super) queued: f64,
+    pub(super) missed: f64,
+}
+
+const WINDOW: Duration = Duration::from_millis(100);
+
+impl Default for History {
+    fn default() -> Self {
+        Self { windows: vec![Window::default()], end: None }
+    }
+}
+
+impl History {
+    pub(super) fn turn(&mut self, now: Duration) {
+        let mut end = *self.end.get_or_insert(now + WINDOW);
+        while end <= now {
+            end += WINDOW;
+            self.windows.push(Window::default());
+        }
+        self.end = Some(end);
+    }
+
+    pub(super) fn open(&mut self) -> &mut Window {
+        self.windows.last_mut().expect("there is always one")
+    }
+
+    /// Number of the open window.
+    pub(super) fn window(&self) -> usize {
+        self.windows.len() - 1
+    }
+
+    fn closed(&self) -> &[Window] {
+        &self.windows[..self.window()]
+    }
+
+    /// Worker time of a class, in seconds per second.
+    fn taken(&self, rank: usize) -> f64 {
+        rate(self.closed().iter().map(|window| window.taken[rank]))
+    }
+
+    fn margin(&self, law: &Law) -> f64 {
+        let (mut margin, mut queued, mut missed) = (1.0, 0.0, 0.0);
+        for window in self.closed() {
+            queued += window.queued;
+            missed += window.missed;
+            margin = if missed > law.missed_share * queued {
+                f64::max(margin * 0.95, 0.05)
+            } else {
+                f64::min(margin + 0.01, 1.0)
+            };
+            (queued, missed) = (queued * 0.9, missed * 0.9);
+        }
+        margin
+    }
+}
+
+/// Amounts of windows as a rate: plain mean of the first ten; from then on each counts a tenth.
+pub(super) fn rate(amounts: impl Iterator<Item = f64>) -> f64 {
+    weighted(amounts.map(|amount| amount / WINDOW.as_secs_f64()), 0.1, 0.0)
+}
+
+/// Plain mean at first, until one more would count less than `least`.
+fn weighted(values: impl Iterator<Item = f64>, least: f64, start: f64) -> f64 {
+    values
+        .enumerate()
+        .fold(start, |mean, (before, next)| mean + f64::max(least, 1.0 / (before + 1) as f64) * (next - mean))
+}
+
+impl Naive {
+    /// Mean run of a kind; `None` of all.
+    pub(super) fn service(&self, kind: Option<usize>) -> f64 {
+        let of_kind = self.samples.iter().filter(|(of, _)| kind.is_none_or(|kind| kind == *of));
+        weighted(of_kind.map(|(_, seconds)| *seconds), 0.05, self.law.service.as_secs_f64())
+    }
+
+    fn is_measured(&self, kind: Option<usize>) -> bool {
+        self.samples.iter().any(|(of, _)| kind.is_none_or(|kind| kind == *of))
+    }
+
+    pub(in super::super) fn expected(&self, rank: usize) -> Duration {
+        duration(self.wait(rank, 0, 0, self.service(None)))
+    }
+
+    /// Seconds that a job which takes `service` would wait.
+    fn wait(&self, rank: usize, tenant: u8, key: u8, service: f64) -> f64 {
+        let workers = self.live().max(1) as f64;
+        let taken = (0..rank).map(|above| self.history.taken(above).max(0.0)).sum::<f64>() / workers;
+        let left = (1.0 - taken).max(self.law.reserve).max(0.02);
+        let backlog = |of: u8, rank: usize| -> f64 {
+            let jobs = self.queued.iter().filter(|job| job.offer.tenant == of && job.offer.class.rank() == rank);
+            jobs.map(|job| job.work).sum()
+        };
+        let above: f64 = (0..rank).flat_map(|above| (0..4).map(move |of| backlog(of, above))).sum();
+        let own = backlog(tenant, rank) + service;
+        // Tenants with backlogs of the same power of two are taken together.
+        let power = |seconds: f64| (seconds / 1e-6).log2().ceil().max(0.0) as usize;
+        let class: f64 = (0..48)
+            .map(|bucket| {
+                let members = (0..4).map(|of| backlog(of, rank)).filter(|work| *work > 0.0 && power(*work) == bucket);
+                let (count, sum) = members.fold((0.0, 0.0), |(count, sum), work| (count + 1.0, sum + work));
+                f64::min(sum, count * own)
+            })
+            .sum();
+        let shared = (above + class + self.service(None)) / workers / left;
+        let own_jobs =
+            self.queued.iter().filter(|job| job.offer.tenant == tenant && job.offer.class.rank() == rank).count();
+        let pace = self.shares.pace(rank, tenant, own_jobs > 0, self.history.window());
+        let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
+        let with_key = |job: &&super::Job| key != 0 && job.offer.key == key;
+        let running = self.running.iter().map(|run| &run.job);
+        let keyed: f64 = self.queued.iter().chain(running).filter(with_key).map(|job| job.work).sum();
+        shared.max(paced).max(keyed)
+    }
+
+    pub(super) fn wait_of(&self, offer: &Offer) -> f64 {
+        self.wait(offer.class.rank(), offer.tenant, offer.key, self.service(Some(offer.kind)))
+    }
+
+    /// What the rule says against queueing a job, if anything.
+    pub(super) fn objection(&self, offer: &Offer, start_by: Duration, finish_by: Duration) -> Option<Refusal> {
+        if !self.is_measured(None) {
+            return None;
+        }
+        let (wait, service) = (self.wait_of(offer), self.service(Some(offer.kind)));
+        let budget = finish_by.saturating_sub(self.now);
+        let share = self.law.wait_share * self.history.margin(&self.law);
+        let allowed = f64::min(share * budget.as_secs_f64(), start_by.saturating_sub(self.now).as_secs_f64());
+        if wait > allowed || wait + service > budget.as_secs_f64() {
+            let needed = f64::max(wait / share, wait + service);
+            let reason =
+                RefusalReason::DeadlineUnreachable { expected: duration(wait), needed: duration(needed), budget };
+            return Some(Refusal { reason, retry_after: come_back(wait - allowed + service) });
+        }
+        let longest = f64::max(self.law.longest_wait * f64::max(self.service(None), service), 0.1);
+        (wait > longest && offer.when_full != WhenFull::Wait)
+            .then(|| Refusal { reason: RefusalReason::QueueFull, retry_after: come_back(wait - longest + service) })
+    }
+
+    /// Whether a queued job would most likely not end in time.
+    pub(super) fn is_late(&self, job: &super::Job) -> bool {
+        let kind = Some(job.offer.kind);
+        let half = if self.is_measured(kind) { self.service(kind) / 2.0 } else { 0.0 };
+        job.start_by <= self.now || job.finish_by.saturating_sub(self.now) <= duration(half)
+    }
+}
+
+pub(super) fn come_back(seconds: f64) -> Option<Duration> {
+    Some(duration(seconds).clamp(Duration::from_millis(10), Duration::from_secs(5)))
+}
+
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}

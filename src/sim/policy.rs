@@ -1,0 +1,81 @@
+mod others;
+mod ours;
+
+use std::time::Duration;
+
+use super::load::Arrival;
+
+/// A way to choose what to accept, and what to start next.
+pub(super) trait Policy {
+    /// Job `job` arrives. Returns what it decided about this job and about others.
+    fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision>;
+    /// A running job ended, in time or stopped at its deadline. Its worker is free.
+    fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision>;
+    /// Whether a running job is stopped at its deadline.
+    fn stops_at_deadline(&self) -> bool {
+        true
+    }
+    /// The time of a queued job is over.
+    fn expire(&mut self, now: Duration, job: usize) -> Vec<Decision>;
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// It is refused, and may come back after a while.
+    Refuse {
+        job: usize,
+        retry_after: Option<Duration>,
+    },
+    Queue {
+        job: usize,
+    },
+    /// It starts on a worker.
+    Start {
+        job: usize,
+    },
+    /// It was queued, and is given up.
+    Drop {
+        job: usize,
+    },
+}
+
+/// The policies that are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PolicyName {
+    /// The machine of the pool.
+    Ours,
+    /// A queue of 1,024 jobs, and workers that know of no deadline: what most people write.
+    BoundedFifo,
+    /// The same, without the jobs that have expired when their turn comes.
+    FifoWithExpiry,
+    /// Controlled delay, and last in first out while the queue does not empty.
+    CodelLifo,
+    /// Accepts where the expected wait is at most half of the budget, without a margin that learns.
+    HalfBudget,
+}
+
+impl PolicyName {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Ours, Self::HalfBudget, Self::CodelLifo, Self::FifoWithExpiry, Self::BoundedFifo];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::HalfBudget => "half-budget",
+            Self::CodelLifo => "codel-lifo",
+            Self::FifoWithExpiry => "fifo-expiry",
+            Self::BoundedFifo => "fifo",
+        }
+    }
+
+    pub(super) fn make(self, workers: usize) -> Box<dyn Policy> {
+        match self {
+            Self::Ours => Box::new(ours::Ours::new(workers, crate::pool::Law::default())),
+            Self::HalfBudget => Box::new(others::HalfBudget::new(workers)),
+            Self::BoundedFifo => Box::new(others::Fifo::new(workers, false)),
+            Self::FifoWithExpiry => Box::new(others::Fifo::new(workers, true)),
+            Self::CodelLifo => Box::new(others::CodelLifo::new(workers)),
+        }
+    }
+}

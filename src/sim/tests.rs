@@ -1,0 +1,95 @@
+//! The law's claims, on a few seeds each.
+
+use std::time::Duration;
+
+use super::{Load, Outcome, PolicyName, Service, run};
+use crate::model::Criticality;
+
+const SEEDS: u64 = 4;
+
+/// Useful share and admitted-then-missed, as means over the seeds.
+fn means(policy: PolicyName, load: impl Fn(u64) -> Load) -> (f64, f64) {
+    let outcomes: Vec<Outcome> = (0..SEEDS).map(|seed| run(policy, &load(seed))).collect();
+    let mean = |figure: fn(&Outcome) -> f64| outcomes.iter().map(figure).sum::<f64>() / SEEDS as f64;
+    (mean(|outcome| outcome.useful_share), mean(|outcome| outcome.admitted_then_missed))
+}
+
+#[test]
+fn overload_leaves_nearly_all_of_the_work_useful() {
+    let least = [
+        (Service::Exponential, 2.0, 0.95),
+        (Service::Exponential, 10.0, 0.93),
+        (Service::Lognormal, 2.0, 0.87),
+        (Service::Lognormal, 10.0, 0.85),
+    ];
+    for (service, times, least) in least {
+        let (useful, missed) = means(PolicyName::Ours, |seed| Load::steady(times, 60, service, seed));
+        assert!(useful >= least, "{service:?} at {times}: {useful:.3} useful");
+        assert!(missed <= 0.015, "{service:?} at {times}: {missed:.4} missed");
+    }
+}
+
+#[test]
+fn a_pool_that_is_not_overloaded_refuses_nobody() {
+    let (useful, missed) = means(PolicyName::Ours, |seed| Load::steady(0.7, 40, Service::Exponential, seed));
+    assert!(useful > 0.995 && missed < 0.005, "{useful:.3} useful, {missed:.4} missed");
+}
+
+#[test]
+fn a_bounded_queue_alone_wastes_the_workers() {
+    let (useful, missed) = means(PolicyName::BoundedFifo, |seed| Load::steady(2.0, 40, Service::Exponential, seed));
+    assert!(useful < 0.1 && missed > 0.8, "{useful:.3} useful, {missed:.4} missed");
+}
+
+#[test]
+fn the_more_important_classes_come_first_and_the_others_still_move() {
+    let load = |seed| Load { tenants: vec![(1.0, None)], ..Load::steady(2.0, 40, Service::Exponential, seed) };
+    let outcomes: Vec<Outcome> = (0..SEEDS).map(|seed| run(PolicyName::Ours, &load(seed))).collect();
+    let served = [0, 1, 2, 3].map(|rank| {
+        let of = |figure: fn((u64, u64)) -> u64| {
+            outcomes.iter().map(|outcome| figure(outcome.tally.classes[rank])).sum::<u64>() as f64
+        };
+        of(|class| class.1) / of(|class| class.0)
+    });
+    assert!(served[0] >= 0.99 && served[1] >= 0.80 && served[2] > 0.05 && served[3] > 0.02, "{served:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.admitted_then_missed <= 0.05));
+}
+
+#[test]
+fn a_tenant_that_asks_for_too_much_takes_nothing_from_the_others() {
+    let class = Some(Criticality::Critical);
+    let tenants: Vec<_> = std::iter::once((10.0, class)).chain((0..9).map(|_| (0.05, class))).collect();
+    let (mut arrived, mut served) = (0, 0);
+    for seed in 0..SEEDS {
+        let load = Load { tenants: tenants.clone(), ..Load::steady(10.45, 40, Service::Exponential, seed) };
+        let outcome = run(PolicyName::Ours, &load);
+        let quiet = &outcome.tally.tenants[1..];
+        arrived += quiet.iter().map(|tenant| tenant.0).sum::<u64>();
+        served += quiet.iter().map(|tenant| tenant.1).sum::<u64>();
+        assert!(outcome.useful_share > 0.95 && outcome.admitted_then_missed <= 0.05, "{:.3}", outcome.useful_share);
+        let longest = (1..10).map(|tenant| outcome.wait(tenant, 0.99)).fold(0.0, f64::max);
+        assert!(longest < 150.0, "p99 of a wait is {longest:.0} ms");
+    }
+    let share = served as f64 / arrived as f64;
+    assert!(share >= 0.995, "{share:.4} of the quiet tenants' jobs were served");
+}
+
+#[test]
+fn a_slow_down_is_over_when_it_is_over() {
+    for seed in 0..SEEDS {
+        let slow = Some((Duration::from_secs(10), Duration::from_secs(20), 4.0));
+        let outcome = run(PolicyName::Ours, &Load { slow, ..Load::steady(0.8, 30, Service::Exponential, seed) });
+        let after = &outcome.tally.tenths[215..];
+        let (arrived, served) = after.iter().fold((0, 0), |sum, tenth| (sum.0 + tenth.0, sum.1 + tenth.1));
+        assert!(served as f64 / arrived as f64 > 0.97, "{served} of {arrived} once it is over");
+    }
+}
+
+#[test]
+fn one_seed_is_one_story() {
+    let tell = || {
+        let outcome = run(PolicyName::Ours, &Load::steady(2.0, 10, Service::HeavyTailed, 7));
+        (outcome.tally.arrived, outcome.tally.admitted, outcome.tally.missed, outcome.tally.useful)
+    };
+    assert_eq!(tell(), tell());
+}

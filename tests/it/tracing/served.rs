@@ -1,0 +1,146 @@
+//! One trace through the running server: from the caller's span to the call, its queue and its attempt, out of a task
+//! of the handler's own into the next call, and to the attempt of that.
+
+use opentelemetry::trace::SpanKind;
+use opentelemetry_sdk::trace::SpanData;
+use tokio::time::Instant;
+use tower::Layer;
+use waterwheel::{
+    Job, Output,
+    app::OwnKind,
+    handler::{Context, Kind},
+    model::HandlerError,
+    proto::{
+        self, StreamRequest, SubmitManyRequest, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient,
+    },
+    rpc::propagate::PropagateLayer,
+};
+
+use super::exported;
+use crate::{
+    process::PATIENCE,
+    refusal::request,
+    service::{Address, Caller, Client, Service, job, queued},
+    support::{Gate, echo, kind},
+};
+
+/// One worker, which a first job occupies, so that the next one is queued.
+const CONFIG: &str = r#"
+    server.threads = 2
+    [pool.first]
+    workers = 1
+    queue = { jobs = 1 }
+    [pool.second]
+    workers = 1
+"#;
+const CALLER_SPAN: &str = "b7ad6b7169203331";
+const SERVICE: &str = "waterwheel.v1.WorkerPoolService";
+
+/// Calls the service that the payload names, from a task of its own.
+async fn relay(job: Job, cx: Context) -> Result<Output, HandlerError> {
+    let address = std::str::from_utf8(&job.payload).expect("an address").parse().expect("an address");
+    let layer = PropagateLayer::new(&cx);
+    let next = async move {
+        let mut client = WorkerPoolServiceClient::new(layer.layer(Address(address).channel().await));
+        client.submit(SubmitRequest { job: Some(crate::service::job("echo", "")) }).await.expect("completed");
+    };
+    cx.shield(next).await?;
+    Ok(Output::default())
+}
+
+/// Makes one call of `method` and reads its answer to the end.
+async fn call(mut client: Client, method: &str, headers: &[(&'static str, &str)], job: proto::Job) {
+    let job = Some(job);
+    match method {
+        "Submit" => drop(client.submit(request(SubmitRequest { job }, headers)).await.expect("completed")),
+        "Stream" => {
+            let mut events = client.stream(request(StreamRequest { job }, headers)).await.expect("begun").into_inner();
+            while events.message().await.expect("completed").is_some() {}
+        }
+        _ => {
+            let jobs = tokio_stream::once(SubmitManyRequest { tag: String::new(), job: job.map(Box::new) });
+            let mut results = client.submit_many(request(jobs, headers)).await.expect("begun").into_inner();
+            while results.message().await.expect("completed").is_some() {}
+        }
+    }
+}
+
+/// What was exported of a trace. A span is exported where it ends, which may be a little after the answer.
+async fn five_spans_of(trace_id: &str) -> Vec<SpanData> {
+    let begin = Instant::now();
+    loop {
+        let mut spans = exported().get_finished_spans().expect("in memory");
+        spans.retain(|span| span.span_context.trace_id().to_string() == trace_id);
+        if spans.len() >= 5 {
+            return spans;
+        }
+        assert!(begin.elapsed() < PATIENCE, "spans are missing: {spans:#?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The one span of that name below that parent.
+fn below<'a>(spans: &'a [SpanData], parent: &str, name: &str) -> &'a SpanData {
+    let found: Vec<_> =
+        spans.iter().filter(|span| span.name == name && span.parent_span_id.to_string() == parent).collect();
+    let [span] = found[..] else { panic!("{} times {name} below {parent}: {spans:#?}", found.len()) };
+    span
+}
+
+#[tokio::test]
+async fn calls_queue_and_attempts_are_one_trace() {
+    // Spans go to the subscriber that is there when they begin.
+    exported();
+    let gate = Gate::new();
+    let held = gate.clone();
+    let holds = kind("holds", move |_, _| {
+        let held = held.clone();
+        async move {
+            held.pass().await;
+            Ok(Output::default())
+        }
+    });
+    let own = |pool: &str, kind: Kind| OwnKind::new(pool, kind);
+    let own = vec![own("first", holds), own("first", kind("relay", relay)), own("second", echo())];
+    let service = Service::start_sampling(CONFIG, own, Some(0.0));
+    let observer = Caller::of(service.public).await;
+    for method in ["Submit", "Stream", "SubmitMany"] {
+        let occupied = observer.leave(job("holds", ""));
+        observer.until_all(|pools| pools[0].in_flight == 1).await;
+        let trace_id = uuid::Uuid::now_v7().simple().to_string();
+        let (traceparent, request_id) = (format!("00-{trace_id}-{CALLER_SPAN}-01"), format!("traced-{method}"));
+        let headers = [("traceparent", traceparent.as_str()), ("x-request-id", &request_id)];
+        let traced = call(observer.0.clone(), method, &headers, job("relay", service.public.0.to_string()));
+        let queues = async {
+            observer.until_all(|pools| queued(&pools[0]) == 1).await;
+            gate.let_pass(1);
+        };
+        tokio::join!(traced, queues);
+        occupied.await.expect("no panic").expect("completed");
+        check(&five_spans_of(&trace_id).await, method, &request_id);
+    }
+}
+
+fn check(spans: &[SpanData], method: &str, request_id: &str) {
+    assert_eq!(spans.len(), 5, "{spans:#?}");
+    let id = |span: &SpanData| span.span_context.span_id().to_string();
+    let call = below(spans, CALLER_SPAN, &format!("{SERVICE}/{method}"));
+    let queue = below(spans, &id(call), "queue");
+    let attempt = below(spans, &id(call), "process relay");
+    let next_call = below(spans, &id(attempt), &format!("{SERVICE}/Submit"));
+    let next_attempt = below(spans, &id(next_call), "process echo");
+    for (span, kind, remote) in [
+        (call, SpanKind::Server, true),
+        (queue, SpanKind::Internal, false),
+        (attempt, SpanKind::Consumer, false),
+        (next_call, SpanKind::Server, true),
+        (next_attempt, SpanKind::Consumer, false),
+    ] {
+        assert_eq!((&span.span_kind, span.parent_span_is_remote), (&kind, remote), "{}", span.name);
+        let attribute = span.attributes.iter().find(|pair| pair.key.as_str() == "request_id");
+        assert_eq!(attribute.expect("identity").value.as_str(), request_id, "{}", span.name);
+    }
+    let times = [call.start_time, queue.start_time, queue.end_time, attempt.start_time];
+    assert!(times.is_sorted(), "{method}: {times:?}");
+    assert!(attempt.start_time <= next_call.start_time && next_attempt.end_time <= attempt.end_time, "{method}");
+}
