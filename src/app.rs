@@ -8,11 +8,7 @@ mod control;
 mod drain;
 mod receipt;
 
-use std::{
-    io,
-    net::{SocketAddr, TcpListener},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
@@ -20,7 +16,7 @@ pub use receipt::Receipt;
 
 use crate::{
     config::Config,
-    net::{Server, StreamLimit, Transport, bind},
+    net::{Bound, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
     rpc::{Admin, Health, Limits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler},
@@ -134,10 +130,18 @@ impl App {
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
             ..Transport::default()
         };
-        let ops = Server::start(ops_listener, 1, Transport::default(), ops_service, |_| {}, &tasks);
+        let ops = Server::start(
+            vec![ops_listener],
+            1,
+            Transport::default(),
+            move |peer| ops_service.for_peer(peer),
+            |_| {},
+            &tasks,
+        );
         let ops = ops.map_err(StartError::Threads)?;
         let threads = config.server.threads;
-        let public = Server::start(public_listener, threads, transport, public_service, set_home, &tasks);
+        let make = move |peer| public_service.for_peer(peer);
+        let public = Server::start(vec![public_listener], threads, transport, make, set_home, &tasks);
         let public = public.map_err(StartError::Threads)?;
         phase.advance(Phase::Serving);
         Ok(Self { control, public, ops, tasks })
@@ -146,13 +150,13 @@ impl App {
     /// The address that callers reach.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.public.address()
+        self.public.address().expect("it listens on a network")
     }
 
     /// The address that operators reach.
     #[must_use]
     pub fn ops_address(&self) -> SocketAddr {
-        self.ops.address()
+        self.ops.address().expect("it listens on a network")
     }
 
     /// What starts and hurries the drain.
@@ -176,6 +180,6 @@ impl Receipt {
     }
 }
 
-fn listen(address: SocketAddr, key: &'static str) -> Result<TcpListener, StartError> {
+fn listen(address: SocketAddr, key: &'static str) -> Result<Bound, StartError> {
     bind(address).map_err(|error| StartError::Listen { address, key, error })
 }

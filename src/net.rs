@@ -6,10 +6,14 @@
 mod accept;
 mod connection;
 mod cores;
+mod establish;
+mod listener;
 mod server;
 mod stage;
+mod stream;
 mod stream_deadline;
 
 pub use connection::Transport;
-pub use server::{Server, bind};
+pub use listener::{Bound, bind};
+pub use server::Server;
 pub use stream_deadline::StreamLimit;

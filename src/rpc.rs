@@ -22,6 +22,7 @@ pub mod trace;
 mod worker_pool;
 
 pub use admin::{Admin, DrainControl, DrainProgress};
+pub use context::Arrival;
 pub use edge::Edge;
 pub use health::Health;
 pub use services::{Limits, ops_services, public_services};

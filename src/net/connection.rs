@@ -1,15 +1,17 @@
-use std::{convert::Infallible, pin::pin, time::Duration};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::Service};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpStream, sync::watch};
+use tokio::sync::watch;
 use tracing::debug;
 
 use super::{
+    establish::Established,
     stage::{Stage, reached},
     stream_deadline::{Noting, StreamExecutor, StreamLimit},
 };
+use crate::model::Peer;
 
 /// What a connection may do.
 #[derive(Debug, Clone)]
@@ -28,6 +30,8 @@ pub struct Transport {
     pub keepalive_interval: Duration,
     /// Time that the peer has to answer. Default 10 s.
     pub keepalive_timeout: Duration,
+    /// Time that a peer has for its first 24 bytes, and for the header of a proxy before them. Default 5 s.
+    pub preface_timeout: Duration,
     /// How long a stream may last, whether its peer reads or not. Default for ever.
     pub stream_limit: Option<StreamLimit>,
 }
@@ -42,6 +46,7 @@ impl Default for Transport {
             connection_window: 1 << 20,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
+            preface_timeout: Duration::from_secs(5),
             stream_limit: None,
         }
     }
@@ -64,16 +69,21 @@ impl Transport {
 }
 
 /// Serves one connection until the peer leaves, or the listener's stage ends it.
-pub(super) async fn serve<S, B>(stream: TcpStream, service: S, transport: &Transport, mut stage: watch::Receiver<Stage>)
-where
+pub(super) async fn serve<S, B>(
+    established: Established,
+    make: impl Fn(Arc<Peer>) -> S,
+    transport: &Transport,
+    mut stage: watch::Receiver<Stage>,
+) where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
     B: http_body::Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let peer = stream.peer_addr().ok();
-    let service = Noting { service, limit: transport.stream_limit.clone() };
+    let Established { stream, peer } = established;
+    let peer = Arc::new(peer);
+    let service = Noting { service: make(Arc::clone(&peer)), limit: transport.stream_limit.clone() };
     let connection = transport.builder().serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
@@ -92,6 +102,6 @@ where
         }
     };
     if let Err(error) = ended {
-        debug!(?peer, %error, "connection ended");
+        debug!(connection = peer.connection, peer = %peer.origin, %error, "connection ended");
     }
 }

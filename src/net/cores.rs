@@ -1,10 +1,17 @@
-use std::{io, net::TcpStream as StdStream, sync::Arc};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use tokio::{
     runtime::{Builder, Runtime},
     sync::mpsc,
 };
 
+use super::listener::Accepted;
 use crate::task::spawn_thread;
 
 /// Sockets that may wait for their core to take them over.
@@ -13,8 +20,8 @@ const BACKLOG: usize = 1024;
 /// One thread per core, each with a current-thread runtime that serves the connections dealt to it. Dropping it ends
 /// the intake; a thread ends when its connections have.
 pub(super) struct Cores {
-    dealt: Vec<mpsc::Sender<StdStream>>,
-    next: usize,
+    dealt: Vec<mpsc::Sender<Accepted>>,
+    next: AtomicUsize,
 }
 
 impl Cores {
@@ -26,11 +33,11 @@ impl Cores {
         serve: F,
     ) -> io::Result<Self>
     where
-        F: Fn(StdStream) -> Fut + Clone + Send + 'static,
+        F: Fn(Accepted) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
         let begin = Arc::new(begin);
-        let mut cores = Self { dealt: Vec::new(), next: 0 };
+        let mut cores = Self { dealt: Vec::new(), next: AtomicUsize::new(0) };
         for core in 0..count {
             let (sender, receiver) = mpsc::channel(BACKLOG);
             let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -45,18 +52,17 @@ impl Cores {
     }
 
     /// Hands a socket to the next core in turn. A core that is behind by a thousand sockets loses it.
-    pub(super) fn deal(&mut self, socket: StdStream) {
-        let core = self.next % self.dealt.len();
-        self.next = self.next.wrapping_add(1);
+    pub(super) fn deal(&self, socket: Accepted) {
+        let core = self.next.fetch_add(1, Relaxed) % self.dealt.len();
         if self.dealt[core].try_send(socket).is_err() {
             tracing::warn!(core, "a connection was dropped: its core does not take any more");
         }
     }
 }
 
-fn run<F, Fut>(runtime: Runtime, mut sockets: mpsc::Receiver<StdStream>, serve: &F)
+fn run<F, Fut>(runtime: Runtime, mut sockets: mpsc::Receiver<Accepted>, serve: &F)
 where
-    F: Fn(StdStream) -> Fut,
+    F: Fn(Accepted) -> Fut,
     Fut: Future<Output = ()> + Send + 'static,
 {
     runtime.block_on(async {

@@ -1,106 +1,94 @@
 use std::{
     convert::Infallible,
     io,
-    net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
-    sync::Arc,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::Service};
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
+use tokio::sync::watch;
+use tracing::{debug, warn};
 
 use super::{
     accept::accept,
     connection::{Transport, serve},
     cores::Cores,
+    establish::establish,
+    listener::{Accepted, Bound},
     stage::{Stage, advance},
 };
-use crate::task::Tasks;
+use crate::{model::Peer, task::Tasks};
 
-/// Connections that the system may hold until they are taken.
-const LISTEN_BACKLOG: i32 = 1024;
+/// Names connections, whatever listener they came by.
+static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
-/// A listener and the threads that serve its connections.
+/// Listeners and the threads that serve their connections.
 pub struct Server {
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     stage: watch::Sender<Stage>,
 }
 
-/// Takes `address`. Port 0 takes any free one.
-///
-/// # Errors
-/// Where the address is taken, or not one of this machine.
-pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A server that restarts must not wait for the connections of its predecessor to time out.
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(LISTEN_BACKLOG)?;
-    Ok(socket.into())
-}
-
 impl Server {
-    /// Serves `listener` on `cores` threads of their own. Each thread calls `begin` with its number before anything
-    /// else. Connections are taken by a task of `tasks`.
+    /// Serves `listeners` on `cores` threads of their own. Each thread calls `begin` with its number before anything
+    /// else. `make` makes the service of one connection. Connections are taken by tasks of `tasks`.
     ///
     /// # Errors
     /// Where the system has no thread, or no file descriptor, left.
     pub fn start<S, B>(
-        listener: StdListener,
+        listeners: Vec<Bound>,
         cores: usize,
         transport: Transport,
-        service: S,
+        make: impl Fn(Arc<Peer>) -> S + Send + Sync + 'static,
         begin: impl Fn(usize) + Send + Sync + 'static,
         tasks: &Tasks,
     ) -> io::Result<Self>
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
         S::Future: Send + 'static,
         B: http_body::Body + Send + 'static,
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let address = listener.local_addr()?;
+        let address = listeners.iter().find_map(Bound::address);
         let stage = watch::Sender::new(Stage::Open);
-        let listener = TcpListener::from_std(listener)?;
-        let shared = Arc::new((service, transport));
-        let (connection_stage, accept_stage) = (stage.clone(), stage.subscribe());
-        let handle = move |socket: StdStream| {
+        let listeners = listeners.into_iter().map(Bound::listen).collect::<io::Result<Vec<_>>>()?;
+        let shared = Arc::new((make, transport));
+        let connection_stage = stage.clone();
+        let handle = move |accepted: Accepted| {
             let (shared, stage) = (Arc::clone(&shared), connection_stage.subscribe());
             async move {
-                match TcpStream::from_std(socket) {
-                    Ok(stream) => serve(stream, shared.0.clone(), &shared.1, stage).await,
-                    Err(error) => tracing::warn!(%error, "a connection could not be handed over"),
+                let (make, transport) = &*shared;
+                let Accepted { socket, origin } = accepted;
+                let stream = match socket.into_stream() {
+                    Ok(stream) => stream,
+                    Err(error) => return warn!(%error, "a connection could not be handed over"),
+                };
+                let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
+                match establish(stream, connection, origin, transport).await {
+                    Ok(established) => serve(established, make, transport, stage).await,
+                    Err(error) => debug!(connection, peer = %origin, %error, "connection not established"),
                 }
             }
         };
-        let mut cores = Cores::start(cores, begin, handle)?;
-        tasks.spawn(async move {
-            accept(listener, accept_stage, |stream| {
-                // Replies are gathered above the socket; the system must not hold them back.
-                let dealt = stream.set_nodelay(true).and_then(|()| stream.into_std());
-                match dealt {
-                    Ok(socket) => cores.deal(socket),
-                    Err(error) => tracing::debug!(%error, "a connection ended before it began"),
-                }
-            })
-            .await;
-        });
+        let cores = Arc::new(Cores::start(cores, begin, handle)?);
+        for listener in listeners {
+            let (cores, stage) = (Arc::clone(&cores), stage.subscribe());
+            tasks.spawn(async move { accept(listener, stage, |accepted| cores.deal(accepted)).await });
+        }
         Ok(Self { address, stage })
     }
 
-    /// The address that is served.
+    /// The first address of a network that is served.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Closes the listener. Connections stay.
+    /// Closes the listeners. Connections stay.
     pub fn close_listener(&self) {
         advance(&self.stage, Stage::Closed);
     }
@@ -115,9 +103,9 @@ impl Server {
         advance(&self.stage, Stage::Cut);
     }
 
-    /// Returns when all connections have ended. The listener must be closed. Cancel safe.
+    /// Returns when all connections have ended. The listeners must be closed. Cancel safe.
     pub async fn ended(&self) {
-        // Every connection and the accept loop hold a receiver of the stage.
+        // Every connection and every accept loop hold a receiver of the stage.
         self.stage.closed().await;
     }
 }

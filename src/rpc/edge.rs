@@ -19,7 +19,7 @@ use super::{
     status,
     timeout::{self, GRPC_TIMEOUT},
 };
-use crate::model::{Deadline, DeadlinePolicy};
+use crate::model::{Deadline, DeadlinePolicy, Peer};
 use crate::proto::worker_pool_service_server::{SERVICE_NAME, WorkerPoolServiceServer};
 
 /// The front of all services of one listener.
@@ -32,6 +32,8 @@ pub struct Edge {
     make: Option<MakeWorkerPool>,
     worker_pool: Option<WorkerPoolServiceServer<WorkerPool>>,
     others: Routes,
+    /// The other end of the connection; none before there is one.
+    peer: Option<Arc<Peer>>,
 }
 
 /// Makes the hot service anew, with a count of references of its own.
@@ -43,13 +45,19 @@ impl Edge {
     /// Hands calls of the worker pool to what `make` makes, all others to `others`.
     pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes) -> Self {
         let worker_pool = make.as_ref().map(|make| make());
-        Self { make, worker_pool, others }
+        Self { make, worker_pool, others, peer: None }
+    }
+
+    /// The front for one connection. All its calls carry `peer`.
+    #[must_use]
+    pub fn for_peer(&self, peer: Arc<Peer>) -> Self {
+        Self { peer: Some(peer), ..self.clone() }
     }
 }
 
 impl Clone for Edge {
     fn clone(&self) -> Self {
-        Self::new(self.make.clone(), self.others.clone())
+        Self { peer: self.peer.clone(), ..Self::new(self.make.clone(), self.others.clone()) }
     }
 }
 
@@ -62,7 +70,7 @@ impl Service<Request<Incoming>> for Edge {
         let sent = request.headers().get(REQUEST_ID).cloned();
         let now = Instant::now();
         let give_up = give_up(request.headers(), now);
-        request.extensions_mut().insert(Arrival(now));
+        request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone() });
         // The router costs as much as the pool: calls of the hot service pass it by.
         let direct = self.worker_pool.as_ref().filter(|_| is_worker_pool(request.uri().path()));
         let answer: Answer = match direct {
