@@ -8,6 +8,7 @@ mod connection;
 mod cores;
 mod establish;
 mod listener;
+mod protocol;
 mod server;
 mod stage;
 mod stream;

@@ -8,6 +8,7 @@ use tracing::debug;
 
 use super::{
     establish::Established,
+    protocol::{Graceful, protocol},
     stage::{Stage, reached},
     stream_deadline::{Noting, StreamExecutor, StreamLimit},
 };
@@ -34,6 +35,8 @@ pub struct Transport {
     pub preface_timeout: Duration,
     /// How long a stream may last, whether its peer reads or not. Default for ever.
     pub stream_limit: Option<StreamLimit>,
+    /// Whether peers may speak HTTP/1.1 too. Default no.
+    pub http1: bool,
 }
 
 impl Default for Transport {
@@ -48,12 +51,13 @@ impl Default for Transport {
             keepalive_timeout: Duration::from_secs(10),
             preface_timeout: Duration::from_secs(5),
             stream_limit: None,
+            http1: false,
         }
     }
 }
 
 impl Transport {
-    fn builder(&self) -> http2::Builder<StreamExecutor> {
+    pub(super) fn builder(&self) -> http2::Builder<StreamExecutor> {
         let mut builder = http2::Builder::new(StreamExecutor);
         builder
             .timer(TokioTimer::new())
@@ -84,7 +88,7 @@ pub(super) async fn serve<S, B>(
     let Established { stream, peer } = established;
     let peer = Arc::new(peer);
     let service = Noting { service: make(Arc::clone(&peer)), limit: transport.stream_limit.clone() };
-    let connection = transport.builder().serve_connection(TokioIo::new(stream), service);
+    let connection = protocol(TokioIo::new(stream), service, transport);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),

@@ -43,7 +43,10 @@ impl Cores {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (begin, serve) = (Arc::clone(&begin), serve.clone());
             spawn_thread(format!("serve-{core}"), move || {
+                // Within the runtime, so that `begin` can take its handle.
+                let entered = runtime.enter();
                 begin(core);
+                drop(entered);
                 run(runtime, receiver, &serve);
             })?;
             cores.dealt.push(sender);
