@@ -19,7 +19,7 @@ use crate::{
     net::{Bound, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
-    rpc::{Admin, Health, Limits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler},
+    rpc::{Admin, Calls, Health, Limits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler},
     task::Tasks,
 };
 
@@ -111,6 +111,7 @@ impl App {
         let pools = Pools::new(assemble::pools(config, &own)?);
         let control = Control::new(pools.clone(), phase.clone(), config.drain);
 
+        let calls = Calls::new(&pools, config.server.threads);
         let health = Health::new(pools.clone(), phase.clone());
         let worker_pool = WorkerPool::new(
             pools,
@@ -119,6 +120,7 @@ impl App {
             Sampler::new(sample_ratio),
             config.server.submit_many_window,
             tasks.clone(),
+            calls.clone(),
         );
         let limits =
             Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config, &own) };

@@ -4,6 +4,7 @@
 //! to its service. [`context`] turns metadata into the model, [`convert`] messages, [`status`] errors.
 
 mod admin;
+mod calls;
 mod context;
 mod convert;
 mod edge;
@@ -22,6 +23,7 @@ pub mod trace;
 mod worker_pool;
 
 pub use admin::{Admin, DrainControl, DrainProgress};
+pub use calls::{CallDurations, Calls};
 pub use context::Arrival;
 pub use edge::Edge;
 pub use health::Health;
