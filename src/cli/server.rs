@@ -40,7 +40,7 @@ pub(super) fn run(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<(
 
 /// Where calls are taken, as scripts and people read it.
 pub(super) fn announcement(app: &App) -> String {
-    format!("grpc {} (reflection on)   ops {} (health, drain)", app.address(), app.ops_address())
+    format!("grpc {} (reflection on)   ops http://{} (metrics, health)", app.address(), app.ops_address())
 }
 
 fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Result<Receipt, ServerError> {

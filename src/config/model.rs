@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::handler::{Builtin, ExecCommand, KindOptions};
 use crate::model::{DeadlinePolicy, WhenFull};
-use crate::telemetry;
+use crate::{ops, telemetry};
 
 /// The whole configuration: every value checked, every default filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Listeners and limits of one call.
     pub server: Server,
+    /// Pages of the operator's listener.
+    pub ops: ops::Options,
     /// Deadlines of jobs; its default is at most its maximum.
     pub deadline: DeadlinePolicy,
     /// Phases of the drain.
@@ -42,6 +44,8 @@ pub struct Server {
     pub submit_many_window: usize,
     /// HTTP/2 streams open at once on one connection. Default 256; 1 to 65536.
     pub max_concurrent_streams: u32,
+    /// Origins of pages that may call by gRPC-Web, which also lets callers speak HTTP/1.1. Default none: gRPC-Web is off.
+    pub grpc_web_origins: Vec<String>,
 }
 
 /// `[drain]`: the sum of the phases must fit the orchestrator's grace period.

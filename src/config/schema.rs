@@ -4,12 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::field::{Size, any, filled, within};
+use super::field::{Size, Words, any, filled, within};
 use super::model::{Config, Drain, Pool, Queue, Server};
 use super::problem::Problem;
 use super::section::Section;
 use super::{clash, kind, telemetry};
 use crate::model::{DeadlinePolicy, WhenFull};
+use crate::ops;
 use crate::telemetry::{Config as Telemetry, LogFormat};
 
 /// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
@@ -30,13 +31,15 @@ const ENTRIES: i64 = 1 << 24;
 /// Reads everything. The environment serves `pass_env`.
 pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)], no_kinds: clash::NoKinds) -> Config {
     let server = root.section("server", server);
+    let ops = root.section("ops", ops);
     let deadline = root.section("deadline", deadline);
     let drain = root.section("drain", drain);
     let telemetry = root.section("telemetry", telemetry);
     let pools = root.each("pool", pool);
     let context = kind::Context { pools: &pools, env };
     let kinds = root.each("kind", |name, section| kind::read(name, section, &context));
-    let config = Config { server, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
+    let config =
+        Config { server, ops, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
     clash::report(&config, no_kinds, root.reader());
     config
 }
@@ -50,6 +53,16 @@ fn server(section: &mut Section<'_>) -> Server {
         max_output: section.value("max_output", Size::mib(4), within(MESSAGE)).bytes(),
         submit_many_window: section.integer("submit_many_window", 256, 1..=65_536),
         max_concurrent_streams: section.integer("max_concurrent_streams", 256, 1..=65_536),
+        grpc_web_origins: section.value("grpc_web_origins", Words(Vec::new()), origins).into_strings(),
+    }
+}
+
+fn ops(section: &mut Section<'_>) -> ops::Options {
+    let ops::Options { probes, metrics, debug_tasks } = ops::Options::default();
+    ops::Options {
+        probes: section.value("probes", probes, any),
+        metrics: section.value("metrics", metrics, any),
+        debug_tasks: section.value("debug_tasks", debug_tasks, any),
     }
 }
 
@@ -97,6 +110,23 @@ fn queue(section: &mut Section<'_>) -> Queue {
         jobs: section.integer("jobs", 1024, 1..=ENTRIES),
         bytes: section.value("bytes", Size::mib(64), within(OUTPUT)).bytes(),
         waiting: section.integer("waiting", 1024, 0..=ENTRIES),
+    }
+}
+
+/// A page sends its origin as it was written, and no more than that.
+fn origins(key: &str, origins: &Words) -> Result<(), Problem> {
+    let is_origin = |text: &str| {
+        let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ', '*']))
+    };
+    match origins.0.iter().find(|(origin, _)| !is_origin(origin)) {
+        None => Ok(()),
+        Some((value, _)) => Err(Problem::Malformed {
+            key: key.to_owned(),
+            expected: "origins of pages, without a path",
+            value: value.clone(),
+            example: "[\"https://app.example\"]",
+        }),
     }
 }
 

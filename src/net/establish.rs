@@ -41,20 +41,20 @@ pub(super) async fn establish(
     let opening = async {
         // Stages go here: the header of a proxy first, as it is in front of all else, then the handshake of TLS, which
         // has a time of its own.
-        preface(stream).await
+        preface(stream, transport.http1).await
     };
     let stream = timeout(within, opening).await.map_err(|_| Unestablished::Slow(within))??;
     Ok(Established { stream, peer })
 }
 
-/// Waits for the preface, and leaves it in the stream.
-async fn preface(mut stream: Stream) -> Result<Stream, Unestablished> {
+/// Waits for the preface, and leaves it in the stream. Where the peer may speak HTTP/1.1, whatever is no preface passes.
+async fn preface(mut stream: Stream, http1: bool) -> Result<Stream, Unestablished> {
     while stream.ahead().len() < PREFACE.len() {
         let known = stream.ahead().len();
         if stream.ahead() != &PREFACE[..known] {
-            return Err(Unestablished::NotHttp2);
+            return if http1 { Ok(stream) } else { Err(Unestablished::NotHttp2) };
         }
         stream.read_ahead(PREFACE.len()).await?;
     }
-    if stream.ahead().starts_with(PREFACE) { Ok(stream) } else { Err(Unestablished::NotHttp2) }
+    if http1 || stream.ahead().starts_with(PREFACE) { Ok(stream) } else { Err(Unestablished::NotHttp2) }
 }

@@ -26,11 +26,11 @@ const CODES: usize = 17;
 const PLACES: usize = Durations::BOUNDS.len() + 1;
 
 /// Stands for the kind of a call that has none, or one that nobody serves: names that callers make up are not kept.
-pub const OTHER: &str = "_OTHER";
+const OTHER: &str = "_OTHER";
 
 /// RPCs of the worker pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
+pub(super) enum Method {
     /// `Submit`
     Submit,
     /// `Stream`
@@ -41,8 +41,6 @@ pub enum Method {
     Stats,
     /// `WatchStats`
     WatchStats,
-    /// What is no RPC.
-    Other,
 }
 
 /// What calls took. Clones share it.
@@ -72,7 +70,7 @@ struct Figures {
 pub struct CallDurations {
     /// Name of the method with its service.
     pub method: String,
-    /// Kind of the job, or [`OTHER`].
+    /// Kind of the job; `_OTHER` where the call has none, or one that nobody serves.
     pub kind: Arc<str>,
     /// Name of the status, such as `DEADLINE_EXCEEDED`.
     pub status: &'static str,
@@ -91,12 +89,17 @@ pub(super) struct Meter<C: Borrow<Calls>> {
 }
 
 impl Method {
-    const ALL: [Self; 6] =
-        [Self::Submit, Self::Stream, Self::SubmitMany, Self::Stats, Self::WatchStats, Self::Other];
+    const ALL: [Self; 5] = [Self::Submit, Self::Stream, Self::SubmitMany, Self::Stats, Self::WatchStats];
 
-    /// The method of a path below the service.
-    pub(super) fn of(name: &str) -> Self {
-        Self::ALL[..5].iter().copied().find(|method| method.name() == name).unwrap_or(Self::Other)
+    /// The RPC that a path leads to.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        let name = path.strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')?;
+        Self::ALL.into_iter().find(|method| method.name() == name)
+    }
+
+    /// Whether an answer may take long from its begin to its end.
+    pub(super) fn is_streaming(self) -> bool {
+        matches!(self, Self::Stream | Self::SubmitMany | Self::WatchStats)
     }
 
     fn name(self) -> &'static str {
@@ -106,7 +109,6 @@ impl Method {
             Self::SubmitMany => "SubmitMany",
             Self::Stats => "Stats",
             Self::WatchStats => "WatchStats",
-            Self::Other => OTHER,
         }
     }
 }

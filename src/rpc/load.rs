@@ -122,6 +122,10 @@ impl ConnectionLoad {
         Self { load, copy: Mutex::new(Copied { version: 0, trailer: HeaderValue::from_static("") }) }
     }
 
+    pub(super) fn load(&self) -> &Load {
+        &self.load
+    }
+
     /// The trailer of an answer as of `now`.
     pub(super) fn trailer(&self, now: Instant) -> HeaderValue {
         self.load.renew(now);
@@ -131,7 +135,8 @@ impl ConnectionLoad {
         if copy.version != version {
             // A value of its own: clones of a shared one count on one counter.
             let bytes = shared.figures.lock().trailer.as_bytes().to_vec();
-            *copy = Copied { version, trailer: HeaderValue::from_maybe_shared(bytes).expect("base64 is visible ASCII") };
+            *copy =
+                Copied { version, trailer: HeaderValue::from_maybe_shared(bytes).expect("base64 is visible ASCII") };
         }
         copy.trailer.clone()
     }

@@ -1,0 +1,74 @@
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::Instant;
+
+use super::{Control, OwnKind, StartError, assemble};
+use crate::{
+    config::Config,
+    ops::{self, ReadConnections, Runtimes, Subject},
+    phase::PhaseCell,
+    rpc::{
+        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, PublicServices, WorkerPool, ops_services,
+        public_services, trace::Sampler,
+    },
+    task::Tasks,
+};
+
+/// What callers and operators reach, before there is a listener.
+pub(super) struct Surface {
+    pub(super) public: Edge,
+    pub(super) ops: Edge,
+    /// Takes the runtimes that serve.
+    pub(super) runtimes: Runtimes,
+    /// Takes the figures of the listeners.
+    pub(super) connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
+}
+
+/// Makes the services over the pools of `control`.
+pub(super) fn surface(
+    config: &Config,
+    own: &[OwnKind],
+    control: &Control,
+    phase: &PhaseCell,
+    sample_ratio: Option<f64>,
+    tasks: &Tasks,
+) -> Result<Surface, StartError> {
+    let pools = control.pools().clone();
+    let calls = Calls::new(&pools, config.server.threads);
+    let health = Health::new(pools.clone(), phase.clone());
+    let load = Load::new(pools.clone());
+    let worker_pool = WorkerPool::new(
+        pools.clone(),
+        phase.clone(),
+        config.deadline,
+        Sampler::new(sample_ratio),
+        config.server.submit_many_window,
+        tasks.clone(),
+        calls.clone(),
+    );
+    let limits = Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config, own) };
+    let public = public_services(PublicServices {
+        worker_pool,
+        health: health.clone(),
+        orca: Orca::new(load.clone(), phase.clone()),
+        load,
+        calls: calls.clone(),
+        browsers: Browsers::of(&config.server.grpc_web_origins),
+        limits,
+    })?;
+    let runtimes = Runtimes::default();
+    runtimes.add_current("main".into());
+    let connections = Arc::default();
+    let subject = Subject {
+        pools,
+        phase: phase.clone(),
+        calls,
+        health: health.clone(),
+        runtimes: runtimes.clone(),
+        connections: Arc::clone(&connections),
+        started: Instant::now(),
+    };
+    let pages = ops::pages(config.ops, subject);
+    let ops = ops_services(Admin::new(control.as_drain_control()), health, pages)?;
+    Ok(Surface { public, ops, runtimes, connections })
+}
