@@ -9,7 +9,7 @@ mod drain;
 mod receipt;
 mod surface;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
@@ -17,8 +17,8 @@ pub use receipt::Receipt;
 use surface::Surface;
 
 use crate::{
-    config::Config,
-    net::{Bound, Server, StreamLimit, Transport, bind},
+    config::{self, Config},
+    net::{Bound, Census, Inherited, ListenAddress, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
     rpc::stream_limit,
@@ -40,11 +40,22 @@ pub enum StartError {
     #[error("cannot listen on {address}: {error}\n  help: set {key} to a free address of this machine")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: ListenAddress,
         /// Key of the configuration that names it.
         key: &'static str,
         /// What the system says.
         error: io::Error,
+    },
+    /// The service manager passed a socket that other machines reach.
+    #[error(
+        "{address}, which the service manager passed for {key}, would serve other machines in plaintext\n  help: let its \
+         unit listen on a loopback address or a Unix socket, or set server.allow_plaintext = true"
+    )]
+    Plaintext {
+        /// The address.
+        address: ListenAddress,
+        /// Key of the configuration that names it.
+        key: &'static str,
     },
     /// The pools could not be built.
     #[error(transparent)]
@@ -106,22 +117,22 @@ impl App {
     /// # Errors
     /// [`StartError`], with nothing left running.
     pub fn start_with(config: &Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
-        let public_listener = listen(config.server.listen, "server.listen")?;
-        let ops_listener = listen(config.server.ops_listen, "server.ops_listen")?;
+        let Listeners { public: public_listeners, ops: ops_listener } = listen(&config.server)?;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
         let pools = Pools::new(assemble::pools(config, &own)?);
         let control = Control::new(pools, phase.clone(), config.drain);
 
         let surface = surface::surface(config, &own, &control, &phase, sample_ratio, &tasks)?;
-        let Surface { public: public_service, ops: ops_service, runtimes, connections: _ } = surface;
+        let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
 
         let transport = Transport {
-            max_concurrent_streams: config.server.max_concurrent_streams,
+            http2: config.server.http2,
+            connections: config.server.connections,
+            proxies: config.server.proxies.clone(),
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
             // Browsers speak HTTP/2 with TLS alone.
             http1: !config.server.grpc_web_origins.is_empty(),
-            ..Transport::default()
         };
         let serving = runtimes.clone();
         let ops = Server::start(
@@ -139,22 +150,35 @@ impl App {
             set_home(core);
             serving.add_current(format!("serve-{core}"));
         };
-        let public = Server::start(vec![public_listener], threads, transport, make, begin, &tasks);
+        let public = Server::start(public_listeners, threads, transport, make, begin, &tasks);
         let public = public.map_err(StartError::Threads)?;
+        surface::watch(&connections, [("public", public.census()), ("ops", ops.census())]);
         phase.advance(Phase::Serving);
         Ok(Self { control, public, ops, tasks })
     }
 
-    /// The address that callers reach.
+    /// The first address that callers reach.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.public.address().expect("it listens on a network")
+    pub fn address(&self) -> &ListenAddress {
+        self.addresses().first().expect("there is a listener")
+    }
+
+    /// The addresses that callers reach.
+    #[must_use]
+    pub fn addresses(&self) -> &[ListenAddress] {
+        self.public.addresses()
     }
 
     /// The address that operators reach.
     #[must_use]
-    pub fn ops_address(&self) -> SocketAddr {
-        self.ops.address().expect("it listens on a network")
+    pub fn ops_address(&self) -> &ListenAddress {
+        self.ops.addresses().first().expect("there is a listener")
+    }
+
+    /// The connections of callers.
+    #[must_use]
+    pub fn connections(&self) -> &Census {
+        self.public.census()
     }
 
     /// What starts and hurries the drain.
@@ -178,6 +202,23 @@ impl Receipt {
     }
 }
 
-fn listen(address: SocketAddr, key: &'static str) -> Result<Bound, StartError> {
-    bind(address).map_err(|error| StartError::Listen { address, key, error })
+/// What is bound before anything else is made.
+struct Listeners {
+    public: Vec<Bound>,
+    ops: Bound,
+}
+
+fn listen(server: &config::Server) -> Result<Listeners, StartError> {
+    let mut inherited = Inherited::take();
+    let mut bound = |address: &ListenAddress, key| {
+        let failed = |error| StartError::Listen { address: address.clone(), key, error };
+        let bound = bind(address, &mut inherited).map_err(failed)?;
+        if bound.address().is_public() && !server.allow_plaintext {
+            return Err(StartError::Plaintext { address: bound.address().clone(), key });
+        }
+        Ok(bound)
+    };
+    let ops = bound(&server.ops_listen, "server.ops_listen")?;
+    let public = server.listen.iter().map(|address| bound(address, "server.listen")).collect::<Result<_, _>>()?;
+    Ok(Listeners { public, ops })
 }

@@ -5,7 +5,8 @@ use tokio::time::Instant;
 use super::{Control, OwnKind, StartError, assemble};
 use crate::{
     config::Config,
-    ops::{self, ReadConnections, Runtimes, Subject},
+    net::{Census, Closed, Refused},
+    ops::{self, Connections, ReadConnections, Runtimes, Subject},
     phase::PhaseCell,
     rpc::{
         Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, PublicServices, WorkerPool, ops_services,
@@ -71,4 +72,21 @@ pub(super) fn surface(
     let pages = ops::pages(config.ops, subject);
     let ops = ops_services(Admin::new(control.as_drain_control()), health, pages)?;
     Ok(Surface { public, ops, runtimes, connections })
+}
+
+/// Has the metrics tell of the connections of these listeners.
+pub(super) fn watch(
+    connections: &OnceLock<Vec<(&'static str, ReadConnections)>>,
+    listeners: [(&'static str, &Census); 2],
+) {
+    let read = |census: Census| -> ReadConnections {
+        Box::new(move || Connections {
+            open: census.open(),
+            accepted: census.accepted(),
+            refused: Refused::ALL.iter().map(|reason| (reason.as_str(), census.refused(*reason))).collect(),
+            closed: Closed::ALL.iter().map(|reason| (reason.as_str(), census.closed(*reason))).collect(),
+        })
+    };
+    // They are started once.
+    let _ = connections.set(listeners.map(|(name, census)| (name, read(census.clone()))).into());
 }

@@ -4,17 +4,24 @@ use std::{io, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{connection::Transport, stream::Stream};
-use crate::model::{Origin, Peer};
+use super::{
+    census::{Closed, Entry},
+    proxy::{Proxies, read_header},
+    stream::Stream,
+};
+use crate::model::Peer;
 
 /// What every HTTP/2 client sends first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection that is ready for HTTP/2.
-#[derive(Debug)]
-pub(super) struct Established {
-    pub(super) stream: Stream,
-    pub(super) peer: Peer,
+/// What the stages need to know.
+#[derive(Debug, Clone)]
+pub(super) struct Stages {
+    /// Time for the header of a proxy, and for the preface.
+    pub(super) preface_timeout: Duration,
+    pub(super) proxies: Proxies,
+    /// Whether the peer may speak HTTP/1.1.
+    pub(super) http1: bool,
 }
 
 /// Why a connection did not get as far as HTTP/2.
@@ -24,37 +31,59 @@ pub(super) enum Unestablished {
     Slow(Duration),
     #[error("the peer does not speak HTTP/2")]
     NotHttp2,
+    #[error("the peer is a proxy, and does not begin with a PROXY header")]
+    ProxyHeader,
+    #[error("there are as many connections from this address as there may be")]
+    PerAddress,
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Brings a connection through its stages. A stage takes the stream and gives one back, which reads from where it
-/// stopped, and may add to what is known of the peer.
+impl Unestablished {
+    pub(super) fn reason(&self) -> Closed {
+        match self {
+            Self::Slow(_) => Closed::Slow,
+            Self::NotHttp2 => Closed::NotHttp2,
+            Self::ProxyHeader => Closed::ProxyHeader,
+            Self::PerAddress => Closed::PerAddress,
+            Self::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Closed::Peer,
+            Self::Io(_) => Closed::Error,
+        }
+    }
+}
+
+/// Brings a connection through its stages. A stage takes the stream and leaves one that reads from where it stopped,
+/// and may add to what is known of the peer.
 pub(super) async fn establish(
-    stream: Stream,
-    connection: u64,
-    origin: Origin,
-    transport: &Transport,
-) -> Result<Established, Unestablished> {
-    let peer = Peer { connection, origin, proxy: None };
-    let within = transport.preface_timeout;
+    mut stream: Stream,
+    peer: &mut Peer,
+    entry: &mut Entry,
+    stages: &Stages,
+) -> Result<Stream, Unestablished> {
+    let within = stages.preface_timeout;
     let opening = async {
-        // Stages go here: the header of a proxy first, as it is in front of all else, then the handshake of TLS, which
-        // has a time of its own.
-        preface(stream, transport.http1).await
+        // The header of a proxy is in front of all else. The handshake of TLS belongs behind it, with a time of its
+        // own.
+        read_header(&mut stream, peer, &stages.proxies).await?;
+        if peer.proxy.is_some() && !entry.claim(&peer.origin) {
+            return Err(Unestablished::PerAddress);
+        }
+        preface(&mut stream, stages.http1).await
     };
-    let stream = timeout(within, opening).await.map_err(|_| Unestablished::Slow(within))??;
-    Ok(Established { stream, peer })
+    timeout(within, opening).await.map_err(|_| Unestablished::Slow(within))??;
+    Ok(stream)
 }
 
 /// Waits for the preface, and leaves it in the stream. Where the peer may speak HTTP/1.1, whatever is no preface passes.
-async fn preface(mut stream: Stream, http1: bool) -> Result<Stream, Unestablished> {
-    while stream.ahead().len() < PREFACE.len() {
-        let known = stream.ahead().len();
-        if stream.ahead() != &PREFACE[..known] {
-            return if http1 { Ok(stream) } else { Err(Unestablished::NotHttp2) };
+async fn preface(stream: &mut Stream, http1: bool) -> Result<(), Unestablished> {
+    loop {
+        let known = stream.ahead().len().min(PREFACE.len());
+        if stream.ahead()[..known] != PREFACE[..known] {
+            return if http1 { Ok(()) } else { Err(Unestablished::NotHttp2) };
+        }
+        if known == PREFACE.len() {
+            return Ok(());
         }
         stream.read_ahead(PREFACE.len()).await?;
     }
-    if http1 || stream.ahead().starts_with(PREFACE) { Ok(stream) } else { Err(Unestablished::NotHttp2) }
 }

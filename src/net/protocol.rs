@@ -5,19 +5,16 @@ use std::{
     error::Error,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use http::{Request, Response};
 use hyper::{body::Incoming, rt, server::conn::http2, service::Service};
-use hyper_util::{rt::TokioTimer, server::conn::auto};
+use hyper_util::server::conn::auto;
 
-use super::{connection::Transport, stream_deadline::StreamExecutor};
+use super::{limits::Transport, stream_deadline::StreamExecutor};
 
-/// Time that a peer which speaks HTTP/1.1 has for the head of a request.
-const HEAD: Duration = Duration::from_secs(5);
-
-type Failure = Box<dyn Error + Send + Sync>;
+/// Why a connection failed.
+pub(super) type Failure = Box<dyn Error + Send + Sync>;
 
 pin_project_lite::pin_project! {
     /// A connection in the protocol of its listener.
@@ -32,7 +29,7 @@ type Connection<I, S> =
     Protocol<http2::Connection<I, S, StreamExecutor>, auto::Connection<'static, I, S, StreamExecutor>>;
 
 /// Serves one connection as `transport` says.
-pub(super) fn protocol<I, S, B>(io: I, service: S, transport: &Transport) -> Connection<I, S>
+pub(super) fn protocol<I, S, B>(io: I, service: S, executor: StreamExecutor, transport: &Transport) -> Connection<I, S>
 where
     I: rt::Read + rt::Write + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
@@ -42,10 +39,11 @@ where
     B::Error: Into<Failure>,
 {
     if transport.http1 {
-        let connection = either(transport).serve_connection(io, service).into_owned();
+        let either = transport.http2.either(executor, transport.connections.preface_timeout);
+        let connection = either.serve_connection(io, service).into_owned();
         return Protocol::Either { connection };
     }
-    Protocol::Http2 { connection: transport.builder().serve_connection(io, service) }
+    Protocol::Http2 { connection: transport.http2.builder(executor).serve_connection(io, service) }
 }
 
 /// A connection that can end with what is under way.
@@ -84,21 +82,4 @@ where
             ProtocolProjection::Either { connection } => connection.poll(cx),
         }
     }
-}
-
-/// Both protocols, with the same limits for HTTP/2 as where it is alone.
-fn either(transport: &Transport) -> auto::Builder<StreamExecutor> {
-    let mut builder = auto::Builder::new(StreamExecutor);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(transport.max_header_list as usize);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(transport.max_concurrent_streams)
-        .max_local_error_reset_streams(transport.max_local_error_reset_streams)
-        .max_header_list_size(transport.max_header_list)
-        .initial_stream_window_size(transport.stream_window)
-        .initial_connection_window_size(transport.connection_window)
-        .keep_alive_interval(transport.keepalive_interval)
-        .keep_alive_timeout(transport.keepalive_timeout);
-    builder
 }

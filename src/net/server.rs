@@ -1,34 +1,31 @@
 use std::{
     convert::Infallible,
     io,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
 };
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::Service};
 use tokio::sync::watch;
-use tracing::{debug, warn};
 
 use super::{
     accept::accept,
-    connection::{Transport, serve},
+    address::ListenAddress,
+    census::{Census, Refused},
+    connection::Serving,
     cores::Cores,
-    establish::establish,
+    limits::Transport,
     listener::{Accepted, Bound},
+    proxy::Proxies,
     stage::{Stage, advance},
 };
 use crate::{model::Peer, task::Tasks};
 
-/// Names connections, whatever listener they came by.
-static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
-
 /// Listeners and the threads that serve their connections.
 pub struct Server {
-    address: Option<SocketAddr>,
+    addresses: Vec<ListenAddress>,
+    census: Census,
+    cores: Weak<Cores>,
     stage: watch::Sender<Stage>,
 }
 
@@ -53,39 +50,47 @@ impl Server {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let address = listeners.iter().find_map(Bound::address);
+        let addresses = listeners.iter().map(|bound| bound.address().clone()).collect();
         let stage = watch::Sender::new(Stage::Open);
         let listeners = listeners.into_iter().map(Bound::listen).collect::<io::Result<Vec<_>>>()?;
-        let shared = Arc::new((make, transport));
-        let connection_stage = stage.clone();
+        let census = Census::new(&transport.connections);
+        let proxies = Proxies::new(&transport.proxies);
+        let serving = Arc::new(Serving::new(make, transport, proxies.clone(), stage.clone()));
         let handle = move |accepted: Accepted| {
-            let (shared, stage) = (Arc::clone(&shared), connection_stage.subscribe());
-            async move {
-                let (make, transport) = &*shared;
-                let Accepted { socket, origin } = accepted;
-                let stream = match socket.into_stream() {
-                    Ok(stream) => stream,
-                    Err(error) => return warn!(%error, "a connection could not be handed over"),
-                };
-                let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
-                match establish(stream, connection, origin, transport).await {
-                    Ok(established) => serve(established, make, transport, stage).await,
-                    Err(error) => debug!(connection, peer = %origin, %error, "connection not established"),
-                }
-            }
+            let (serving, stage) = (Arc::clone(&serving), serving.stage.subscribe());
+            async move { serving.serve(accepted, stage).await }
         };
         let cores = Arc::new(Cores::start(cores, begin, handle)?);
+        let weak = Arc::downgrade(&cores);
         for listener in listeners {
-            let (cores, stage) = (Arc::clone(&cores), stage.subscribe());
-            tasks.spawn(async move { accept(listener, stage, |accepted| cores.deal(accepted)).await });
+            let (cores, stage, census) = (Arc::clone(&cores), stage.subscribe(), census.clone());
+            let proxies = proxies.clone();
+            let deal = move |accepted| {
+                if let Err(Accepted { origin, entry, socket: _ }) = cores.deal(accepted) {
+                    entry.refuse(&origin, Refused::Behind);
+                }
+            };
+            tasks.spawn(accept(listener, stage, census, proxies, deal));
         }
-        Ok(Self { address, stage })
+        Ok(Self { addresses, census, cores: weak, stage })
     }
 
-    /// The first address of a network that is served.
+    /// Where it listens, in the order of the listeners.
     #[must_use]
-    pub fn address(&self) -> Option<SocketAddr> {
-        self.address
+    pub fn addresses(&self) -> &[ListenAddress] {
+        &self.addresses
+    }
+
+    /// Its connections: how many, and how they ended.
+    #[must_use]
+    pub fn census(&self) -> &Census {
+        &self.census
+    }
+
+    /// What tells whether the threads make progress.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        Pulse(Weak::clone(&self.cores))
     }
 
     /// Closes the listeners. Connections stay.
@@ -107,5 +112,19 @@ impl Server {
     pub async fn ended(&self) {
         // Every connection and every accept loop hold a receiver of the stage.
         self.stage.closed().await;
+    }
+}
+
+/// Tells whether the threads of a server make progress.
+#[derive(Debug, Clone)]
+pub struct Pulse(Weak<Cores>);
+
+impl Pulse {
+    /// Returns when each thread of the server has gone once through what it has to do. Threads that are gone need not.
+    pub async fn beat(&self) {
+        let Some(answers) = self.0.upgrade().map(|cores| cores.ask()) else { return };
+        for answer in answers {
+            answer.await;
+        }
     }
 }

@@ -46,6 +46,11 @@ impl Stream {
             _ => Ok(()),
         }
     }
+
+    /// Takes bytes that were read ahead out of the stream.
+    pub(super) fn skip(&mut self, count: usize) {
+        self.ahead.advance(count);
+    }
 }
 
 macro_rules! with_io {

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// |---|---|
 /// | `""`, `waterwheel.v1.WorkerPoolService`, `readiness` | the process serves and does not drain |
 /// | `liveness` | the process can make progress; a drain does not change it |
-/// | `capacity` | the process is ready, and no pool's queue was filled to four fifths since it was last under one fifth |
+/// | `capacity` | the process is ready, and every pool's queue that was filled to four fifths fell to one fifth since |
 /// | `pool/<name>` | the process serves and the pool takes jobs |
 #[derive(Clone)]
 pub struct Health {

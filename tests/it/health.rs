@@ -106,7 +106,7 @@ async fn capacity_has_two_marks_and_a_busy_process_is_ready() {
     for left in (0..8).rev() {
         queued_jobs.pop().unwrap().abort();
         caller.until(|pool| queued(pool) == left).await;
-        let expected = if left < 2 { ServingStatus::Serving } else { ServingStatus::NotServing };
+        let expected = if left <= 2 { ServingStatus::Serving } else { ServingStatus::NotServing };
         assert_eq!(check(process.ops, "capacity").await, expected, "{left} queued");
     }
     assert_eq!(next(&mut capacity).await, ServingStatus::Serving);

@@ -77,8 +77,12 @@ impl Process {
         timeout(PATIENCE, self.stdout.next_line()).await.expect("a line").unwrap().expect("more output")
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id().expect("it runs")).unwrap();
+        let pid = i32::try_from(self.id()).unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
