@@ -2,7 +2,7 @@
 so that a program does not see it.
 """
 
-from service import TINY, Service
+from service import TINY, Service, until
 from xds.data.orca.v3 import orca_load_report_pb2 as orca
 from xds.service.orca.v3 import orca_pb2, orca_pb2_grpc
 
@@ -20,6 +20,8 @@ def test_reports_tell_the_load():
     with Service(TINY) as service:
         idle = load(service)
         service.fill(running=1, queued=1)
+        # It is taken anew every tenth of a second.
+        until(lambda: load(service).application_utilization == 1)
         full = load(service)
     assert (idle.application_utilization, idle.named_metrics["queue_depth"]) == (0, 0)
     assert (full.application_utilization, full.named_metrics["queue_depth"]) == (1, 1), full
