@@ -6,13 +6,15 @@
 mod assemble;
 mod control;
 mod drain;
+mod manager;
 mod receipt;
 mod surface;
 
-use std::{io, time::Duration};
+use std::{convert::Infallible, io, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
+pub use manager::Manager;
 pub use receipt::Receipt;
 use surface::Surface;
 
@@ -185,6 +187,12 @@ impl App {
     #[must_use]
     pub fn control(&self) -> Control {
         self.control.clone()
+    }
+
+    /// Keeps the service manager informed: ready, stopping, alive. It is to be polled beside [`run`](Self::run).
+    pub fn keep_informed(&self, manager: Manager) -> impl Future<Output = Infallible> + Send + use<> {
+        let (control, pulses) = (self.control(), [self.public.pulse(), self.ops.pulse()]);
+        async move { manager.keep_informed(&control, &pulses).await }
     }
 
     /// Serves until the drain has ended, and says what it left undone.

@@ -4,13 +4,13 @@ use tokio::time::Instant;
 
 use super::{Control, OwnKind, StartError, assemble};
 use crate::{
-    config::Config,
+    config::{self, Config},
     net::{Census, Closed, Refused},
     ops::{self, Connections, ReadConnections, Runtimes, Subject},
     phase::PhaseCell,
     rpc::{
-        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, PublicServices, WorkerPool, ops_services,
-        public_services, trace::Sampler,
+        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, PublicServices, UploadLimits, WorkerPool,
+        ops_services, public_services, trace::Sampler,
     },
     task::Tasks,
 };
@@ -47,7 +47,13 @@ pub(super) fn surface(
         tasks.clone(),
         calls.clone(),
     );
-    let limits = Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config, own) };
+    let config::Uploads { total, per_connection } = config.server.uploads;
+    let limits = Limits {
+        max_payload: config.server.max_payload,
+        max_output: assemble::largest_output(config, own),
+        max_header_list: config.server.http2.max_header_list as usize,
+        uploads: UploadLimits { total, per_connection },
+    };
     let public = public_services(PublicServices {
         worker_pool,
         health: health.clone(),

@@ -7,7 +7,7 @@ use tracing::info;
 
 use super::exit::Exit;
 use crate::{
-    app::{App, Control, Receipt, StartError},
+    app::{App, Control, Manager, Receipt, StartError},
     config::Config,
     telemetry::{self, TelemetryError},
 };
@@ -56,9 +56,11 @@ fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Re
         info!(address = addresses(&app), ops_address = %app.ops_address(), pid = id(), "serving");
         greet(&app).await?;
         let control = app.control();
+        let informed = app.keep_informed(Manager::from_env()?);
         let receipt = tokio::select! {
             receipt = app.run() => receipt,
             never = signals.steer(&control) => match never {},
+            never = informed => match never {},
         };
         Ok::<_, ServerError>(receipt)
     })?;

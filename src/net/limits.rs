@@ -35,7 +35,8 @@ pub struct Http2 {
     /// Most streams that a peer may reset before the server has looked at them until the connection is cut.
     /// Default 20.
     pub max_pending_resets: usize,
-    /// Most bytes of one header list. Default 16 KiB.
+    /// Most bytes of one header list that a service is to take, as RFC 9113 counts them. Up to twice as many are read,
+    /// so that the service can say why it refuses them; more are answered with HTTP status 431. Default 16 KiB.
     pub max_header_list: u32,
     /// Receive window of one stream, in bytes. Default 64 KiB.
     pub stream_window: u32,
@@ -111,7 +112,7 @@ impl Http2 {
             .max_concurrent_streams(max_concurrent_streams)
             .max_local_error_reset_streams(max_local_resets)
             .max_pending_accept_reset_streams(max_pending_resets)
-            .max_header_list_size(max_header_list)
+            .max_header_list_size(max_header_list.saturating_mul(2))
             .initial_stream_window_size(stream_window)
             .initial_connection_window_size(connection_window)
             .keep_alive_interval(keepalive_interval)

@@ -26,6 +26,7 @@ use super::{
     status,
     telling::{AnswerBody, Meters, Telling},
     timeout::{self, GRPC_TIMEOUT},
+    upload::{ConnectionUploads, Upload, Uploads},
 };
 use crate::model::{Deadline, DeadlinePolicy, Peer};
 use crate::proto::worker_pool_service_server::WorkerPoolServiceServer;
@@ -44,6 +45,9 @@ pub struct Edge {
     browsers: Option<Browsers>,
     /// The other end of the connection; none before there is one.
     peer: Option<Arc<Peer>>,
+    max_header_list: usize,
+    uploads: Uploads,
+    connection: Arc<ConnectionUploads>,
 }
 
 /// The hot service, and what is measured at it.
@@ -63,8 +67,16 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 impl Edge {
     /// Hands calls of the worker pool to `hot`, all others to `others`, as far as `catalog` has them.
-    pub(super) fn new(hot: Option<Hot>, others: Routes, catalog: Catalog) -> Self {
-        Self { hot, others, catalog: Arc::new(catalog), browsers: None, peer: None }
+    pub(super) fn new(
+        hot: Option<Hot>,
+        others: Routes,
+        catalog: Catalog,
+        max_header_list: usize,
+        uploads: Uploads,
+    ) -> Self {
+        let connection = uploads.of(0);
+        let catalog = Arc::new(catalog);
+        Self { hot, others, catalog, browsers: None, peer: None, max_header_list, uploads, connection }
     }
 
     /// Takes calls from pages of browsers too.
@@ -75,7 +87,8 @@ impl Edge {
     /// The front for one connection. All its calls carry `peer`.
     #[must_use]
     pub fn for_peer(&self, peer: Arc<Peer>) -> Self {
-        Self { peer: Some(peer), ..self.clone() }
+        let connection = self.uploads.of(peer.connection);
+        Self { peer: Some(peer), connection, ..self.clone() }
     }
 
     fn answer<B>(&self, hot: Option<&Hot>, request: Request<B>) -> Answer
@@ -100,6 +113,9 @@ impl Clone for Edge {
             catalog: Arc::clone(&self.catalog),
             browsers: self.browsers.clone(),
             peer: self.peer.clone(),
+            max_header_list: self.max_header_list,
+            uploads: self.uploads.clone(),
+            connection: self.uploads.of(0),
         }
     }
 }
@@ -116,7 +132,7 @@ impl Hot {
 
 impl<B> Service<Request<B>> for Edge
 where
-    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Failure> + Send + fmt::Display,
 {
     type Response = Response<AnswerBody>;
@@ -129,13 +145,20 @@ where
         if let Some(browsers) = &self.browsers
             && browsers.are_meant(&request)
         {
-            let edge = Self { browsers: None, ..self.clone() };
+            let connection = Arc::clone(&self.connection);
+            let edge = Self { browsers: None, connection, ..self.clone() };
             let answer = browsers.answer(edge, request);
             return EdgeFuture { answer, sent, give_up: None, alarm: None, telling: None };
         }
         let give_up = give_up(request.headers(), now);
+        if header_list(&request) > self.max_header_list {
+            let refused = status::headers_too_large(self.max_header_list).into_http();
+            let answer = Box::pin(now_ready(Ok(refused)));
+            return EdgeFuture { answer, sent, give_up: None, alarm: None, telling: None };
+        }
         request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone() });
         let hot = self.hot.as_ref().zip(Method::of(request.uri().path()));
+        let request = request.map(|body| Upload::new(body, Arc::clone(&self.connection)));
         let telling = hot.map(|(hot, method)| Telling::new(Arc::clone(&hot.meters), method, now));
         let answer = self.answer(hot.map(|(hot, _)| hot), request);
         EdgeFuture { answer, sent, give_up, alarm: None, telling }
@@ -152,6 +175,15 @@ pub struct EdgeFuture {
     alarm: Option<Pin<Box<Sleep>>>,
     /// What is told of the load; nothing by services other than the worker pool.
     telling: Option<Telling>,
+}
+
+/// Size of the headers as HTTP/2 counts it: 32 bytes for each beside its name and value.
+fn header_list<B>(request: &Request<B>) -> usize {
+    let field = |name: usize, value: usize| name + value + 32;
+    let authority = request.uri().authority().map_or(0, |authority| authority.as_str().len());
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let fields = request.headers().iter().map(|(name, value)| field(name.as_str().len(), value.len()));
+    field(":path".len(), path) + field(":authority".len(), authority) + fields.sum::<usize>()
 }
 
 /// Within the margin before the deadline, after the service's own answer had its time.

@@ -4,9 +4,10 @@ use tonic::{codec::CompressionEncoding, service::Routes};
 use tonic_health::pb::health_server::HealthServer;
 
 use super::{
-    Admin, Browsers, Calls, Edge, Health, Load, Orca, WorkerPool,
+    Admin, Browsers, Calls, Edge, Health, Load, Orca, UploadLimits, WorkerPool,
     catalog::Catalog,
     edge::{Hot, MakeWorkerPool},
+    upload::Uploads,
 };
 use crate::proto::{
     DESCRIPTORS,
@@ -23,6 +24,12 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 /// by the codec.
 const ENVELOPE: usize = 64 << 10;
 
+/// Operators' calls bring the headers of their client and no others.
+const OPS_HEADER_LIST: usize = 16 << 10;
+
+/// No call of an operator is of more than a few bytes; one message of the codec's own limit fits.
+const OPS_UPLOADS: UploadLimits = UploadLimits { total: 16 << 20, per_connection: 5 << 20 };
+
 /// Sizes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -30,6 +37,10 @@ pub struct Limits {
     pub max_payload: usize,
     /// Most output bytes of one result.
     pub max_output: usize,
+    /// Most bytes of the headers of one call, as HTTP/2 counts them.
+    pub max_header_list: usize,
+    /// What messages may hold that are not whole.
+    pub uploads: UploadLimits,
 }
 
 /// The services that callers reach.
@@ -67,7 +78,10 @@ pub fn public_services(services: PublicServices) -> Result<Edge, tonic_reflectio
     let routes = Routes::new(HealthServer::new(health)).add_service(OpenRcaServiceServer::new(orca));
     let (routes, names) = with_reflection(routes, &names)?;
     let catalog = Catalog::new(&names, Vec::new());
-    Ok(Edge::new(Some(Hot::new(make, calls, load)), routes.prepare(), catalog).with_browsers(browsers))
+    let uploads = Uploads::new(limits.uploads.with(ENVELOPE));
+    let hot = Hot::new(make, calls, load);
+    let edge = Edge::new(Some(hot), routes.prepare(), catalog, limits.max_header_list, uploads);
+    Ok(edge.with_browsers(browsers))
 }
 
 /// What operators reach: steering, health and reflection, and pages for tools that speak HTTP.
@@ -79,7 +93,7 @@ pub fn ops_services(admin: Admin, health: Health, pages: Pages) -> Result<Edge, 
     let routes = Routes::new(HealthServer::new(health)).add_service(AdminServiceServer::new(admin));
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME])?;
     let routes = Routes::from(routes.into_axum_router().merge(router));
-    Ok(Edge::new(None, routes.prepare(), Catalog::new(&names, paths)))
+    Ok(Edge::new(None, routes.prepare(), Catalog::new(&names, paths), OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS)))
 }
 
 /// Pages that are served beside gRPC.

@@ -29,13 +29,13 @@ fn serve(server: &str) -> Service {
 }
 
 /// A client that speaks HTTP/2 and does nothing by itself.
-struct Client {
+pub(crate) struct Client {
     requests: SendRequest<Bytes>,
     connection: JoinHandle<Result<(), h2::Error>>,
 }
 
 impl Client {
-    async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.unwrap();
         let (requests, connection) = h2::client::handshake(socket).await.unwrap();
         Self { requests, connection: tokio::spawn(connection) }
@@ -50,7 +50,7 @@ impl Client {
         body
     }
 
-    async fn call(&mut self, path: &str) -> (ResponseFuture, h2::SendStream<Bytes>) {
+    pub(crate) async fn call(&mut self, path: &str) -> (ResponseFuture, h2::SendStream<Bytes>) {
         let request = http::Request::post(format!("http://test{path}")).header("content-type", "application/grpc");
         let mut ready = self.requests.clone().ready().await.unwrap();
         ready.send_request(request.body(()).unwrap(), false).unwrap()
