@@ -8,6 +8,7 @@ mod control;
 mod drain;
 mod receipt;
 mod service_manager;
+mod surface;
 
 use std::{convert::Infallible, io, time::Duration};
 
@@ -15,15 +16,14 @@ pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
 pub use receipt::Receipt;
 pub use service_manager::ServiceManager;
+use surface::Surface;
 
 use crate::{
     config::{self, Config},
     net::{Bound, Census, Inherited, ListenAddress, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
-    rpc::{
-        Admin, Health, Limits, UploadLimits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler,
-    },
+    rpc::stream_limit,
     task::Tasks,
 };
 
@@ -123,46 +123,38 @@ impl App {
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
         let pools = Pools::new(assemble::pools(config, &own)?);
-        let control = Control::new(pools.clone(), phase.clone(), config.drain);
+        let control = Control::new(pools, phase.clone(), config.drain);
 
-        let health = Health::new(pools.clone(), phase.clone());
-        let worker_pool = WorkerPool::new(
-            pools,
-            phase.clone(),
-            config.deadline,
-            Sampler::new(sample_ratio),
-            config.server.submit_many_window,
-            tasks.clone(),
-        );
-        let config::Uploads { total, per_connection } = config.server.uploads;
-        let limits = Limits {
-            max_payload: config.server.max_payload,
-            max_output: assemble::largest_output(config, &own),
-            max_header_list: config.server.http2.max_header_list as usize,
-            uploads: UploadLimits { total, per_connection },
-        };
-        let public_service = public_services(worker_pool, health.clone(), limits)?;
-        let ops_service = ops_services(Admin::new(control.as_drain_control()), health)?;
+        let surface = surface::surface(config, &own, &control, &phase, sample_ratio, &tasks)?;
+        let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
 
         let transport = Transport {
             http2: config.server.http2,
             connections: config.server.connections,
             proxies: config.server.proxies.clone(),
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
+            // Browsers speak HTTP/2 with TLS alone.
+            http1: !config.server.grpc_web_origins.is_empty(),
         };
+        let serving = runtimes.clone();
         let ops = Server::start(
             vec![ops_listener],
             1,
-            Transport::default(),
+            Transport { http1: true, ..Transport::default() },
             move |peer| ops_service.for_peer(peer),
-            |_| {},
+            move |_| runtimes.add_current("ops".into()),
             &tasks,
         );
         let ops = ops.map_err(StartError::Threads)?;
         let threads = config.server.threads;
         let make = move |peer| public_service.for_peer(peer);
-        let public = Server::start(public_listeners, threads, transport, make, set_home, &tasks);
+        let begin = move |core| {
+            set_home(core);
+            serving.add_current(format!("serve-{core}"));
+        };
+        let public = Server::start(public_listeners, threads, transport, make, begin, &tasks);
         let public = public.map_err(StartError::Threads)?;
+        surface::watch(&connections, [("public", public.census()), ("ops", ops.census())]);
         phase.advance(Phase::Serving);
         Ok(Self { control, public, ops, tasks })
     }

@@ -45,6 +45,7 @@
 //! | [`pool`] | the heart: admission, queue, workers, attempts, drain, stats |
 //! | [`rpc`] | from calls to jobs and back |
 //! | [`net`] | listener and connections |
+//! | [`ops`] | pages for operators: probes, metrics, what runs |
 //! | [`phase`], [`task`] | where a process is in its life; the one place that spawns |
 //! | [`telemetry`], [`config`] | logs and traces; the file, the environment and the flags |
 //! | [`app`], [`cli`] | the composition root; the command line |
@@ -57,6 +58,7 @@ pub mod config;
 pub mod handler;
 pub mod model;
 pub mod net;
+pub mod ops;
 pub mod phase;
 pub mod pool;
 pub mod rpc;
@@ -76,6 +78,24 @@ pub mod telemetry;
 )]
 pub mod proto {
     tonic::include_proto!("waterwheel.v1");
+
+    /// The vendored contract of load reports.
+    pub mod xds {
+        pub mod data {
+            pub mod orca {
+                pub mod v3 {
+                    tonic::include_proto!("xds.data.orca.v3");
+                }
+            }
+        }
+        pub mod service {
+            pub mod orca {
+                pub mod v3 {
+                    tonic::include_proto!("xds.service.orca.v3");
+                }
+            }
+        }
+    }
 
     /// The encoded descriptors, for reflection.
     pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waterwheel.v1.bin"));

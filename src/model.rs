@@ -4,6 +4,7 @@
 
 mod call;
 mod deadline;
+mod durations;
 mod job;
 mod outcome;
 mod peer;
@@ -14,6 +15,7 @@ mod trace_context;
 
 pub use call::Call;
 pub use deadline::{Deadline, DeadlinePolicy};
+pub use durations::Durations;
 pub use job::{Criticality, FieldViolation, Job, JobId, Labels, WhenFull};
 pub use outcome::{
     Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,

@@ -15,6 +15,7 @@ mod cores;
 mod establish;
 mod limits;
 mod listener;
+mod protocol;
 mod proxy;
 mod server;
 mod stage;

@@ -4,12 +4,17 @@
 //! to its service. [`context`] turns metadata into the model, [`convert`] messages, [`status`] errors.
 
 mod admin;
+mod browsers;
+mod calls;
+mod catalog;
 mod context;
 mod convert;
 mod edge;
 mod framing;
 mod health;
+mod load;
 mod message;
+mod orca;
 pub mod propagate;
 mod services;
 mod stats;
@@ -18,16 +23,21 @@ mod stream;
 mod stream_limit;
 mod submit;
 mod submit_many;
+mod telling;
 pub mod timeout;
 pub mod trace;
 mod upload;
 mod worker_pool;
 
 pub use admin::{Admin, DrainControl, DrainProgress};
+pub use browsers::Browsers;
+pub use calls::{CallDurations, Calls};
 pub use context::Arrival;
 pub use edge::Edge;
 pub use health::Health;
-pub use services::{Limits, ops_services, public_services};
+pub use load::Load;
+pub use orca::Orca;
+pub use services::{Limits, Pages, PublicServices, ops_services, public_services};
 pub use stream_limit::stream_limit;
 pub use upload::UploadLimits;
 pub use worker_pool::WorkerPool;

@@ -42,7 +42,7 @@ pub fn run_server(config: &Config, own: Vec<OwnKind>, greet: impl AsyncFnOnce(&A
 
 /// Where calls are taken, as scripts and people read it.
 pub(super) fn announcement(app: &App) -> String {
-    format!("grpc {} (reflection on)   ops {} (health, drain)", addresses(app), app.ops_address())
+    format!("grpc {} (reflection on)   ops http://{} (metrics, health)", addresses(app), app.ops_address())
 }
 
 fn addresses(app: &App) -> String {

@@ -17,7 +17,7 @@ pub(super) enum NoKinds {
 
 /// Reports every clash. A key whose own value was reported takes part in none.
 pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
-    let Config { server, deadline, drain: _, telemetry: _, pools, kinds } = config;
+    let Config { server, ops: _, deadline, drain: _, telemetry: _, pools, kinds } = config;
     if no_kinds == NoKinds::Fault && !reader.mentions("kind") {
         reader.report(Problem::NoKinds, &["kind"]);
     }

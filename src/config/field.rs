@@ -37,6 +37,12 @@ pub(super) enum Count {
 #[derive(Clone, Debug)]
 pub(super) struct Words(pub(super) Vec<(String, Span)>);
 
+impl Words {
+    pub(super) fn into_strings(self) -> Vec<String> {
+        self.0.into_iter().map(|(word, _)| word).collect()
+    }
+}
+
 /// Accepts every value of the type.
 pub(super) fn any<T>(_key: &str, _value: &T) -> Result<(), Problem> {
     Ok(())

@@ -7,13 +7,15 @@ use ipnet::IpNet;
 use crate::handler::{Builtin, ExecCommand, KindOptions};
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::{ConnectionLimits, Http2, ListenAddress};
-use crate::telemetry;
+use crate::{ops, telemetry};
 
 /// The whole configuration: every value checked, every default filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Listeners and limits of one call.
     pub server: Server,
+    /// Pages of the operator's listener.
+    pub ops: ops::Options,
     /// Deadlines of jobs; its default is at most its maximum.
     pub deadline: DeadlinePolicy,
     /// Phases of the drain.
@@ -46,6 +48,8 @@ pub struct Server {
     pub max_output: usize,
     /// Jobs in flight on one `SubmitMany` call. Default 256; 1 to 65536.
     pub submit_many_window: usize,
+    /// Origins of pages that may call by gRPC-Web, which also lets callers speak HTTP/1.1. Default none: gRPC-Web is off.
+    pub grpc_web_origins: Vec<String>,
     /// How many connections there may be, and how long they last.
     pub connections: ConnectionLimits,
     /// Bounds of HTTP/2 on one connection.

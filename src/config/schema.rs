@@ -9,6 +9,7 @@ use super::problem::Problem;
 use super::section::Section;
 use super::{clash, kind, server, telemetry};
 use crate::model::{DeadlinePolicy, WhenFull};
+use crate::ops;
 use crate::telemetry::{Config as Telemetry, LogFormat};
 
 /// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
@@ -26,15 +27,26 @@ const ENTRIES: i64 = 1 << 24;
 /// Reads everything. The environment serves `pass_env`.
 pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)], no_kinds: clash::NoKinds) -> Config {
     let server = root.section("server", server::read);
+    let ops = root.section("ops", ops);
     let deadline = root.section("deadline", deadline);
     let drain = root.section("drain", drain);
     let telemetry = root.section("telemetry", telemetry);
     let pools = root.each("pool", pool);
     let context = kind::Context { pools: &pools, env };
     let kinds = root.each("kind", |name, section| kind::read(name, section, &context));
-    let config = Config { server, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
+    let config =
+        Config { server, ops, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
     clash::report(&config, no_kinds, root.reader());
     config
+}
+
+fn ops(section: &mut Section<'_>) -> ops::Options {
+    let ops::Options { probes, metrics, debug_tasks } = ops::Options::default();
+    ops::Options {
+        probes: section.value("probes", probes, any),
+        metrics: section.value("metrics", metrics, any),
+        debug_tasks: section.value("debug_tasks", debug_tasks, any),
+    }
 }
 
 fn deadline(section: &mut Section<'_>) -> DeadlinePolicy {

@@ -4,9 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::field::{Size, any, within};
+use super::field::{Size, Words, any, within};
 use super::listen::{Addresses, Networks};
 use super::model::{Server, Uploads};
+use super::problem::Problem;
 use super::section::Section;
 use crate::net::{ConnectionLimits, Http2, ListenAddress};
 
@@ -31,6 +32,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
     let max_payload = section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes();
     let max_output = section.value("max_output", Size::mib(4), within(MESSAGE)).bytes();
     let submit_many_window = section.integer("submit_many_window", 256, 1..=65_536);
+    let grpc_web_origins = section.value("grpc_web_origins", Words(Vec::new()), origins).into_strings();
     let max_concurrent_streams = section.integer("max_concurrent_streams", 256, 1..=65_536);
     Server {
         listen,
@@ -41,6 +43,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         max_payload,
         max_output,
         submit_many_window,
+        grpc_web_origins,
         connections: section.section("connections", connections),
         http2: section.section("http2", |section| http2(section, max_concurrent_streams)),
         uploads: section.section("uploads", |section| uploads(section, max_payload)),
@@ -102,4 +105,21 @@ fn uploads(section: &mut Section<'_>, max_payload: usize) -> Uploads {
 
 fn loopback(port: u16) -> ListenAddress {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()
+}
+
+/// A page sends its origin as it was written, and no more than that.
+fn origins(key: &str, origins: &Words) -> Result<(), Problem> {
+    let is_origin = |text: &str| {
+        let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ', '*']))
+    };
+    match origins.0.iter().find(|(origin, _)| !is_origin(origin)) {
+        None => Ok(()),
+        Some((value, _)) => Err(Problem::Malformed {
+            key: key.to_owned(),
+            expected: "origins of pages, without a path",
+            value: value.clone(),
+            example: "[\"https://app.example\"]",
+        }),
+    }
 }

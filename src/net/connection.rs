@@ -22,6 +22,7 @@ use super::{
     establish::{Stages, establish},
     limits::{ConnectionLimits, Transport},
     listener::Accepted,
+    protocol::{Failure, Graceful, protocol},
     proxy::Proxies,
     stage::{Stage, reached},
     stream::Stream,
@@ -46,7 +47,7 @@ pub(super) struct Serving<M> {
 
 impl<M> Serving<M> {
     pub(super) fn new(make: M, transport: Transport, proxies: Proxies, stage: watch::Sender<Stage>) -> Self {
-        let stages = Stages { preface_timeout: transport.connections.preface_timeout, proxies };
+        let stages = Stages { preface_timeout: transport.connections.preface_timeout, proxies, http1: transport.http1 };
         Self { make, transport, stages, stage }
     }
 
@@ -83,7 +84,7 @@ impl<M> Serving<M> {
         entry.close(reason);
     }
 
-    /// Speaks HTTP/2. Returns why that ended.
+    /// Speaks HTTP. Returns why that ended.
     async fn speak<S, B>(&self, stream: Stream, peer: Arc<Peer>, mut stage: watch::Receiver<Stage>) -> Closed
     where
         M: Fn(Arc<Peer>) -> S,
@@ -93,12 +94,12 @@ impl<M> Serving<M> {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Transport { http2, connections, stream_limit, proxies: _ } = &self.transport;
+        let Transport { http2: _, connections, stream_limit, proxies: _, http1: _ } = &self.transport;
         let number = peer.connection;
         let streams = Streams::default();
         let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };
         let executor = StreamExecutor::new(streams.clone());
-        let connection = http2.builder(executor).serve_connection(TokioIo::new(stream), service);
+        let connection = protocol(TokioIo::new(stream), service, executor, &self.transport);
         let mut connection = pin!(connection);
         let goodbye = tokio::select! {
             ended = connection.as_mut() => return ending(number, ended, Closed::Peer),
@@ -153,8 +154,8 @@ async fn until(instant: Option<Instant>) {
     }
 }
 
-fn ending(connection: u64, ended: hyper::Result<()>, otherwise: Closed) -> Closed {
+fn ending(connection: u64, ended: Result<(), Failure>, otherwise: Closed) -> Closed {
     let Err(error) = ended else { return otherwise };
     debug!(connection, %error, "connection failed");
-    if error.is_timeout() { Closed::Unresponsive } else { Closed::Error }
+    if error.downcast_ref().is_some_and(hyper::Error::is_timeout) { Closed::Unresponsive } else { Closed::Error }
 }

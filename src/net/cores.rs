@@ -53,7 +53,10 @@ impl Cores {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (begin, serve) = (Arc::clone(&begin), serve.clone());
             spawn_thread(format!("serve-{core}"), move || {
+                // Within the runtime, so that `begin` can take its handle.
+                let entered = runtime.enter();
                 begin(core);
+                drop(entered);
                 run(runtime, dealt, asked, &serve);
             })?;
             cores.dealt.push(Intake { sockets, questions });

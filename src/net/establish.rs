@@ -20,6 +20,8 @@ pub(super) struct Stages {
     /// Time for the header of a proxy, and for the preface.
     pub(super) preface_timeout: Duration,
     pub(super) proxies: Proxies,
+    /// Whether the peer may speak HTTP/1.1.
+    pub(super) http1: bool,
 }
 
 /// Why a connection did not get as far as HTTP/2.
@@ -66,18 +68,18 @@ pub(super) async fn establish(
         if peer.proxy.is_some() && !entry.claim(&peer.origin) {
             return Err(Unestablished::PerAddress);
         }
-        preface(&mut stream).await
+        preface(&mut stream, stages.http1).await
     };
     timeout(within, opening).await.map_err(|_| Unestablished::Slow(within))??;
     Ok(stream)
 }
 
-/// Waits for the preface, and leaves it in the stream.
-async fn preface(stream: &mut Stream) -> Result<(), Unestablished> {
+/// Waits for the preface, and leaves it in the stream. Where the peer may speak HTTP/1.1, whatever is no preface passes.
+async fn preface(stream: &mut Stream, http1: bool) -> Result<(), Unestablished> {
     loop {
         let known = stream.ahead().len().min(PREFACE.len());
         if stream.ahead()[..known] != PREFACE[..known] {
-            return Err(Unestablished::NotHttp2);
+            return if http1 { Ok(()) } else { Err(Unestablished::NotHttp2) };
         }
         if known == PREFACE.len() {
             return Ok(());

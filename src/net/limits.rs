@@ -1,10 +1,13 @@
 use std::time::Duration;
 
 use hyper::server::conn::http2;
-use hyper_util::rt::TokioTimer;
+use hyper_util::{rt::TokioTimer, server::conn::auto};
 use ipnet::IpNet;
 
 use super::stream_deadline::StreamLimit;
+
+/// Least room that HTTP/1.1 takes for a head, in bytes.
+const LEAST_BUFFER: usize = 8 << 10;
 
 /// What a listener's connections may do.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +21,8 @@ pub struct Transport {
     pub proxies: Vec<IpNet>,
     /// How long a stream may last, whether its peer reads or not. Default for ever.
     pub stream_limit: Option<StreamLimit>,
+    /// Whether peers may speak HTTP/1.1 too. Default no.
+    pub http1: bool,
 }
 
 /// Bounds of HTTP/2 on one connection.
@@ -108,6 +113,38 @@ impl Http2 {
             .max_local_error_reset_streams(max_local_resets)
             .max_pending_accept_reset_streams(max_pending_resets)
             .max_header_list_size(max_header_list.saturating_mul(2))
+            .initial_stream_window_size(stream_window)
+            .initial_connection_window_size(connection_window)
+            .keep_alive_interval(keepalive_interval)
+            .keep_alive_timeout(keepalive_timeout);
+        builder
+    }
+
+    /// The same beside HTTP/1.1, which has the time of a preface for the head of each request.
+    pub(super) fn either<E>(&self, executor: E, preface_timeout: Duration) -> auto::Builder<E> {
+        let Self {
+            max_concurrent_streams,
+            max_local_resets,
+            max_pending_resets,
+            max_header_list,
+            stream_window,
+            connection_window,
+            keepalive_interval,
+            keepalive_timeout,
+        } = *self;
+        let mut builder = auto::Builder::new(executor);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(preface_timeout)
+            .max_buf_size((max_header_list as usize).max(LEAST_BUFFER));
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(max_concurrent_streams)
+            .max_local_error_reset_streams(max_local_resets)
+            .max_pending_accept_reset_streams(max_pending_resets)
+            .max_header_list_size(max_header_list)
             .initial_stream_window_size(stream_window)
             .initial_connection_window_size(connection_window)
             .keep_alive_interval(keepalive_interval)

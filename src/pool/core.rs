@@ -45,7 +45,7 @@ use ledger::Ledger;
 use lines::Lines;
 use list::List;
 use queues::Queues;
-pub(crate) use snapshot::{CoreSnapshot, WorkerCondition, WorkerSnapshot};
+pub(crate) use snapshot::{CoreLoad, CoreSnapshot, WorkerCondition, WorkerSnapshot};
 use workers::Workers;
 
 use crate::model::{Criticality, WhenFull};

@@ -10,6 +10,8 @@ pub fn set_home(home: usize) {
     HOME.set(home);
 }
 
-pub(super) fn home() -> usize {
+/// The home of the calling thread.
+#[must_use]
+pub fn home() -> usize {
     HOME.get()
 }

@@ -4,6 +4,7 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
 use super::{home::home, stats::Distribution};
+use crate::model::Durations;
 
 /// Longest duration that is told apart, in nanoseconds: one hour.
 const LONGEST: u64 = 3_600_000_000_000;
@@ -45,6 +46,21 @@ impl Meters {
 
     /// Queue wait and run time of `kind` over all homes.
     pub(super) fn read(&self, kind: usize) -> [Distribution; 2] {
+        match self.merged(kind).histograms {
+            Some(histograms) => histograms.each_ref().map(Distribution::of),
+            None => [Distribution::default(); 2],
+        }
+    }
+
+    /// The same in buckets, within one per cent.
+    pub(super) fn durations(&self, kind: usize) -> [Durations; 2] {
+        match self.merged(kind).histograms {
+            Some(histograms) => histograms.each_ref().map(in_buckets),
+            None => <[Durations; 2]>::default(),
+        }
+    }
+
+    fn merged(&self, kind: usize) -> KindMeters {
         let mut merged = KindMeters::default();
         for home in &self.homes {
             if let Some(part) = &home.lock()[kind].histograms {
@@ -53,11 +69,17 @@ impl Meters {
                 }
             }
         }
-        match merged.histograms {
-            Some(histograms) => histograms.each_ref().map(Distribution::of),
-            None => [Distribution::default(); 2],
-        }
+        merged
     }
+}
+
+fn in_buckets(histogram: &Histogram<u64>) -> Durations {
+    let mut durations = Durations::default();
+    for recorded in histogram.iter_recorded() {
+        let nanos = histogram.median_equivalent(recorded.value_iterated_to());
+        durations.add(nanos, recorded.count_at_value());
+    }
+    durations
 }
 
 #[cfg(test)]
@@ -74,6 +96,10 @@ mod tests {
         let [queue, run] = meters.read(0);
         assert_eq!((queue.count, run.count, queue.max), (100, 100, Duration::from_nanos(1)));
         let off = |measured: Duration, truth: f64| (measured.as_secs_f64() / truth - 1.0).abs();
+        let [queue_buckets, run_buckets] = meters.durations(0);
+        assert_eq!((queue_buckets.counts[0], run_buckets.count()), (100, 100));
+        assert!((48..=51).contains(&run_buckets.counts[..=8].iter().sum::<u64>()), "{run_buckets:?}");
+        assert!(off(run_buckets.sum, 5.050) < 0.01, "{run_buckets:?}");
         assert!(off(run.p50, 0.050) < 0.01 && off(run.p99, 0.099) < 0.01, "{run:?}");
     }
 }

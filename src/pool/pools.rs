@@ -48,6 +48,11 @@ impl Pools {
         self.0.pools.iter().find(|pool| &**pool.name() == name)
     }
 
+    /// Names of the kinds that are served.
+    pub fn kinds(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.by_kind.keys()
+    }
+
     /// Whether every pool's queue has room to spare: it was not filled to four fifths since it was last under one
     /// fifth. The two marks are apart so that one job does not flip the answer.
     #[must_use]

@@ -73,7 +73,7 @@ pub struct Distribution {
 }
 
 /// What a worker is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkerState {
     /// Ready for a job.
     Idle,

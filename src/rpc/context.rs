@@ -60,6 +60,11 @@ impl CallContext {
         self.call.request_id.as_ref().expect("a call is named when it is read")
     }
 
+    /// When the call arrived.
+    pub(super) fn arrival(&self) -> Instant {
+        self.at
+    }
+
     /// Notes how the call ended.
     pub(super) fn record_status(&self, code: Code) {
         trace::record_status(&self.call, code);

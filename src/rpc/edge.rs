@@ -1,5 +1,7 @@
 use std::{
     convert::Infallible,
+    error::Error,
+    fmt,
     future::ready as now_ready,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -7,33 +9,40 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, header::HeaderName};
-use hyper::{body::Incoming, service::Service};
+use hyper::service::Service;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service as _;
 
 use super::{
-    WorkerPool,
+    Browsers, Calls, WorkerPool,
+    calls::Method,
+    catalog::Catalog,
     context::{Arrival, REQUEST_ID, request_id},
+    load::{ConnectionLoad, Load},
     status,
+    telling::{AnswerBody, Meters, Telling},
     timeout::{self, GRPC_TIMEOUT},
     upload::{ConnectionUploads, Upload, Uploads},
 };
 use crate::model::{Deadline, DeadlinePolicy, Peer};
-use crate::proto::worker_pool_service_server::{SERVICE_NAME, WorkerPoolServiceServer};
+use crate::proto::worker_pool_service_server::WorkerPoolServiceServer;
 
 /// The front of all services of one listener.
 ///
-/// It fixes the instant of arrival, echoes the request id on every answer, answers a panicking call with INTERNAL, and
-/// turns the codec's refusal of a large message into the service's own.
+/// It fixes the instant of arrival, echoes the request id on every answer, answers a panicking call with INTERNAL and
+/// one of an unknown method with the names of those that there are, turns the codec's refusal of a large message into
+/// the service's own, and adds the load of the process to the answers of the worker pool.
 ///
 /// A clone is for one connection: a call touches nothing that it shares with the others.
 pub struct Edge {
-    make: Option<MakeWorkerPool>,
-    worker_pool: Option<WorkerPoolServiceServer<WorkerPool>>,
+    hot: Option<Hot>,
     others: Routes,
+    catalog: Arc<Catalog>,
+    browsers: Option<Browsers>,
     /// The other end of the connection; none before there is one.
     peer: Option<Arc<Peer>>,
     max_header_list: usize,
@@ -41,17 +50,38 @@ pub struct Edge {
     connection: Arc<ConnectionUploads>,
 }
 
+/// The hot service, and what is measured at it.
+pub(super) struct Hot {
+    make: MakeWorkerPool,
+    service: WorkerPoolServiceServer<WorkerPool>,
+    meters: Arc<Meters>,
+}
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
 /// Makes the hot service anew, with a count of references of its own.
 pub(super) type MakeWorkerPool = Arc<dyn Fn() -> WorkerPoolServiceServer<WorkerPool> + Send + Sync>;
 
+type Failure = Box<dyn Error + Send + Sync>;
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 impl Edge {
-    /// Hands calls of the worker pool to what `make` makes, all others to `others`.
-    pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes, max_header_list: usize, uploads: Uploads) -> Self {
-        let worker_pool = make.as_ref().map(|make| make());
+    /// Hands calls of the worker pool to `hot`, all others to `others`, as far as `catalog` has them.
+    pub(super) fn new(
+        hot: Option<Hot>,
+        others: Routes,
+        catalog: Catalog,
+        max_header_list: usize,
+        uploads: Uploads,
+    ) -> Self {
         let connection = uploads.of(0);
-        Self { make, worker_pool, others, peer: None, max_header_list, uploads, connection }
+        let catalog = Arc::new(catalog);
+        Self { hot, others, catalog, browsers: None, peer: None, max_header_list, uploads, connection }
+    }
+
+    /// Takes calls from pages of browsers too.
+    pub(super) fn with_browsers(self, browsers: Option<Browsers>) -> Self {
+        Self { browsers, ..self }
     }
 
     /// The front for one connection. All its calls carry `peer`.
@@ -60,39 +90,78 @@ impl Edge {
         let connection = self.uploads.of(peer.connection);
         Self { peer: Some(peer), connection, ..self.clone() }
     }
+
+    fn answer<B>(&self, hot: Option<&Hot>, request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Failure> + Send,
+    {
+        // The router costs as much as the pool: calls of the hot service pass it by.
+        match hot {
+            Some(hot) => hot.service.clone().call(request),
+            _ if self.catalog.has(request.uri().path()) => Box::pin(self.others.clone().call(request.map(Body::new))),
+            _ => Box::pin(now_ready(Ok(self.catalog.refuse(request.uri().path(), request.headers())))),
+        }
+    }
 }
 
 impl Clone for Edge {
     fn clone(&self) -> Self {
         Self {
+            hot: self.hot.as_ref().map(Hot::anew),
+            others: self.others.clone(),
+            catalog: Arc::clone(&self.catalog),
+            browsers: self.browsers.clone(),
             peer: self.peer.clone(),
-            ..Self::new(self.make.clone(), self.others.clone(), self.max_header_list, self.uploads.clone())
+            max_header_list: self.max_header_list,
+            uploads: self.uploads.clone(),
+            connection: self.uploads.of(0),
         }
     }
 }
 
-impl Service<Request<Incoming>> for Edge {
-    type Response = Response<Body>;
+impl Hot {
+    pub(super) fn new(make: MakeWorkerPool, calls: Calls, load: Load) -> Self {
+        Self { service: make(), make, meters: Arc::new(Meters { calls, load: ConnectionLoad::new(load) }) }
+    }
+
+    fn anew(&self) -> Self {
+        Self::new(Arc::clone(&self.make), self.meters.calls.clone(), self.meters.load.load().clone())
+    }
+}
+
+impl<B> Service<Request<B>> for Edge
+where
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Failure> + Send + fmt::Display,
+{
+    type Response = Response<AnswerBody>;
     type Error = Infallible;
     type Future = EdgeFuture;
 
-    fn call(&self, mut request: Request<Incoming>) -> EdgeFuture {
+    fn call(&self, mut request: Request<B>) -> EdgeFuture {
         let sent = request.headers().get(REQUEST_ID).cloned();
         let now = Instant::now();
+        if let Some(browsers) = &self.browsers
+            && browsers.are_meant(&request)
+        {
+            let connection = Arc::clone(&self.connection);
+            let edge = Self { browsers: None, connection, ..self.clone() };
+            let answer = browsers.answer(edge, request);
+            return EdgeFuture { answer, sent, give_up: None, alarm: None, telling: None };
+        }
         let give_up = give_up(request.headers(), now);
         if header_list(&request) > self.max_header_list {
             let refused = status::headers_too_large(self.max_header_list).into_http();
-            return EdgeFuture { answer: Box::pin(now_ready(Ok(refused))), sent, give_up: None, alarm: None };
+            let answer = Box::pin(now_ready(Ok(refused)));
+            return EdgeFuture { answer, sent, give_up: None, alarm: None, telling: None };
         }
         request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone() });
+        let hot = self.hot.as_ref().zip(Method::of(request.uri().path()));
         let request = request.map(|body| Upload::new(body, Arc::clone(&self.connection)));
-        // The router costs as much as the pool: calls of the hot service pass it by.
-        let direct = self.worker_pool.as_ref().filter(|_| is_worker_pool(request.uri().path()));
-        let answer: Answer = match direct {
-            Some(service) => service.clone().call(request),
-            None => Box::pin(self.others.clone().call(request.map(Body::new))),
-        };
-        EdgeFuture { answer, sent, give_up, alarm: None }
+        let telling = hot.map(|(hot, method)| Telling::new(Arc::clone(&hot.meters), method, now));
+        let answer = self.answer(hot.map(|(hot, _)| hot), request);
+        EdgeFuture { answer, sent, give_up, alarm: None, telling }
     }
 }
 
@@ -104,14 +173,8 @@ pub struct EdgeFuture {
     /// When a call without an answer is ended from here: its message may never come.
     give_up: Option<Instant>,
     alarm: Option<Pin<Box<Sleep>>>,
-}
-
-impl EdgeFuture {
-    /// Whether a call that is pending has no time left. The timer is made for those alone that wait.
-    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(give_up) = self.give_up else { return Poll::Pending };
-        self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx)
-    }
+    /// What is told of the load; nothing by services other than the worker pool.
+    telling: Option<Telling>,
 }
 
 /// Size of the headers as HTTP/2 counts it: 32 bytes for each beside its name and value.
@@ -132,15 +195,53 @@ fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
     Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
 }
 
+impl EdgeFuture {
+    /// Whether a call that is pending has no time left. The timer is made for those alone that wait.
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(give_up) = self.give_up else { return Poll::Pending };
+        self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx)
+    }
+
+    /// The answer as it leaves: named, and with the load.
+    fn finish(&mut self, mut response: Response<Body>) -> Response<AnswerBody> {
+        let is_whole = response.headers().contains_key(GRPC_STATUS);
+        if is_whole {
+            response = self.rename_codec_refusal(response);
+        }
+        name(response.headers_mut(), self.sent.as_ref());
+        match self.telling.take() {
+            Some(telling) => telling.tell(response, is_whole),
+            None => response.map(AnswerBody::plain),
+        }
+    }
+
+    /// No handler of ours leaves the details out, so that a refusal by the codec is told apart.
+    fn rename_codec_refusal(&self, response: Response<Body>) -> Response<Body> {
+        let headers = response.headers();
+        let is_refusal =
+            headers.get(GRPC_STATUS).is_some_and(|code| ["8", "11", "13"].iter().any(|refused| code == refused))
+                && !headers.contains_key("grpc-status-details-bin");
+        if !is_refusal {
+            return response;
+        }
+        let Some(refusal) = Status::from_header_map(headers).map(status::refused_by_codec) else { return response };
+        if let Some(telling) = &self.telling {
+            telling.count_refusal(refusal.code());
+        }
+        refusal.into_http()
+    }
+}
+
 impl Future for EdgeFuture {
-    type Output = Result<Response<Body>, Infallible>;
+    type Output = Result<Response<AnswerBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = AssertUnwindSafe(|| self.answer.poll_unpin(cx));
-        let mut response = match catch_unwind(polled) {
-            Ok(Poll::Ready(Ok(response))) => rename_codec_refusal(response),
+        let response = match catch_unwind(polled) {
+            Ok(Poll::Ready(Ok(response))) => response,
             Ok(Poll::Ready(Err(never))) => match never {},
             Ok(Poll::Pending) => {
+                self.telling.iter_mut().for_each(Telling::wait);
                 ready!(self.poll_alarm(cx));
                 status::too_late(&request_id(self.sent.as_ref())).into_http()
             }
@@ -149,8 +250,7 @@ impl Future for EdgeFuture {
                 status::panicked().into_http()
             }
         };
-        name(response.headers_mut(), self.sent.as_ref());
-        Poll::Ready(Ok(response))
+        Poll::Ready(Ok(self.finish(response)))
     }
 }
 
@@ -162,20 +262,4 @@ fn name(headers: &mut HeaderMap, sent: Option<&HeaderValue>) {
     {
         headers.insert(header, id);
     }
-}
-
-fn is_worker_pool(path: &str) -> bool {
-    path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME)).is_some_and(|rest| rest.starts_with('/'))
-}
-
-/// No handler of ours leaves the details out, so that a refusal by the codec is told apart.
-fn rename_codec_refusal(response: Response<Body>) -> Response<Body> {
-    let headers = response.headers();
-    let is_refusal =
-        headers.get("grpc-status").is_some_and(|code| ["8", "11", "13"].iter().any(|refused| code == refused))
-            && !headers.contains_key("grpc-status-details-bin");
-    if !is_refusal {
-        return response;
-    }
-    Status::from_header_map(headers).map_or(response, |refusal| status::refused_by_codec(refusal).into_http())
 }

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// |---|---|
 /// | `""`, `waterwheel.v1.WorkerPoolService`, `readiness` | the process serves and does not drain |
 /// | `liveness` | the process can make progress; a drain does not change it |
-/// | `capacity` | the process is ready and some pool's queue has room |
+/// | `capacity` | the process is ready, and every pool's queue that was filled to four fifths fell to one fifth since |
 /// | `pool/<name>` | the process serves and the pool takes jobs |
 #[derive(Clone)]
 pub struct Health {
@@ -37,6 +37,12 @@ impl Health {
     #[must_use]
     pub fn new(pools: Pools, phase: PhaseCell) -> Self {
         Self { pools, phase }
+    }
+
+    /// Whether a name is SERVING. One that does not exist is not.
+    #[must_use]
+    pub fn is_serving(&self, name: &str) -> bool {
+        self.status(name) == Some(ServingStatus::Serving)
     }
 
     /// The status of one name; `None` where there is no such name.

@@ -3,10 +3,22 @@ use std::sync::Arc;
 use tonic::{codec::CompressionEncoding, service::Routes};
 use tonic_health::pb::health_server::HealthServer;
 
-use super::{Admin, Edge, Health, UploadLimits, WorkerPool, edge::MakeWorkerPool, upload::Uploads};
-use crate::proto::{
-    DESCRIPTORS, admin_service_server::AdminServiceServer, worker_pool_service_server::WorkerPoolServiceServer,
+use super::{
+    Admin, Browsers, Calls, Edge, Health, Load, Orca, UploadLimits, WorkerPool,
+    catalog::Catalog,
+    edge::{Hot, MakeWorkerPool},
+    upload::Uploads,
 };
+use crate::proto::{
+    DESCRIPTORS,
+    admin_service_server::{self, AdminServiceServer},
+    worker_pool_service_server::{self, WorkerPoolServiceServer},
+    xds::service::orca::v3::open_rca_service_server::{self, OpenRcaServiceServer},
+};
+
+const HEALTH: &str = tonic_health::pb::health_server::SERVICE_NAME;
+const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
+const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
 /// Room for the fields of a message besides its payload, so that a payload over its limit is refused by name and not
 /// by the codec.
@@ -31,15 +43,30 @@ pub struct Limits {
     pub uploads: UploadLimits,
 }
 
-/// What callers reach: the worker pool, health and reflection.
+/// The services that callers reach.
+pub struct PublicServices {
+    /// Jobs.
+    pub worker_pool: WorkerPool,
+    /// Health.
+    pub health: Health,
+    /// The load, out of band.
+    pub orca: Orca,
+    /// The same load, for the answers.
+    pub load: Load,
+    /// Takes what calls took.
+    pub calls: Calls,
+    /// The pages that may call by gRPC-Web.
+    pub browsers: Option<Browsers>,
+    /// Sizes of messages.
+    pub limits: Limits,
+}
+
+/// What callers reach: the worker pool, health, load reports and reflection.
 ///
 /// # Errors
 /// Where the descriptors cannot be served, which a build with sound protos rules out.
-pub fn public_services(
-    worker_pool: WorkerPool,
-    health: Health,
-    limits: Limits,
-) -> Result<Edge, tonic_reflection::server::Error> {
+pub fn public_services(services: PublicServices) -> Result<Edge, tonic_reflection::server::Error> {
+    let PublicServices { worker_pool, health, orca, load, calls, browsers, limits } = services;
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
             .max_decoding_message_size(limits.max_payload.saturating_add(ENVELOPE))
@@ -47,29 +74,52 @@ pub fn public_services(
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd)
     });
-    let others = Routes::new(HealthServer::new(health)).add_service(reflection().build_v1()?);
-    Ok(Edge::new(
-        Some(make),
-        others.add_service(reflection().build_v1alpha()?).prepare(),
-        limits.max_header_list,
-        Uploads::new(limits.uploads.with(ENVELOPE)),
-    ))
+    let names = [worker_pool_service_server::SERVICE_NAME, open_rca_service_server::SERVICE_NAME];
+    let routes = Routes::new(HealthServer::new(health)).add_service(OpenRcaServiceServer::new(orca));
+    let (routes, names) = with_reflection(routes, &names)?;
+    let catalog = Catalog::new(&names, Vec::new());
+    let uploads = Uploads::new(limits.uploads.with(ENVELOPE));
+    let hot = Hot::new(make, calls, load);
+    let edge = Edge::new(Some(hot), routes.prepare(), catalog, limits.max_header_list, uploads);
+    Ok(edge.with_browsers(browsers))
 }
 
-/// What operators reach: steering, health and reflection.
+/// What operators reach: steering, health and reflection, and pages for tools that speak HTTP.
 ///
 /// # Errors
 /// As for [`public_services`].
-pub fn ops_services(admin: Admin, health: Health) -> Result<Edge, tonic_reflection::server::Error> {
-    let others = Routes::new(HealthServer::new(health))
-        .add_service(AdminServiceServer::new(admin))
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?);
-    Ok(Edge::new(None, others.prepare(), OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS)))
+pub fn ops_services(admin: Admin, health: Health, pages: Pages) -> Result<Edge, tonic_reflection::server::Error> {
+    let Pages { router, paths } = pages;
+    let routes = Routes::new(HealthServer::new(health)).add_service(AdminServiceServer::new(admin));
+    let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME])?;
+    let routes = Routes::from(routes.into_axum_router().merge(router));
+    Ok(Edge::new(None, routes.prepare(), Catalog::new(&names, paths), OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS)))
 }
 
-fn reflection() -> tonic_reflection::server::Builder<'static> {
-    tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+/// Pages that are served beside gRPC.
+#[derive(Debug, Default)]
+pub struct Pages {
+    /// Their handlers.
+    pub router: axum::Router,
+    /// Their paths.
+    pub paths: Vec<&'static str>,
+}
+
+/// Adds reflection, in both of its versions, of health, of itself and of the services of these names.
+fn with_reflection<'a>(
+    routes: Routes,
+    names: &[&'a str],
+) -> Result<(Routes, Vec<&'a str>), tonic_reflection::server::Error> {
+    let names: Vec<_> = names.iter().copied().chain([HEALTH, REFLECTION, REFLECTION_ALPHA]).collect();
+    let builder = || {
+        let builder = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
+            .include_reflection_service(false);
+        names.iter().fold(builder, |builder, name| builder.with_service_name(*name))
+    };
+    let routes = routes.add_service(builder().build_v1()?).add_service(builder().build_v1alpha()?);
+    Ok((routes, names))
 }

@@ -103,6 +103,11 @@ pub(super) fn not_found(what: &str) -> Status {
     fitting(Code::NotFound, what, of_a_call("NOT_FOUND", "NOT_STARTED"))
 }
 
+/// A call of something that is not served; `reason` says what.
+pub(super) fn unimplemented(reason: &str, message: &str) -> Status {
+    fitting(Code::Unimplemented, message, of_a_call(reason, "NOT_STARTED"))
+}
+
 /// What the codec says of a message that it did not read. It answers one over its limit with OUT_OF_RANGE, or with
 /// RESOURCE_EXHAUSTED where it grew over it when it was decompressed, and both without details.
 pub(super) fn refused_by_codec(refusal: Status) -> Status {

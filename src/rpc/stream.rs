@@ -8,6 +8,7 @@ use futures_util::Stream;
 use tonic::{Code, Request, Response, Status};
 
 use super::{
+    calls::{Calls, Meter, Method},
     context::CallContext,
     convert, status,
     worker_pool::{Parts, ResponseStream},
@@ -26,20 +27,33 @@ pub(super) async fn stream(
     parts: &Parts,
     request: Request<StreamRequest>,
 ) -> Result<Response<ResponseStream<StreamResponse>>, Status> {
-    let call = CallContext::read(&request, "Stream", &parts.sampler)?;
+    let refused = |status: &Status| parts.calls.refuse(Method::Stream, status.code());
+    let call = CallContext::read(&request, "Stream", &parts.sampler).inspect_err(refused)?;
     let job = convert::job(request.into_inner().job);
-    let mut job = job.map_err(|violations| status::unreadable(violations, call.request_id()))?;
+    let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
+    let mut job = job.inspect_err(refused)?;
+    let meter = Calls::begin(parts.calls.clone(), Method::Stream, Some(&job.kind), call.arrival());
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
     match parts.pools.stream(job).await {
         Ok(job) => {
             let answer = call.answer(());
-            let events = Events { job, call, sequence: 0, bytes: 0, rest: Bytes::new(), last: None, ended: false };
+            let events = Events {
+                job,
+                call,
+                meter: Some(meter),
+                sequence: 0,
+                bytes: 0,
+                rest: Bytes::new(),
+                last: None,
+                ended: false,
+            };
             Ok(answer.map(|()| Box::pin(events) as _))
         }
         Err(error) => {
             let status = status::status(&error, call.request_id());
             call.record_status(status.code());
+            meter.end(status.code());
             Err(status)
         }
     }
@@ -48,6 +62,8 @@ pub(super) async fn stream(
 struct Events {
     job: JobStream,
     call: CallContext,
+    /// Taken at the end.
+    meter: Option<Meter<Calls>>,
     sequence: u64,
     bytes: u64,
     /// What is left of a chunk that is too large for one message.
@@ -70,8 +86,7 @@ impl Events {
     }
 
     fn finish(&mut self, completed: Completed) -> StreamResponse {
-        self.ended = true;
-        self.call.record_status(Code::Ok);
+        self.end(Code::Ok);
         let finished = Finished {
             job_id: completed.job.to_string(),
             content_type: completed.output.content_type,
@@ -79,6 +94,14 @@ impl Events {
             waterfall: Some(convert::waterfall(completed.waterfall)),
         };
         self.number(stream_response::Event::Finished(finished))
+    }
+
+    fn end(&mut self, code: Code) {
+        self.ended = true;
+        self.call.record_status(code);
+        if let Some(meter) = self.meter.take() {
+            meter.end(code);
+        }
     }
 
     fn convert(&mut self, item: StreamItem) -> StreamResponse {
@@ -121,13 +144,12 @@ impl Stream for Events {
                 Poll::Ready(Some(Ok(response)))
             }
             Ok(None) => {
-                self.ended = true;
+                self.end(Code::Ok);
                 Poll::Ready(None)
             }
             Err(error) => {
-                self.ended = true;
                 let status = status::status(&error, self.call.request_id());
-                self.call.record_status(status.code());
+                self.end(status.code());
                 Poll::Ready(Some(Err(status)))
             }
         }

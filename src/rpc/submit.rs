@@ -2,17 +2,26 @@ use std::{future::poll_fn, task::Poll};
 
 use tonic::{Code, Request, Response, Status};
 
-use super::{context::CallContext, convert, status, worker_pool::Parts};
+use super::{
+    calls::{Calls, Method},
+    context::CallContext,
+    convert, status,
+    worker_pool::Parts,
+};
 use crate::{
+    model::Waterfall,
     pool::Polled,
     proto::{SubmitRequest, SubmitResponse},
 };
 
 /// `Submit`: one job, its result.
 pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Result<Response<SubmitResponse>, Status> {
-    let call = CallContext::read(&request, "Submit", &parts.sampler)?;
+    let refused = |status: &Status| parts.calls.refuse(Method::Submit, status.code());
+    let call = CallContext::read(&request, "Submit", &parts.sampler).inspect_err(refused)?;
     let job = convert::job(request.into_inner().job);
-    let mut job = job.map_err(|violations| status::unreadable(violations, call.request_id()))?;
+    let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
+    let mut job = job.inspect_err(refused)?;
+    let meter = Calls::begin(&parts.calls, Method::Submit, Some(&job.kind), call.arrival());
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
     let mut job = Some(job);
@@ -24,11 +33,15 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
     match outcome {
         Ok(completed) => {
             call.record_status(Code::Ok);
+            // The pool knows when the run ended: the clock need not be read again.
+            let Waterfall { queue, run, .. } = completed.waterfall;
+            meter.end_after(Code::Ok, queue + run);
             Ok(call.answer(SubmitResponse { result: Some(convert::job_result(completed)) }))
         }
         Err(error) => {
             let status = status::status(&error, call.request_id());
             call.record_status(status.code());
+            meter.end(status.code());
             Err(status)
         }
     }

@@ -12,6 +12,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use self::outbox::Outbox;
 use super::{
+    calls::{Calls, Meter, Method},
     context::CallContext,
     convert, status,
     worker_pool::{Parts, ResponseStream},
@@ -32,7 +33,9 @@ pub(super) fn submit_many(
     parts: &Arc<Parts>,
     request: Request<Streaming<SubmitManyRequest>>,
 ) -> Result<Response<ResponseStream<SubmitManyResponse>>, Status> {
-    let call = CallContext::read(&request, "SubmitMany", &parts.sampler)?;
+    let refused = |status: &Status| parts.calls.refuse(Method::SubmitMany, status.code());
+    let call = CallContext::read(&request, "SubmitMany", &parts.sampler).inspect_err(refused)?;
+    let meter = Calls::begin(parts.calls.clone(), Method::SubmitMany, None, call.arrival());
     let (outbox, answers) = Outbox::new();
     let response = call.answer(Box::pin(answers) as _);
     let driver = Driver {
@@ -46,7 +49,7 @@ pub(super) fn submit_many(
         reading: true,
         last: None,
     };
-    parts.tasks.spawn(driver.run());
+    parts.tasks.spawn(driver.run(meter));
     Ok(response)
 }
 
@@ -95,13 +98,15 @@ enum Step {
 
 impl Driver {
     /// Drives the call to its end. Dropping the driver cancels the jobs that it has left.
-    async fn run(mut self) {
+    async fn run(mut self, meter: Meter<Calls>) {
         let last = self.drive().await;
-        self.call.record_status(last.as_ref().map_or(Code::Ok, Status::code));
+        let code = last.as_ref().map_or(Code::Ok, Status::code);
+        self.call.record_status(code);
+        meter.end(code);
         self.outbox.end(last);
     }
 
-    /// Returns what the call ends with; `None` where that is OK, or nobody looks.
+    /// Returns what the call ends with; `None` where that is OK.
     async fn drive(&mut self) -> Option<Status> {
         let pools = self.parts.pools.clone();
         let mut closing = std::pin::pin!(async move { pools.closing().await }.fuse());
@@ -127,7 +132,7 @@ impl Driver {
                 }
                 Step::Room => self.full = self.full.take().filter(Room::is_awaited),
                 Step::TooLate => return Some(status::too_late(self.call.request_id())),
-                Step::Left => return None,
+                Step::Left => return Some(Status::cancelled("the caller left")),
             }
         }
     }

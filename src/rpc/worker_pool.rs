@@ -2,9 +2,13 @@ use std::{pin::Pin, sync::Arc};
 
 use futures_util::Stream;
 use tokio::time::Instant;
-use tonic::{Request, Response, Status, Streaming, async_trait};
+use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
-use super::{stats, stream, submit, submit_many, trace::Sampler};
+use super::{
+    calls::{Calls, Method},
+    stats, stream, submit, submit_many,
+    trace::Sampler,
+};
 use crate::{
     model::DeadlinePolicy,
     phase::PhaseCell,
@@ -30,6 +34,7 @@ pub(super) struct Parts {
     pub(super) window: usize,
     pub(super) tasks: Tasks,
     pub(super) started: Instant,
+    pub(super) calls: Calls,
 }
 
 /// What a streaming RPC answers with.
@@ -45,8 +50,9 @@ impl WorkerPool {
         sampler: Sampler,
         window: usize,
         tasks: Tasks,
+        calls: Calls,
     ) -> Self {
-        Self(Arc::new(Parts { pools, phase, deadline, sampler, window, tasks, started: Instant::now() }))
+        Self(Arc::new(Parts { pools, phase, deadline, sampler, window, tasks, started: Instant::now(), calls }))
     }
 }
 
@@ -72,13 +78,24 @@ impl WorkerPoolService for WorkerPool {
     }
 
     async fn stats(&self, request: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
-        stats::stats(&self.0, request.into_inner())
+        let meter = Calls::begin(&self.0.calls, Method::Stats, None, Instant::now());
+        let answer = stats::stats(&self.0, request.into_inner());
+        meter.end(code(&answer));
+        answer
     }
 
     async fn watch_stats(
         &self,
         request: Request<WatchStatsRequest>,
     ) -> Result<Response<Self::WatchStatsStream>, Status> {
-        stats::watch_stats(&self.0, request.into_inner())
+        let answer = stats::watch_stats(&self.0, request.into_inner());
+        if let Err(status) = &answer {
+            self.0.calls.refuse(Method::WatchStats, status.code());
+        }
+        answer
     }
+}
+
+fn code<T>(answer: &Result<T, Status>) -> Code {
+    answer.as_ref().map_or_else(Status::code, |_| Code::Ok)
 }

@@ -26,12 +26,7 @@ const ENV: &[(&str, &str)] =
 const FLAGS: &[(&str, &str, &str)] =
     &[("--listen", "server.listen", "127.0.0.1:0"), ("--set", "pool.cpu.queue.bytes", "8MiB")];
 
-#[test]
-fn every_value_names_its_origin() {
-    let shown = to_toml_with_origins(&ok(FILE, ENV, FLAGS).settings);
-    assert_eq!(shown, SHOWN.trim_start());
-}
-
+/// All values, as they are shown.
 const SHOWN: &str = r##"
 [server]
 listen = "127.0.0.1:0"              # flag --listen
@@ -42,6 +37,7 @@ threads = 3                         # default, one per CPU
 max_payload = "4MiB"                # default
 max_output = "1MiB"                 # env WATERWHEEL_SERVER__MAX_OUTPUT
 submit_many_window = 256            # default
+grpc_web_origins = []               # default
 max_concurrent_streams = 256        # default
 connections.max = 4096              # default
 connections.max_per_address = 1024  # default
@@ -58,6 +54,11 @@ http2.keepalive_interval = "30s"    # default
 http2.keepalive_timeout = "10s"     # default
 uploads.total = "256MiB"            # default
 uploads.per_connection = "32MiB"    # default
+
+[ops]
+probes = true       # default
+metrics = true      # default
+debug_tasks = true  # default
 
 [deadline]
 default = "30s"        # default
@@ -99,6 +100,12 @@ exit_codes.3 = "NOT_FOUND"            # ww.toml:12
 stderr_tail = "2KiB"                  # default
 kill_grace = "1s 500ms"               # ww.toml:13
 "##;
+
+#[test]
+fn every_value_names_its_origin() {
+    let shown = to_toml_with_origins(&ok(FILE, ENV, FLAGS).settings);
+    assert_eq!(shown, SHOWN.trim_start());
+}
 
 #[test]
 fn what_is_shown_reads_as_the_same_configuration() {

@@ -15,6 +15,7 @@ const STRINGS_BOOLEANS_AND_NUMBERS: &[(&str, &str, &str)] = &[
     ),
     (r#"telemetry.service_name = """#, "`telemetry.service_name` is empty", r#"write it like `"text"`"#),
     (r#"telemetry.service_name = "a\u0000""#, "`telemetry.service_name` holds a NUL character", "remove it"),
+    ("ops.metrics = 1", "`ops.metrics` takes a boolean, not an integer", "write it like `true`"),
     (
         r#"kind.k = { pool = "base", builtin = "echo", idempotent = "yes" }"#,
         "`kind.k.idempotent` takes a boolean, and `yes` is none",
@@ -102,6 +103,16 @@ const ADDRESSES_FILTERS_AND_URLS: &[(&str, &str, &str)] = &[
         r#"server.listen = "127.0.0.1""#,
         "`server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `127.0.0.1` is none",
         r#"write it like `"127.0.0.1:7070"`"#,
+    ),
+    (
+        r#"server.grpc_web_origins = ["https://app.example", "app.example"]"#,
+        "`server.grpc_web_origins` takes origins of pages, without a path, and `app.example` is none",
+        r#"write it like `["https://app.example"]`"#,
+    ),
+    (
+        r#"server.grpc_web_origins = ["https://app.example/"]"#,
+        "`server.grpc_web_origins` takes origins of pages, without a path, and `https://app.example/` is none",
+        r#"write it like `["https://app.example"]`"#,
     ),
     (
         "server.ops_listen = 7071",

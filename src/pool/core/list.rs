@@ -42,7 +42,6 @@ impl Links {
         }
     }
 
-    #[cfg(test)]
     fn next(self, link: Link) -> Option<usize> {
         let next = match link {
             Link::Line => self.line.next,
@@ -102,7 +101,6 @@ impl List {
     }
 
     /// The indexes from the front.
-    #[cfg(test)]
     pub(crate) fn iter<T: AsRef<Links>>(&self, entries: &Slab<T>, link: Link) -> impl Iterator<Item = usize> {
         std::iter::successors(self.head(), move |index| entries[*index].as_ref().next(link))
     }

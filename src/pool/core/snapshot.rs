@@ -2,7 +2,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Core, Counts, Host, JobKey, workers::Duty};
+use super::{
+    Core, Counts, Host, JobKey,
+    entry::{AGE, LINE},
+    workers::Duty,
+};
 use crate::model::Criticality;
 
 /// A copy of the machine's figures, taken under the lock and read without it.
@@ -18,6 +22,15 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) expected_wait: Duration,
     pub(crate) counts: Counts,
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
+}
+
+/// The figures that change with every job, without a copy of any list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CoreLoad {
+    pub(crate) queued: usize,
+    pub(crate) running: usize,
+    pub(crate) live_workers: usize,
+    pub(crate) counts: Counts,
 }
 
 /// One worker.
@@ -52,6 +65,23 @@ impl<H: Host> Core<H> {
             counts: self.ledger.counts,
             workers: self.worker_snapshots(),
         }
+    }
+
+    /// Copies the figures that tell the load.
+    pub(crate) fn load(&self) -> CoreLoad {
+        CoreLoad {
+            queued: self.queued.len(),
+            running: self.running,
+            live_workers: self.workers.live(),
+            counts: self.ledger.counts,
+        }
+    }
+
+    /// Up to `most` queued jobs by acceptance, and up to `most` callers that wait for room by arrival.
+    pub(crate) fn lines(&self, most: usize) -> [Vec<H::Job>; 2] {
+        [(&self.queued, AGE), (&self.waiting, LINE)].map(|(list, link)| {
+            list.iter(&self.entries, link).take(most).map(|index| self.entries[index].job.clone()).collect()
+        })
     }
 
     fn worker_snapshots(&self) -> Vec<WorkerSnapshot<H::Job>> {

@@ -14,30 +14,24 @@ import (
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
 
+// asShipped is the service config of deploy/.
+func asShipped(map[string]any) {}
+
 // balanced spreads calls over the backends that say SERVING, and never retries.
-const balanced = `{
-  "loadBalancingConfig": [{"round_robin": {}}],
-  "healthCheckConfig": {"serviceName": ""}
-}`
+func balanced(config map[string]any) {
+	delete(config, "methodConfig")
+}
 
 // sticky stays with one backend until it refuses, and then retries elsewhere.
-const sticky = `{
-  "loadBalancingConfig": [{"pick_first": {}}],
-  "methodConfig": [{
-    "name": [{"service": "waterwheel.v1.WorkerPoolService"}],
-    "retryPolicy": {
-      "maxAttempts": 5,
-      "initialBackoff": "0.05s",
-      "maxBackoff": "0.5s",
-      "backoffMultiplier": 2,
-      "retryableStatusCodes": ["UNAVAILABLE"]
-    }
-  }]
-}`
+func sticky(config map[string]any) {
+	delete(config, "healthCheckConfig")
+	config["loadBalancingConfig"] = []any{map[string]any{"pick_first": map[string]any{}}}
+}
 
 // TestDrainOfOneOfTwoBackendsFailsNoCall keeps calls in flight over both from before the drain until after its end.
 func TestDrainOfOneOfTwoBackendsFailsNoCall(t *testing.T) {
-	for name, config := range map[string]string{"health checks": balanced, "retries": sticky} {
+	changes := map[string]func(map[string]any){"as shipped": asShipped, "health checks": balanced, "retries": sticky}
+	for name, change := range changes {
 		t.Run(name, func(t *testing.T) {
 			leaver, stayer := start(t, leaving), start(t, leaving)
 			backends := manual.NewBuilderWithScheme("backends")
@@ -45,7 +39,8 @@ func TestDrainOfOneOfTwoBackendsFailsNoCall(t *testing.T) {
 				{Addresses: []resolver.Address{{Addr: leaver.address}}},
 				{Addresses: []resolver.Address{{Addr: stayer.address}}},
 			}})
-			connection := connect(t, "backends:///waterwheel", grpc.WithResolvers(backends), grpc.WithDefaultServiceConfig(config))
+			config := grpc.WithDefaultServiceConfig(serviceConfig(t, change))
+			connection := connect(t, "backends:///waterwheel", grpc.WithResolvers(backends), config)
 			client := pb.NewWorkerPoolServiceClient(connection)
 			ctx, stop := context.WithCancel(within(t))
 			var callers sync.WaitGroup

@@ -9,20 +9,15 @@ import (
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
 
-// obedient is all that a client needs in order to obey the server's pushback. Its own backoff is far too long for
-// these tests: a call that succeeds came back when it was told to.
-const obedient = `{
-  "methodConfig": [{
-    "name": [{"service": "waterwheel.v1.WorkerPoolService"}],
-    "retryPolicy": {
-      "maxAttempts": 5,
-      "initialBackoff": "60s",
-      "maxBackoff": "60s",
-      "backoffMultiplier": 1,
-      "retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"]
-    }
-  }]
-}`
+// obedient is the service config of deploy/ with a backoff far too long for these tests: a call that succeeds came back
+// when it was told to.
+func obedient(t *testing.T) string {
+	return serviceConfig(t, func(config map[string]any) {
+		method := config["methodConfig"].([]any)[0].(map[string]any)
+		policy := method["retryPolicy"].(map[string]any)
+		policy["initialBackoff"], policy["maxBackoff"] = "60s", "60s"
+	})
+}
 
 // fill makes the tiny pool full for several hundred milliseconds, and the server know how long its jobs run.
 func fill(t *testing.T, client pb.WorkerPoolServiceClient) {
@@ -59,7 +54,7 @@ func TestRefusedCallIsRetriedWhenToldAndSucceeds(t *testing.T) {
 			server := start(t, tiny)
 			client := server.client()
 			fill(t, client)
-			retrying := connect(t, server.address, grpc.WithDefaultServiceConfig(obedient))
+			retrying := connect(t, server.address, grpc.WithDefaultServiceConfig(obedient(t)))
 			begin := time.Now()
 			if err := call(pb.NewWorkerPoolServiceClient(retrying)); err != nil {
 				t.Fatal(err)
@@ -75,7 +70,7 @@ func TestRefusedCallIsRetriedWhenToldAndSucceeds(t *testing.T) {
 
 func TestFailureOfAHandlerIsNotRetriedWhateverItsCode(t *testing.T) {
 	server := start(t, programs)
-	client := pb.NewWorkerPoolServiceClient(connect(t, server.address, grpc.WithDefaultServiceConfig(obedient)))
+	client := pb.NewWorkerPoolServiceClient(connect(t, server.address, grpc.WithDefaultServiceConfig(obedient(t))))
 	begin := time.Now()
 	_, err := client.Submit(within(t), submission("away", ""))
 	// The policy would retry UNAVAILABLE; the pushback of -1 forbids it, for the work had started.
@@ -90,7 +85,7 @@ func TestFailureOfAHandlerIsNotRetriedWhateverItsCode(t *testing.T) {
 
 func TestPayloadTooLargeIsNotRetried(t *testing.T) {
 	server := start(t, tiny)
-	client := pb.NewWorkerPoolServiceClient(connect(t, server.address, grpc.WithDefaultServiceConfig(obedient)))
+	client := pb.NewWorkerPoolServiceClient(connect(t, server.address, grpc.WithDefaultServiceConfig(obedient(t))))
 	_, err := client.Submit(within(t), submission("echo", string(make([]byte, 1<<20+1))))
 	check(t, err, codes.ResourceExhausted, "PAYLOAD_TOO_LARGE")
 	if count := rejected(pool(t, client, "tiny"), "PAYLOAD_TOO_LARGE"); count != 1 {

@@ -17,7 +17,7 @@ buf=$out/node_modules/.bin/buf
 [ -x "$GOBIN/protoc-gen-go-grpc" ] || go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
 
 rm -rf "$out/stubs"
-"$buf" generate "$root/proto" --template "$here/buf.gen.yaml" --output "$out/stubs"
+"$buf" generate "$root/proto" --path "$root/proto/waterwheel" --template "$here/buf.gen.yaml" --output "$out/stubs"
 # `go_package` names a module of its own; go.mod replaces it by this directory.
 cat >"$out/stubs/go.mod" <<'MOD'
 module waterwheel.dev/go

@@ -50,7 +50,25 @@ type receipt struct {
 	} `json:"lost"`
 }
 
-var announcement = regexp.MustCompile(`^grpc (\S+) .*ops (\S+) `)
+var announcement = regexp.MustCompile(`^grpc (\S+) .*ops (?:http://)?(\S+) `)
+
+// serviceConfig is the service config of deploy/, changed.
+func serviceConfig(t *testing.T, change func(map[string]any)) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../deploy/service-config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config map[string]any
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	change(config)
+	if text, err = json.Marshal(config); err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
 // start runs a server with the given configuration until the test ends.
 func start(t *testing.T, config string) *server {

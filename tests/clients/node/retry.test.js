@@ -1,17 +1,14 @@
 // A stock client with a retry policy comes back when the server says, and stays away when the server says that.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { all, refusal, ROOMY, serve, TINY, until } from "./service.js";
 
-// What a program passes to its channel. The backoff is the client's own guess, for failures without a pushback.
-const POLICY = {
-  maxAttempts: 5,
-  initialBackoff: "60s",
-  maxBackoff: "60s",
-  backoffMultiplier: 1,
-  retryableStatusCodes: ["RESOURCE_EXHAUSTED", "UNAVAILABLE"],
-};
+// What a program passes to its channel.
+const CONFIG = JSON.parse(readFileSync(new URL("../../../deploy/service-config.json", import.meta.url), "utf8"));
+// A backoff of its own of a minute would outlast every test: whoever comes back was told to.
+const PATIENCE = { initialBackoff: "60s", maxBackoff: "60s" };
 const HASTE = { initialBackoff: "0.001s", maxBackoff: "0.001s" };
 
 // Answers UNAVAILABLE to whoever asks, and means it.
@@ -22,11 +19,11 @@ exec = ["/bin/sh", "-c", "exit 6"]
 exit_codes = { 6 = "UNAVAILABLE" }
 `;
 
-// A server, and a client with the policy; its own backoff of a minute would outlast every test.
+// A server, and a client with the policy.
 function retrying(t, config, policy = {}) {
-  const name = [{ service: "waterwheel.v1.WorkerPoolService" }];
-  const methodConfig = [{ name, retryPolicy: { ...POLICY, ...policy } }];
-  return serve(t, config, { "grpc.service_config": JSON.stringify({ methodConfig }) });
+  const [method] = CONFIG.methodConfig;
+  const methodConfig = [{ ...method, retryPolicy: { ...method.retryPolicy, ...PATIENCE, ...policy } }];
+  return serve(t, config, { "grpc.service_config": JSON.stringify({ ...CONFIG, methodConfig }) });
 }
 
 // Fills the pool for a while; it learned before how long its jobs take, so that it knows when there is room.

@@ -1,27 +1,15 @@
 """A stock client with a retry policy comes back when the server says, and stays away when the server says that."""
 
+import copy
 import json
 import time
 
 import pytest
-from service import ROOMY, TINY, Service, job, refusal, until
+from service import ROOMY, ROOT, TINY, Service, job, refusal, until
 from waterwheel.v1 import worker_pool_service_pb2 as messages
 
-# What a program passes to its channel. The backoff is the client's own guess, for failures without a pushback.
-POLICY = {
-    "methodConfig": [
-        {
-            "name": [{"service": "waterwheel.v1.WorkerPoolService"}],
-            "retryPolicy": {
-                "maxAttempts": 5,
-                "initialBackoff": "60s",
-                "maxBackoff": "60s",
-                "backoffMultiplier": 1,
-                "retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"],
-            },
-        }
-    ]
-}
+# What a program passes to its channel.
+CONFIG = json.loads((ROOT / "deploy/service-config.json").read_text())
 
 # Answers UNAVAILABLE to whoever asks, and means it.
 NEVER = """
@@ -32,9 +20,10 @@ exit_codes = { 6 = "UNAVAILABLE" }
 """
 
 
-def retrying(config, **policy):
-    """A server, and a channel with the policy; its own backoff of a minute would outlast every test."""
-    service_config = json.loads(json.dumps(POLICY))
+def retrying(config, initialBackoff="60s", maxBackoff="60s", **policy):
+    """A server, and a channel with the policy; a backoff of its own of a minute would outlast every test."""
+    service_config = copy.deepcopy(CONFIG)
+    policy.update(initialBackoff=initialBackoff, maxBackoff=maxBackoff)
     service_config["methodConfig"][0]["retryPolicy"].update(policy)
     return Service(config, options=[("grpc.service_config", json.dumps(service_config))])
 

@@ -4,6 +4,8 @@ import static dev.waterwheel.clients.Calls.pool;
 import static dev.waterwheel.clients.Calls.submit;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc;
 import io.grpc.EquivalentAddressGroup;
 import io.grpc.NameResolver;
@@ -19,53 +21,38 @@ import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 
 class BackendsTest {
   /** Spreads calls over the backends that say SERVING, and never retries. */
-  private static final String BALANCED =
-      """
-      {
-        "loadBalancingConfig": [{"round_robin": {}}],
-        "healthCheckConfig": {"serviceName": "waterwheel.v1.WorkerPoolService"}
-      }
-      """;
+  private static void balance(JsonObject config) {
+    config.remove("methodConfig");
+  }
 
   /** Stays with one backend until it refuses, and then retries elsewhere. */
-  private static final String STICKY =
-      """
-      {
-        "loadBalancingConfig": [{"pick_first": {}}],
-        "methodConfig": [{
-          "name": [{"service": "waterwheel.v1.WorkerPoolService"}],
-          "retryPolicy": {
-            "maxAttempts": 5,
-            "initialBackoff": "0.05s",
-            "maxBackoff": "0.5s",
-            "backoffMultiplier": 2,
-            "retryableStatusCodes": ["UNAVAILABLE"]
-          }
-        }]
-      }
-      """;
+  private static void stick(JsonObject config) {
+    config.remove("healthCheckConfig");
+    config.add("loadBalancingConfig", JsonParser.parseString("[{\"pick_first\": {}}]"));
+  }
 
   @Test
   void drainOfOneOfTwoFailsNoCallOfABalancingClient() throws Exception {
-    drainOfOneOfTwoFailsNoCall("balanced", BALANCED);
+    drainOfOneOfTwoFailsNoCall("balanced", BackendsTest::balance);
   }
 
   @Test
   void drainOfOneOfTwoFailsNoCallOfARetryingClient() throws Exception {
-    drainOfOneOfTwoFailsNoCall("sticky", STICKY);
+    drainOfOneOfTwoFailsNoCall("sticky", BackendsTest::stick);
   }
 
   /** Keeps calls in flight over both from before the drain until after its end. */
-  private static void drainOfOneOfTwoFailsNoCall(String scheme, String config) throws Exception {
+  private static void drainOfOneOfTwoFailsNoCall(String scheme, Consumer<JsonObject> change) throws Exception {
     try (var leaver = Server.start(Server.EVERYDAY, DrainTest.LEAVING);
         var stayer = Server.start(Server.EVERYDAY, DrainTest.LEAVING)) {
       var backends = new Backends(scheme, leaver.address, stayer.address);
       NameResolverRegistry.getDefaultRegistry().register(backends);
-      var channel = stayer.connect(scheme + ":///waterwheel", RetryTest.serviceConfig(config));
+      var channel = stayer.connect(scheme + ":///waterwheel", RetryTest.serviceConfig(change));
       var client = WorkerPoolServiceGrpc.newBlockingV2Stub(channel);
       var stop = new AtomicBoolean();
       var failures = new CopyOnWriteArrayList<StatusException>();

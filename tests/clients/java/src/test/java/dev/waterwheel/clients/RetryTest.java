@@ -12,42 +12,44 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.gson.Gson;
+import com.google.gson.JsonObject;
 import com.google.rpc.Code;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc.WorkerPoolServiceBlockingV2Stub;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 
 class RetryTest {
-  /**
-   * All that a client needs in order to obey the server's pushback. Its own backoff is far too long for these tests: a
-   * call that succeeds came back when it was told to.
-   */
-  private static final String OBEDIENT =
-      """
-      {
-        "methodConfig": [{
-          "name": [{"service": "waterwheel.v1.WorkerPoolService"}],
-          "retryPolicy": {
-            "maxAttempts": 5,
-            "initialBackoff": "60s",
-            "maxBackoff": "60s",
-            "backoffMultiplier": 1,
-            "retryableStatusCodes": ["RESOURCE_EXHAUSTED", "UNAVAILABLE"]
-          }
-        }]
-      }
-      """;
-
+  /** The service config of deploy/, changed. */
   @SuppressWarnings("unchecked")
-  static Map<String, ?> serviceConfig(String json) {
-    return new Gson().fromJson(json, Map.class);
+  static Map<String, ?> serviceConfig(Consumer<JsonObject> change) {
+    try {
+      var text = Files.readString(Path.of("../../../deploy/service-config.json"));
+      var config = new Gson().fromJson(text, JsonObject.class);
+      change.accept(config);
+      return new Gson().fromJson(config, Map.class);
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  /** A backoff far too long for these tests: a call that succeeds came back when it was told to. */
+  private static void obey(JsonObject config) {
+    var method = config.getAsJsonArray("methodConfig").get(0).getAsJsonObject();
+    var policy = method.getAsJsonObject("retryPolicy");
+    policy.addProperty("initialBackoff", "60s");
+    policy.addProperty("maxBackoff", "60s");
   }
 
   private static WorkerPoolServiceBlockingV2Stub obedient(Server server) {
-    return WorkerPoolServiceGrpc.newBlockingV2Stub(server.connect(server.address, serviceConfig(OBEDIENT)));
+    return WorkerPoolServiceGrpc.newBlockingV2Stub(server.connect(server.address, serviceConfig(RetryTest::obey)));
   }
 
   private interface Call {

@@ -87,7 +87,7 @@ final class Server implements AutoCloseable {
   /** How a server ended. */
   record End(int exitCode, Receipt receipt) {}
 
-  private static final Pattern ANNOUNCEMENT = Pattern.compile("grpc (\\S+) .*ops (\\S+) .*");
+  private static final Pattern ANNOUNCEMENT = Pattern.compile("grpc (\\S+) .*ops (?:http://)?(\\S+) .*");
 
   final String address;
   final String operators;

@@ -1,0 +1,98 @@
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::Instant;
+
+use super::{Control, OwnKind, StartError, assemble};
+use crate::{
+    config::{self, Config},
+    net::{Census, Closed, Refused},
+    ops::{self, Connections, ReadConnections, Runtimes, Subject},
+    phase::PhaseCell,
+    rpc::{
+        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, PublicServices, UploadLimits, WorkerPool,
+        ops_services, public_services, trace::Sampler,
+    },
+    task::Tasks,
+};
+
+/// What callers and operators reach, before there is a listener.
+pub(super) struct Surface {
+    pub(super) public: Edge,
+    pub(super) ops: Edge,
+    /// Takes the runtimes that serve.
+    pub(super) runtimes: Runtimes,
+    /// Takes the figures of the listeners.
+    pub(super) connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
+}
+
+/// Makes the services over the pools of `control`.
+pub(super) fn surface(
+    config: &Config,
+    own: &[OwnKind],
+    control: &Control,
+    phase: &PhaseCell,
+    sample_ratio: Option<f64>,
+    tasks: &Tasks,
+) -> Result<Surface, StartError> {
+    let pools = control.pools().clone();
+    let calls = Calls::new(&pools, config.server.threads);
+    let health = Health::new(pools.clone(), phase.clone());
+    let load = Load::new(pools.clone());
+    let worker_pool = WorkerPool::new(
+        pools.clone(),
+        phase.clone(),
+        config.deadline,
+        Sampler::new(sample_ratio),
+        config.server.submit_many_window,
+        tasks.clone(),
+        calls.clone(),
+    );
+    let config::Uploads { total, per_connection } = config.server.uploads;
+    let limits = Limits {
+        max_payload: config.server.max_payload,
+        max_output: assemble::largest_output(config, own),
+        max_header_list: config.server.http2.max_header_list as usize,
+        uploads: UploadLimits { total, per_connection },
+    };
+    let public = public_services(PublicServices {
+        worker_pool,
+        health: health.clone(),
+        orca: Orca::new(load.clone(), phase.clone()),
+        load,
+        calls: calls.clone(),
+        browsers: Browsers::of(&config.server.grpc_web_origins),
+        limits,
+    })?;
+    let runtimes = Runtimes::default();
+    runtimes.add_current("main".into());
+    let connections = Arc::default();
+    let subject = Subject {
+        pools,
+        phase: phase.clone(),
+        calls,
+        health: health.clone(),
+        runtimes: runtimes.clone(),
+        connections: Arc::clone(&connections),
+        started: Instant::now(),
+    };
+    let pages = ops::pages(config.ops, subject);
+    let ops = ops_services(Admin::new(control.as_drain_control()), health, pages)?;
+    Ok(Surface { public, ops, runtimes, connections })
+}
+
+/// Has the metrics tell of the connections of these listeners.
+pub(super) fn watch(
+    connections: &OnceLock<Vec<(&'static str, ReadConnections)>>,
+    listeners: [(&'static str, &Census); 2],
+) {
+    let read = |census: Census| -> ReadConnections {
+        Box::new(move || Connections {
+            open: census.open(),
+            accepted: census.accepted(),
+            refused: Refused::ALL.iter().map(|reason| (reason.as_str(), census.refused(*reason))).collect(),
+            closed: Closed::ALL.iter().map(|reason| (reason.as_str(), census.closed(*reason))).collect(),
+        })
+    };
+    // They are started once.
+    let _ = connections.set(listeners.map(|(name, census)| (name, read(census.clone()))).into());
+}

@@ -1,0 +1,100 @@
+//! What operators and their tools read by HTTP, beside the gRPC services of their listener.
+//!
+//! | path | what |
+//! |---|---|
+//! | `/livez`, `/readyz` | 200 or 503, by the same rules as `liveness` and `readiness` of `grpc.health.v1` |
+//! | `/metrics` | Prometheus, with names in the manner of OpenTelemetry |
+//! | `/debug/tasks` | the workers and the jobs that the pools hold, as JSON |
+//!
+//! All figures are read from counters that exist anyway, when somebody asks.
+
+mod metrics;
+mod probes;
+mod runtimes;
+mod tasks;
+
+use std::sync::{Arc, OnceLock};
+
+use axum::{Router, routing::get};
+use tokio::time::Instant;
+
+pub use runtimes::Runtimes;
+
+use crate::{
+    phase::PhaseCell,
+    pool::Pools,
+    rpc::{Calls, Health, Pages},
+};
+
+/// Which pages there are. Whoever reaches the listener can drain the service: it is private in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// `/livez` and `/readyz`. Default true.
+    pub probes: bool,
+    /// `/metrics`. Default true.
+    pub metrics: bool,
+    /// `/debug/tasks`, which shows ids of requests and names of kinds. Default true.
+    pub debug_tasks: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { probes: true, metrics: true, debug_tasks: true }
+    }
+}
+
+/// What the pages show.
+#[derive(Clone)]
+pub struct Subject {
+    /// The pools that are served.
+    pub pools: Pools,
+    /// Where the process is in its life.
+    pub phase: PhaseCell,
+    /// What calls took.
+    pub calls: Calls,
+    /// Tells how the process feels.
+    pub health: Health,
+    /// The runtimes that serve.
+    pub runtimes: Runtimes,
+    /// The connections of each listener, once there are any.
+    pub connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
+    /// When the process began.
+    pub started: Instant,
+}
+
+/// Reads the figures of a listener.
+pub type ReadConnections = Box<dyn Fn() -> Connections + Send + Sync>;
+
+/// The connections of a listener.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// That are open.
+    pub open: u64,
+    /// That were taken.
+    pub accepted: u64,
+    /// That were refused, by reason.
+    pub refused: Vec<(&'static str, u64)>,
+    /// That were taken and closed, by reason.
+    pub closed: Vec<(&'static str, u64)>,
+}
+
+/// The pages about `subject` that `options` ask for.
+#[must_use]
+pub fn pages(options: Options, subject: Subject) -> Pages {
+    let Options { probes, metrics, debug_tasks } = options;
+    let mut router = Router::new();
+    let mut paths = Vec::new();
+    if probes {
+        router = router.route("/livez", get(probes::livez)).route("/readyz", get(probes::readyz));
+        paths.extend(["/livez", "/readyz"]);
+    }
+    if metrics {
+        router = router.route("/metrics", get(metrics::metrics));
+        paths.push("/metrics");
+    }
+    if debug_tasks {
+        router = router.route("/debug/tasks", get(tasks::tasks));
+        paths.push("/debug/tasks");
+    }
+    Pages { router: router.with_state(Arc::new(subject)), paths }
+}

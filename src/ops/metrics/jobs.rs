@@ -1,0 +1,120 @@
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
+
+use super::{
+    super::{Subject, tasks::state_name},
+    family::{Families, Family},
+};
+use crate::{
+    model::{Durations, RejectionReason},
+    pool::{KindDurations, Pool, PoolStats},
+};
+
+/// The pools.
+pub(super) struct JobMetrics(pub(super) Arc<Subject>);
+
+/// A gauge of every pool: its name, what it shows, and where it is read.
+type Level = (&'static str, &'static str, fn(&PoolStats) -> f64);
+
+const LEVELS: [Level; 10] = [
+    ("waterwheel_queue_jobs", "Jobs in the queue", |pool| pool.queued as f64),
+    ("waterwheel_queue_jobs_limit", "Most jobs in the queue", |pool| pool.queue_jobs as f64),
+    ("waterwheel_held_bytes", "Payload bytes of queued and running jobs", |pool| pool.held_bytes as f64),
+    ("waterwheel_held_bytes_limit", "Most payload bytes of queued and running jobs", |pool| pool.queue_bytes as f64),
+    ("waterwheel_waiting_callers", "Callers that wait for room", |pool| pool.waiting as f64),
+    ("waterwheel_waiting_callers_limit", "Most callers that wait for room", |pool| pool.queue_waiting as f64),
+    ("waterwheel_queue_oldest_age_seconds", "Age of the oldest queued job", |pool| pool.oldest_age.as_secs_f64()),
+    ("waterwheel_queue_expected_wait_seconds", "Wait that a job that arrives now should expect", |pool| {
+        pool.expected_wait.as_secs_f64()
+    }),
+    ("waterwheel_jobs_running", "Jobs that hold a worker", |pool| pool.in_flight as f64),
+    ("waterwheel_worker_utilization_ratio", "Busy share of the workers, from 0 to 1", |pool| pool.utilization),
+];
+
+impl fmt::Debug for JobMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JobMetrics")
+    }
+}
+
+impl Collector for JobMetrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families::new(encoder);
+        let stats: Vec<_> = self.0.pools.all().iter().map(Pool::stats).collect();
+        for (name, help, read) in LEVELS {
+            families.gauge(name, help, |family| {
+                stats.iter().try_for_each(|pool| family.level(&[("pool", &*pool.name)], read(pool)))
+            });
+        }
+        workers(&mut families, &stats);
+        counts(&mut families, &stats);
+        families.counter("waterwheel_jobs_unknown_kind", "Jobs of kinds that nobody serves", |family| {
+            family.only_count(self.0.pools.unknown_kinds())
+        });
+        self.durations(&mut families);
+        families.finish()
+    }
+}
+
+impl JobMetrics {
+    fn durations(&self, families: &mut Families<'_>) {
+        let pools = self.0.pools.all().iter();
+        let pools: Vec<_> = pools.map(|pool| (Arc::clone(pool.name()), pool.durations())).collect();
+        let write = |family: &mut Family<'_>, read: fn(&KindDurations) -> &Durations| {
+            pools.iter().try_for_each(|(pool, kinds)| {
+                kinds
+                    .iter()
+                    .try_for_each(|kind| family.measured(&[("pool", &**pool), ("kind", &*kind.kind)], read(kind)))
+            })
+        };
+        families.durations("waterwheel_job_queue_wait", "Jobs that ran, from arrival to the start", |family| {
+            write(family, |kind| &kind.queue_wait)
+        });
+        families.durations("waterwheel_job_run_time", "Runs of jobs", |family| write(family, |kind| &kind.run_time));
+    }
+}
+
+fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
+    families.gauge("waterwheel_workers", "Workers by what they do", |family| {
+        stats.iter().try_for_each(|pool| {
+            let mut states: BTreeMap<&str, u32> = ["idle", "busy", "stuck"].into_iter().map(|name| (name, 0)).collect();
+            pool.workers.iter().for_each(|worker| *states.entry(state_name(worker.state)).or_default() += 1);
+            let mut states = states.into_iter();
+            states.try_for_each(|(state, count)| {
+                family.level(&[("pool", &*pool.name), ("state", state)], f64::from(count))
+            })
+        })
+    });
+    families.counter("waterwheel_slow_polls", "Polls of handlers that held up their thread", |family| {
+        stats.iter().try_for_each(|pool| family.count(&[("pool", &*pool.name)], pool.slow_polls))
+    });
+}
+
+fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {
+    families.counter("waterwheel_jobs_accepted", "Jobs that got room", |family| {
+        stats.iter().try_for_each(|pool| family.count(&[("pool", &*pool.name)], pool.counts.accepted))
+    });
+    families.counter("waterwheel_jobs_ended", "Accepted jobs by how they ended", |family| {
+        stats.iter().try_for_each(|pool| {
+            let counts = &pool.counts;
+            let outcomes = [
+                ("completed", counts.completed),
+                ("failed", counts.failed),
+                ("cancelled", counts.cancelled),
+                ("expired", counts.expired),
+                ("panicked", counts.panicked),
+                ("shed", counts.shed),
+            ];
+            let mut outcomes = outcomes.into_iter();
+            outcomes
+                .try_for_each(|(outcome, count)| family.count(&[("pool", &*pool.name), ("outcome", outcome)], count))
+        })
+    });
+    families.counter("waterwheel_jobs_rejected", "Jobs that did not get room, by reason", |family| {
+        stats.iter().try_for_each(|pool| {
+            let mut reasons = RejectionReason::NAMES.into_iter().zip(pool.counts.rejected);
+            reasons.try_for_each(|(reason, count)| family.count(&[("pool", &*pool.name), ("reason", reason)], count))
+        })
+    });
+}

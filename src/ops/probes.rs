@@ -1,0 +1,27 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+
+use super::Subject;
+
+/// Whether the process can make progress. A drain does not change it.
+pub(super) async fn livez(State(subject): State<Arc<Subject>>) -> Response {
+    answer(subject.health.is_serving("liveness"), "a pool lost workers to jobs that do not stop; restart the process")
+}
+
+/// Whether callers should come here.
+pub(super) async fn readyz(State(subject): State<Arc<Subject>>) -> Response {
+    answer(subject.health.is_serving("readiness"), "the process starts, or drains")
+}
+
+fn answer(well: bool, otherwise: &'static str) -> Response {
+    if well {
+        "ok\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("{otherwise}\n")).into_response()
+    }
+}

@@ -1,0 +1,95 @@
+//! gRPC-Web: calls from pages of browsers, which cannot speak gRPC itself.
+
+use std::{convert::Infallible, error::Error, fmt, pin::Pin, task, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Response, header};
+use tonic::body::Body;
+use tonic_web::GrpcWebLayer;
+use tower::{Layer, Service, ServiceExt};
+use tower_http::cors::CorsLayer;
+
+use super::edge::{Edge, EdgeFuture};
+
+/// Headers that a page may send.
+const SENT: [&str; 9] = [
+    "content-type",
+    "x-grpc-web",
+    "x-user-agent",
+    "grpc-timeout",
+    "authorization",
+    "x-request-id",
+    "traceparent",
+    "tracestate",
+    "baggage",
+];
+/// Headers of answers that a page may read.
+const READ: [&str; 6] = [
+    "grpc-status",
+    "grpc-message",
+    "grpc-status-details-bin",
+    "grpc-retry-pushback-ms",
+    "endpoint-load-metrics-bin",
+    "x-request-id",
+];
+/// How long a browser may remember what it was allowed.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// The pages that may call.
+#[derive(Clone)]
+pub struct Browsers(CorsLayer);
+
+type Failure = Box<dyn Error + Send + Sync>;
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl Browsers {
+    /// Pages of these origins, such as `https://app.example`; none at all where there are none.
+    #[must_use]
+    pub fn of(origins: &[String]) -> Option<Self> {
+        let origins: Vec<_> = origins.iter().filter_map(|origin| HeaderValue::try_from(origin).ok()).collect();
+        if origins.is_empty() {
+            return None;
+        }
+        let cors = CorsLayer::new()
+            .allow_origin(origins)
+            .allow_methods([Method::POST])
+            .allow_headers(SENT.map(HeaderName::from_static))
+            .expose_headers(READ.map(HeaderName::from_static))
+            .max_age(REMEMBERED);
+        Some(Self(cors))
+    }
+
+    /// Whether a request comes from a page: gRPC-Web, or the question whether it is allowed.
+    pub(super) fn are_meant<B>(&self, request: &Request<B>) -> bool {
+        let content_type = request.headers().get(header::CONTENT_TYPE);
+        content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc-web"))
+            || request.method() == Method::OPTIONS
+    }
+
+    /// Has `edge` answer a request that comes from a page.
+    pub(super) fn answer<B>(&self, edge: Edge, request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Failure> + Send + fmt::Display,
+    {
+        let service = self.0.layer(GrpcWebLayer::new().layer(Inner(edge)));
+        Box::pin(service.oneshot(request))
+    }
+}
+
+/// The edge as the layers want it.
+struct Inner(Edge);
+
+impl Service<Request<Body>> for Inner {
+    type Response = <EdgeFuture as futures_util::TryFuture>::Ok;
+    type Error = Infallible;
+    type Future = EdgeFuture;
+
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), Infallible>> {
+        task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> EdgeFuture {
+        hyper::service::Service::call(&self.0, request)
+    }
+}

@@ -1,0 +1,230 @@
+//! What calls took, by method, kind and status.
+//!
+//! Every thread that serves calls writes to figures of its own, with two additions that no other thread waits for;
+//! readers add them up.
+
+use std::{
+    borrow::Borrow,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::{
+    model::Durations,
+    pool::{Pools, home},
+    proto::worker_pool_service_server::SERVICE_NAME,
+};
+
+const CODES: usize = 17;
+const PLACES: usize = Durations::BOUNDS.len() + 1;
+
+/// Stands for the kind of a call that has none, or one that nobody serves: names that callers make up are not kept.
+const OTHER: &str = "_OTHER";
+
+/// RPCs of the worker pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    /// `Submit`
+    Submit,
+    /// `Stream`
+    Stream,
+    /// `SubmitMany`
+    SubmitMany,
+    /// `Stats`
+    Stats,
+    /// `WatchStats`
+    WatchStats,
+}
+
+/// What calls took. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Calls(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kinds: FxHashMap<Arc<str>, usize>,
+    /// By index; the last is [`OTHER`].
+    names: Vec<Arc<str>>,
+    homes: Vec<Home>,
+}
+
+/// The figures of one thread, each made by the first call that needs it.
+#[derive(Debug)]
+struct Home(Box<[OnceLock<Box<Figures>>]>);
+
+#[derive(Debug, Default)]
+struct Figures {
+    counts: [AtomicU64; PLACES],
+    nanos: AtomicU64,
+}
+
+/// What the calls of one method and kind took that ended in one way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallDurations {
+    /// Name of the method with its service.
+    pub method: String,
+    /// Kind of the job; `_OTHER` where the call has none, or one that nobody serves.
+    pub kind: Arc<str>,
+    /// Name of the status, such as `DEADLINE_EXCEEDED`.
+    pub status: &'static str,
+    /// What they took.
+    pub durations: Durations,
+}
+
+/// A call that is measured. One that is dropped before its end was cancelled.
+#[must_use = "a meter that is dropped counts its call as cancelled"]
+pub(super) struct Meter<C: Borrow<Calls>> {
+    calls: C,
+    method: Method,
+    kind: usize,
+    begin: Instant,
+    open: bool,
+}
+
+impl Method {
+    const ALL: [Self; 5] = [Self::Submit, Self::Stream, Self::SubmitMany, Self::Stats, Self::WatchStats];
+
+    /// The RPC that a path leads to.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        let name = path.strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')?;
+        Self::ALL.into_iter().find(|method| method.name() == name)
+    }
+
+    /// Whether an answer may take long from its begin to its end.
+    pub(super) fn is_streaming(self) -> bool {
+        matches!(self, Self::Stream | Self::SubmitMany | Self::WatchStats)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Submit => "Submit",
+            Self::Stream => "Stream",
+            Self::SubmitMany => "SubmitMany",
+            Self::Stats => "Stats",
+            Self::WatchStats => "WatchStats",
+        }
+    }
+}
+
+impl Calls {
+    /// No calls yet, of the kinds that `pools` serve, on so many serving threads.
+    #[must_use]
+    pub fn new(pools: &Pools, threads: usize) -> Self {
+        let mut names: Vec<_> = pools.kinds().cloned().collect();
+        names.sort();
+        names.dedup();
+        let kinds = names.iter().enumerate().map(|(index, name)| (Arc::clone(name), index)).collect();
+        names.push(OTHER.into());
+        let cells = Method::ALL.len() * names.len() * CODES;
+        let home = || Home(std::iter::repeat_with(OnceLock::new).take(cells).collect());
+        Self(Arc::new(Inner { kinds, names, homes: std::iter::repeat_with(home).take(threads.max(1)).collect() }))
+    }
+
+    /// Begins to measure a call for a job of `kind` that arrived at `begin`.
+    pub(super) fn begin<C: Borrow<Self>>(calls: C, method: Method, kind: Option<&str>, begin: Instant) -> Meter<C> {
+        let this = calls.borrow();
+        let kind = kind.and_then(|kind| this.0.kinds.get(kind)).copied().unwrap_or(this.0.kinds.len());
+        Meter { calls, method, kind, begin, open: true }
+    }
+
+    /// Counts a call that was refused as it arrived.
+    pub(super) fn refuse(&self, method: Method, code: Code) {
+        self.record(method, self.0.kinds.len(), code, Duration::ZERO);
+    }
+
+    fn record(&self, method: Method, kind: usize, code: Code, took: Duration) {
+        let Inner { names, homes, .. } = &*self.0;
+        let cell = (method as usize * names.len() + kind) * CODES + code as usize;
+        let figures = homes[home() % homes.len()].0[cell].get_or_init(Box::default);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        figures.counts[Durations::place(nanos)].fetch_add(1, Relaxed);
+        figures.nanos.fetch_add(nanos, Relaxed);
+    }
+
+    /// All that was measured.
+    #[must_use]
+    pub fn read(&self) -> Vec<CallDurations> {
+        let Inner { names, homes, .. } = &*self.0;
+        let mut all = Vec::new();
+        for method in Method::ALL {
+            for (kind, name) in names.iter().enumerate() {
+                for code in 0..CODES {
+                    let cell = (method as usize * names.len() + kind) * CODES + code;
+                    let mut parts = homes.iter().filter_map(|home| home.0[cell].get()).peekable();
+                    if parts.peek().is_some() {
+                        all.push(CallDurations {
+                            method: format!("{SERVICE_NAME}/{}", method.name()),
+                            kind: Arc::clone(name),
+                            status: status_name(code),
+                            durations: sum(parts),
+                        });
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+impl<C: Borrow<Calls>> Meter<C> {
+    /// Counts a call that ends as of this moment.
+    pub(super) fn end(self, code: Code) {
+        let took = self.begin.elapsed();
+        self.end_after(code, took);
+    }
+
+    /// Counts a call that took so long.
+    pub(super) fn end_after(mut self, code: Code, took: Duration) {
+        self.open = false;
+        self.calls.borrow().record(self.method, self.kind, code, took);
+    }
+}
+
+impl<C: Borrow<Calls>> Drop for Meter<C> {
+    fn drop(&mut self) {
+        if self.open {
+            let code = if std::thread::panicking() { Code::Internal } else { Code::Cancelled };
+            self.calls.borrow().record(self.method, self.kind, code, self.begin.elapsed());
+        }
+    }
+}
+
+fn sum<'a>(parts: impl Iterator<Item = &'a Box<Figures>>) -> Durations {
+    let mut whole = Durations::default();
+    for part in parts {
+        whole.counts.iter_mut().zip(&part.counts).for_each(|(count, part)| *count += part.load(Relaxed));
+        whole.sum += Duration::from_nanos(part.nanos.load(Relaxed));
+    }
+    whole
+}
+
+/// Names of the codes as gRPC's documents write them.
+fn status_name(code: usize) -> &'static str {
+    const NAMES: [&str; CODES] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+    NAMES[code]
+}

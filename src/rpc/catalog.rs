@@ -1,0 +1,104 @@
+//! What a listener serves by name, and the answer to a call of something else.
+
+use http::{HeaderMap, Response, StatusCode, header::CONTENT_TYPE};
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use tonic::{Status, body::Body};
+
+use super::status;
+use crate::proto::DESCRIPTORS;
+
+/// Longest name that is repeated, in characters.
+const NAME: usize = 128;
+/// How alike two names are, from 0 to 1, of which one may be a slip of the other.
+const ALIKE: f64 = 0.8;
+
+/// The services of one listener with their methods, and the pages beside them.
+#[derive(Debug)]
+pub(super) struct Catalog {
+    services: Vec<Service>,
+    pages: Vec<&'static str>,
+}
+
+#[derive(Debug)]
+struct Service {
+    name: String,
+    methods: Vec<String>,
+}
+
+impl Catalog {
+    /// The services of these names, as their descriptors have them.
+    pub(super) fn new(names: &[&str], pages: Vec<&'static str>) -> Self {
+        let sets = [
+            DESCRIPTORS,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ];
+        let sets = sets.map(|set| FileDescriptorSet::decode(set).expect("the build made sound descriptors"));
+        let mut services = Vec::new();
+        for file in sets.iter().flat_map(|set| &set.file) {
+            for service in &file.service {
+                let name = format!("{}.{}", file.package(), service.name());
+                if names.contains(&name.as_str()) {
+                    let methods = service.method.iter().map(|method| method.name().to_owned()).collect();
+                    services.push(Service { name, methods });
+                }
+            }
+        }
+        debug_assert_eq!(services.len(), names.len(), "every service has a descriptor");
+        Self { services, pages }
+    }
+
+    /// Whether a path leads anywhere.
+    pub(super) fn has(&self, path: &str) -> bool {
+        let method = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
+        let served = method.is_some_and(|(service, method)| {
+            let service = self.services.iter().find(|served| served.name == service);
+            service.is_some_and(|service| service.methods.iter().any(|served| served == method))
+        });
+        served || self.pages.contains(&path)
+    }
+
+    /// The answer to a call whose path leads nowhere.
+    pub(super) fn refuse(&self, path: &str, headers: &HeaderMap) -> Response<Body> {
+        let is_grpc = |value: &http::HeaderValue| value.as_bytes().starts_with(b"application/grpc");
+        if headers.get(CONTENT_TYPE).is_some_and(is_grpc) {
+            return self.unimplemented(path).into_http();
+        }
+        let pages = if self.pages.is_empty() { "none".into() } else { self.pages.join(" ") };
+        let text = format!("nothing is at this path; pages: {pages}; gRPC services: {}\n", self.service_names());
+        let mut response = Response::new(Body::new(text));
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        response
+    }
+
+    fn unimplemented(&self, path: &str) -> Status {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let (service, method) = path.rsplit_once('/').unwrap_or((path, ""));
+        let short = |name: &str| name.chars().take(NAME).collect::<String>();
+        let Some(served) = self.services.iter().find(|served| served.name == service) else {
+            let meant = did_you_mean(service, self.services.iter().map(|served| served.name.as_str()));
+            let message = format!("no service {:?} here{meant}; there are {}", short(service), self.service_names());
+            return status::unimplemented("UNKNOWN_SERVICE", &message);
+        };
+        let meant = did_you_mean(method, served.methods.iter().map(String::as_str));
+        let methods = served.methods.join(", ");
+        let message = format!("{service} has no method {:?}{meant}; it has {methods}", short(method));
+        status::unimplemented("UNKNOWN_METHOD", &message)
+    }
+
+    fn service_names(&self) -> String {
+        self.services.iter().map(|service| service.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn did_you_mean<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> String {
+    // What is much longer than any name is no slip, and takes long to compare.
+    if given.len() > NAME {
+        return String::new();
+    }
+    let ranked = names.map(|name| (strsim::jaro_winkler(given, name), name));
+    let best = ranked.filter(|(score, _)| *score > ALIKE).max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map(|(_, name)| format!("; did you mean {name:?}?")).unwrap_or_default()
+}

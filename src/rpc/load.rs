@@ -1,0 +1,174 @@
+//! How loaded the process is, as ORCA tells it: in a trailer of every answer, and by [`orca`](super::orca).
+//!
+//! The figures are taken at most every [`EVERY`], by the call that finds them old, so that an idle process does
+//! nothing. Each connection keeps a copy of the encoded trailer: a call touches nothing that it shares with other cores
+//! but two counters that hardly ever change.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD_NO_PAD};
+use http::{HeaderName, HeaderValue};
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::{
+    pool::{Pool, Pools},
+    proto::xds::data::orca::v3::OrcaLoadReport,
+};
+
+/// Trailer that carries an encoded `xds.data.orca.v3.OrcaLoadReport`.
+pub(super) const TRAILER: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin");
+
+/// Age at which figures are taken anew.
+const EVERY: Duration = Duration::from_millis(100);
+/// Time over which rates are smoothed, in seconds: bursts between two figures must not swing a balancer.
+const SMOOTH: f64 = 1.0;
+
+/// How loaded the process is. Clones share the figures.
+#[derive(Clone)]
+pub struct Load(Arc<Shared>);
+
+struct Shared {
+    pools: Pools,
+    origin: Instant,
+    /// When the figures are old, in nanoseconds from the origin.
+    old_at: AtomicU64,
+    /// How often figures were taken.
+    version: AtomicU64,
+    figures: Mutex<Figures>,
+}
+
+struct Figures {
+    taken: Instant,
+    answered: u64,
+    failed: u64,
+    report: OrcaLoadReport,
+    trailer: HeaderValue,
+}
+
+/// The load as one connection tells it.
+pub(super) struct ConnectionLoad {
+    load: Load,
+    copy: Mutex<Copied>,
+}
+
+struct Copied {
+    version: u64,
+    trailer: HeaderValue,
+}
+
+impl Load {
+    /// The load of `pools`.
+    #[must_use]
+    pub fn new(pools: Pools) -> Self {
+        let now = Instant::now();
+        let (answered, failed) = answers(&pools);
+        let report = report(&pools, 0.0, 0.0);
+        let trailer = encode(&report);
+        Self(Arc::new(Shared {
+            pools,
+            origin: now,
+            old_at: AtomicU64::new(nanos(EVERY)),
+            version: AtomicU64::new(1),
+            figures: Mutex::new(Figures { taken: now, answered, failed, report, trailer }),
+        }))
+    }
+
+    /// The load as of `now`.
+    pub(super) fn report(&self, now: Instant) -> OrcaLoadReport {
+        self.renew(now);
+        self.0.figures.lock().report.clone()
+    }
+
+    fn renew(&self, now: Instant) {
+        let shared = &*self.0;
+        if nanos(now.saturating_duration_since(shared.origin)) < shared.old_at.load(Relaxed) {
+            return;
+        }
+        // Whoever comes second goes on with what there is.
+        let Some(mut figures) = shared.figures.try_lock() else { return };
+        let passed = now.saturating_duration_since(figures.taken);
+        if passed < EVERY {
+            return;
+        }
+        figures.take(&shared.pools, now, passed.as_secs_f64());
+        shared.old_at.store(nanos(now.saturating_duration_since(shared.origin) + EVERY), Relaxed);
+        shared.version.fetch_add(1, Relaxed);
+    }
+}
+
+impl Figures {
+    fn take(&mut self, pools: &Pools, now: Instant, passed: f64) {
+        let (answered, failed) = answers(pools);
+        let weight = 1.0 - (-passed / SMOOTH).exp();
+        let smooth = |last: f64, count: u64| last + weight * (count as f64 / passed - last);
+        let rps = smooth(self.report.rps_fractional, answered.saturating_sub(self.answered));
+        let eps = smooth(self.report.eps, failed.saturating_sub(self.failed));
+        let report = report(pools, rps, eps);
+        let trailer = encode(&report);
+        *self = Self { taken: now, answered, failed, report, trailer };
+    }
+}
+
+impl ConnectionLoad {
+    pub(super) fn new(load: Load) -> Self {
+        Self { load, copy: Mutex::new(Copied { version: 0, trailer: HeaderValue::from_static("") }) }
+    }
+
+    pub(super) fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// The trailer of an answer as of `now`.
+    pub(super) fn trailer(&self, now: Instant) -> HeaderValue {
+        self.load.renew(now);
+        let shared = &*self.load.0;
+        let version = shared.version.load(Relaxed);
+        let mut copy = self.copy.lock();
+        if copy.version != version {
+            // A value of its own: clones of a shared one count on one counter.
+            let bytes = shared.figures.lock().trailer.as_bytes().to_vec();
+            *copy =
+                Copied { version, trailer: HeaderValue::from_maybe_shared(bytes).expect("base64 is visible ASCII") };
+        }
+        copy.trailer.clone()
+    }
+}
+
+/// Jobs that were answered, and those of them that failed for a reason that is not their caller's.
+fn answers(pools: &Pools) -> (u64, u64) {
+    let mut sums = (pools.unknown_kinds(), 0);
+    for counts in pools.all().iter().map(|pool| pool.load().counts) {
+        let rejected: u64 = counts.rejected.iter().sum();
+        sums.0 += counts.ended() + rejected;
+        sums.1 += counts.failed + counts.expired + counts.panicked + counts.shed + rejected;
+    }
+    sums
+}
+
+fn report(pools: &Pools, rps: f64, eps: f64) -> OrcaLoadReport {
+    let loads: Vec<_> = pools.all().iter().map(Pool::load).collect();
+    let depth: usize = loads.iter().map(|load| load.queued).sum();
+    OrcaLoadReport {
+        application_utilization: loads.iter().map(|load| load.utilization).fold(0.0, f64::max),
+        rps_fractional: rps,
+        eps,
+        named_metrics: [("queue_depth".to_owned(), depth as f64)].into(),
+        ..OrcaLoadReport::default()
+    }
+}
+
+fn encode(report: &OrcaLoadReport) -> HeaderValue {
+    HeaderValue::try_from(BASE64_STANDARD_NO_PAD.encode(report.encode_to_vec())).expect("base64 is visible ASCII")
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,113 @@
+//! What the answers of the worker pool tell beside their results: the load of the process.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response};
+use http_body::{Frame, SizeHint};
+use tokio::time::Instant;
+use tonic::{Code, Status, body::Body};
+
+use super::{
+    calls::{Calls, Method},
+    load::{ConnectionLoad, TRAILER},
+};
+
+/// What the calls of one connection share.
+pub(super) struct Meters {
+    pub(super) calls: Calls,
+    pub(super) load: ConnectionLoad,
+}
+
+/// What one call of the worker pool tells at its end.
+pub(super) struct Telling {
+    meters: Arc<Meters>,
+    method: Method,
+    arrival: Instant,
+    waited: bool,
+}
+
+/// The body of an answer, which adds the load of the process to the trailers.
+pub struct AnswerBody {
+    body: Body,
+    load: Load,
+}
+
+/// Where the load in the trailers comes from.
+enum Load {
+    /// The answer tells none.
+    Unsaid,
+    /// It was taken when the answer began: its end is not far.
+    Taken(HeaderValue),
+    /// It is taken at the end, which may be long after the begin.
+    AtEnd(Arc<Meters>),
+}
+
+impl Telling {
+    pub(super) fn new(meters: Arc<Meters>, method: Method, arrival: Instant) -> Self {
+        Self { meters, method, arrival, waited: false }
+    }
+
+    /// Notes that the call is not answered at once.
+    pub(super) fn wait(&mut self) {
+        self.waited = true;
+    }
+
+    /// Counts a call that its method did not see.
+    pub(super) fn count_refusal(&self, code: Code) {
+        self.meters.calls.refuse(self.method, code);
+    }
+
+    /// The answer with its load. `is_whole` says whether its headers are its trailers.
+    pub(super) fn tell(self, mut response: Response<Body>, is_whole: bool) -> Response<AnswerBody> {
+        if self.method.is_streaming() && !is_whole {
+            return response.map(|body| AnswerBody { body, load: Load::AtEnd(self.meters) });
+        }
+        // A call that was answered at once is as young as its arrival: the clock need not be read again.
+        let now = if self.waited { Instant::now() } else { self.arrival };
+        let load = self.meters.load.trailer(now);
+        if is_whole {
+            response.headers_mut().insert(TRAILER, load);
+            return response.map(AnswerBody::plain);
+        }
+        response.map(|body| AnswerBody { body, load: Load::Taken(load) })
+    }
+}
+
+impl AnswerBody {
+    /// A body that tells nothing.
+    pub(super) fn plain(body: Body) -> Self {
+        Self { body, load: Load::Unsaid }
+    }
+}
+
+impl http_body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let mut frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            match std::mem::replace(&mut self.load, Load::Unsaid) {
+                Load::Unsaid => {}
+                Load::Taken(load) => drop(trailers.insert(TRAILER, load)),
+                Load::AtEnd(meters) => drop(trailers.insert(TRAILER, meters.load.trailer(Instant::now()))),
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

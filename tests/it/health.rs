@@ -1,0 +1,136 @@
+//! `grpc.health.v1`: what each name says over the life of a process, checked and watched.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::time::timeout;
+use tonic::{Code, Streaming};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_client::HealthClient,
+};
+use waterwheel::{
+    phase::{Phase, PhaseCell},
+    pool::Pools,
+    rpc::Health,
+};
+
+use crate::{
+    process::{PATIENCE, Process},
+    service::{Address, Caller, job, queued},
+};
+
+const CONFIG: &str = r#"
+    drain = { notice = "60s", finish = "1s", kill = "1s" }
+    [pool.one]
+    workers = 1
+    queue = { jobs = 10 }
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [kind.echo]
+    pool = "one"
+    builtin = "echo"
+"#;
+
+const READY: [&str; 4] = ["", "waterwheel.v1.WorkerPoolService", "readiness", "pool/one"];
+
+fn asked(name: &str) -> HealthCheckRequest {
+    HealthCheckRequest { service: name.into() }
+}
+
+async fn check(address: Address, name: &str) -> ServingStatus {
+    address.health().await.check(asked(name)).await.unwrap().into_inner().status()
+}
+
+async fn watch(address: Address, name: &str) -> Streaming<HealthCheckResponse> {
+    address.health().await.watch(asked(name)).await.unwrap().into_inner()
+}
+
+async fn next(watch: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
+    timeout(PATIENCE, watch.message()).await.expect("news").unwrap().expect("an open watch").status()
+}
+
+#[tokio::test]
+async fn all_names_serve_on_both_listeners_and_the_drain_shows_where_it_should() {
+    let process = Process::serve(CONFIG).await;
+    let stays = ["liveness"];
+    let mut watches = Vec::new();
+    for address in [process.public, process.ops] {
+        for name in READY.into_iter().chain(["capacity"]).chain(stays) {
+            assert_eq!(check(address, name).await, ServingStatus::Serving, "{name:?}");
+            watches.push((name, watch(address, name).await));
+        }
+    }
+    for (name, watch) in &mut watches {
+        assert_eq!(next(watch).await, ServingStatus::Serving, "{name:?}");
+    }
+    process.signal(Signal::TERM);
+    for (name, watch) in watches.iter_mut().filter(|(name, _)| !stays.contains(name)) {
+        assert_eq!(next(watch).await, ServingStatus::NotServing, "{name:?}");
+    }
+    // Whoever kills a process that does not live must not kill one that drains.
+    assert_eq!(check(process.ops, "liveness").await, ServingStatus::Serving);
+    // Jobs are still taken during the notice.
+    Caller::of(process.public).await.leave(job("echo", "x")).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_exist_is_not_found_by_a_check_and_unknown_to_a_watch_that_stays() {
+    let process = Process::serve(CONFIG).await;
+    let refused = process.public.health().await.check(asked("pool/two")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    assert!(refused.message().contains("pool/one") && refused.message().contains("readiness"), "{refused:?}");
+    let mut unknown = watch(process.public, "pool/two").await;
+    assert_eq!(next(&mut unknown).await, ServingStatus::ServiceUnknown);
+    let more = timeout(Duration::from_millis(600), unknown.message()).await;
+    assert!(more.is_err(), "it stays open and says nothing more: {more:?}");
+}
+
+#[tokio::test]
+async fn capacity_has_two_marks_and_a_busy_process_is_ready() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let mut capacity = watch(process.ops, "capacity").await;
+    assert_eq!(next(&mut capacity).await, ServingStatus::Serving);
+    caller.occupy(1).await;
+    let mut queued_jobs = Vec::new();
+    for ahead in 0..8 {
+        assert_eq!(check(process.ops, "capacity").await, ServingStatus::Serving, "{ahead} queued");
+        queued_jobs.push(caller.leave(job("sleep", "60000")));
+        caller.until(|pool| queued(pool) == ahead + 1).await;
+    }
+    assert_eq!(next(&mut capacity).await, ServingStatus::NotServing, "filled to four fifths");
+    for name in READY {
+        assert_eq!(check(process.ops, name).await, ServingStatus::Serving, "{name:?}: busy is not unready");
+    }
+    for left in (0..8).rev() {
+        queued_jobs.pop().unwrap().abort();
+        caller.until(|pool| queued(pool) == left).await;
+        let expected = if left <= 2 { ServingStatus::Serving } else { ServingStatus::NotServing };
+        assert_eq!(check(process.ops, "capacity").await, expected, "{left} queued");
+    }
+    assert_eq!(next(&mut capacity).await, ServingStatus::Serving);
+}
+
+#[test]
+fn nothing_serves_before_the_workers_are_there() {
+    let phase = PhaseCell::default();
+    let health = Health::new(Pools::new(Vec::new()), phase.clone());
+    for name in ["", "waterwheel.v1.WorkerPoolService", "readiness", "capacity"] {
+        assert!(!health.is_serving(name), "{name:?}");
+    }
+    phase.advance(Phase::Serving);
+    assert!(health.is_serving("") && health.is_serving("readiness") && health.is_serving("capacity"));
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_the_process() {
+    let process = Process::serve(&CONFIG.replace("60s", "0s")).await;
+    let mut client = HealthClient::new(process.public.channel().await);
+    let mut readiness = client.watch(asked("readiness")).await.unwrap().into_inner();
+    assert_eq!(next(&mut readiness).await, ServingStatus::Serving);
+    process.signal(Signal::TERM);
+    let ended = process.ended().await;
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 1_000, "a watch holds up no drain: {ended:?}");
+}

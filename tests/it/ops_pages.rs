@@ -1,0 +1,235 @@
+//! What operators read by HTTP: probes, metrics and what runs, in both versions of HTTP.
+
+use std::collections::BTreeMap;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use waterwheel::proto::Job;
+
+use crate::{
+    process::Process,
+    service::{Address, Caller, job, queued},
+};
+
+const CONFIG: &str = r#"
+    drain = { notice = "60s", finish = "1s", kill = "1s" }
+    [pool.one]
+    workers = 2
+    queue = { jobs = 3, bytes = "8MiB", waiting = 5 }
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [kind.echo]
+    pool = "one"
+    builtin = "echo"
+"#;
+
+#[derive(Clone, Copy, Debug)]
+enum Version {
+    Http1,
+    Http2,
+}
+
+async fn send(address: Address, version: Version, path: &str) -> Response<Incoming> {
+    let stream = TokioIo::new(TcpStream::connect(address.0).await.unwrap());
+    let request = Request::get(format!("http://{}{path}", address.0)).header("host", "ops");
+    let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
+    match version {
+        Version::Http1 => {
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+            tokio::spawn(connection);
+            sender.send_request(request).await.unwrap()
+        }
+        Version::Http2 => {
+            let executor = TokioExecutor::new();
+            let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, stream).await.unwrap();
+            tokio::spawn(connection);
+            sender.send_request(request).await.unwrap()
+        }
+    }
+}
+
+async fn get_in(address: Address, version: Version, path: &str) -> (StatusCode, String) {
+    let response = send(address, version, path).await;
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+async fn get(address: Address, path: &str) -> (StatusCode, String) {
+    get_in(address, Version::Http1, path).await
+}
+
+/// The metrics by name and labels.
+async fn metrics(address: Address) -> BTreeMap<String, f64> {
+    let (status, page) = get(address, "/metrics").await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(page.ends_with("# EOF\n"), "{page}");
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(name, value)| (name.into(), value.parse().unwrap()))
+        .collect()
+}
+
+#[tokio::test]
+async fn probes_answer_in_both_versions_and_follow_the_drain() {
+    let process = Process::serve(CONFIG).await;
+    for version in [Version::Http1, Version::Http2] {
+        for path in ["/livez", "/readyz"] {
+            assert_eq!(get_in(process.ops, version, path).await, (StatusCode::OK, "ok\n".into()), "{path} {version:?}");
+        }
+    }
+    process.signal(Signal::TERM);
+    while get(process.ops, "/readyz").await.0 == StatusCode::OK {}
+    let (status, text) = get(process.ops, "/readyz").await;
+    assert_eq!((status, text.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "the process starts, or drains\n"));
+    // A probe must not kill a process that drains.
+    assert_eq!(get(process.ops, "/livez").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn metrics_tell_what_stats_tell_and_what_calls_took() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    for _ in 0..3 {
+        caller.leave(job("echo", "x")).await.unwrap().unwrap();
+    }
+    caller.leave(job("none", "x")).await.unwrap().unwrap_err();
+    caller.occupy(2).await;
+    for ahead in 0..3 {
+        caller.queue(job("echo", vec![0; 1 << 10]), ahead).await;
+    }
+    caller.leave(job("echo", "")).await.unwrap().unwrap_err();
+    let left = caller.leave(Job { kind: "sleep".into(), ..Job::default() });
+    assert!(left.await.unwrap().is_err(), "the queue is full");
+
+    let metrics = metrics(process.ops).await;
+    for (name, value) in [
+        (r#"waterwheel_queue_jobs{pool="one"}"#, 3.0),
+        (r#"waterwheel_queue_jobs_limit{pool="one"}"#, 3.0),
+        (r#"waterwheel_held_bytes{pool="one"}"#, 3.0 * 1024.0 + 2.0 * 5.0),
+        (r#"waterwheel_jobs_running{pool="one"}"#, 2.0),
+        (r#"waterwheel_worker_utilization_ratio{pool="one"}"#, 1.0),
+        (r#"waterwheel_workers{pool="one",state="busy"}"#, 2.0),
+        (r#"waterwheel_workers{pool="one",state="idle"}"#, 0.0),
+        (r#"waterwheel_jobs_accepted_total{pool="one"}"#, 8.0),
+        (r#"waterwheel_jobs_ended_total{pool="one",outcome="completed"}"#, 3.0),
+        (r#"waterwheel_jobs_rejected_total{pool="one",reason="QUEUE_FULL"}"#, 2.0),
+        ("waterwheel_jobs_unknown_kind_total", 1.0),
+        (r#"waterwheel_phase{phase="serving"}"#, 1.0),
+        (r#"waterwheel_health{service="capacity"}"#, 0.0),
+        (r#"waterwheel_connections_accepted_total{listener="public"}"#, 1.0),
+        (r#"waterwheel_connections{listener="ops"}"#, 1.0),
+        (r#"waterwheel_connections_refused_total{listener="public",reason="per_address"}"#, 0.0),
+        (r#"waterwheel_build_info{version="0.1.0",profile="debug"}"#, 1.0),
+        (r#"waterwheel_job_queue_wait_seconds_count{pool="one",kind="echo"}"#, 3.0),
+        (r#"waterwheel_job_run_time_seconds_bucket{le="+Inf",pool="one",kind="echo"}"#, 3.0),
+    ] {
+        assert_eq!(metrics.get(name), Some(&value), "{name} of {metrics:#?}");
+    }
+    let calls = |kind: &str, status: &str| {
+        let labels =
+            format!(r#"rpc_method="waterwheel.v1.WorkerPoolService/Submit",kind="{kind}",rpc_status_code="{status}""#);
+        metrics.get(&format!("rpc_server_call_duration_seconds_count{{{labels}}}")).copied()
+    };
+    assert_eq!(calls("echo", "OK"), Some(3.0));
+    assert_eq!((calls("echo", "RESOURCE_EXHAUSTED"), calls("sleep", "RESOURCE_EXHAUSTED")), (Some(1.0), Some(1.0)));
+    assert_eq!((calls("_OTHER", "INVALID_ARGUMENT"), calls("none", "INVALID_ARGUMENT")), (Some(1.0), None));
+    for runtime in ["main", "ops", "serve-0"] {
+        assert!(metrics[&format!(r#"tokio_runtime_parks_total{{runtime="{runtime}"}}"#)] > 0.0, "{runtime}");
+    }
+    assert!(metrics[r#"tokio_runtime_busy_seconds_total{runtime="ops"}"#] > 0.0);
+}
+
+#[tokio::test]
+async fn a_call_that_is_left_counts_as_cancelled() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let call = caller.leave(job("sleep", "60000"));
+    caller.until(|pool| pool.in_flight == 1).await;
+    call.abort();
+    caller.until(|pool| pool.in_flight == 0).await;
+    let name = r#"rpc_server_call_duration_seconds_count{rpc_method="waterwheel.v1.WorkerPoolService/Submit",kind="sleep",rpc_status_code="CANCELLED"}"#;
+    assert_eq!(metrics(process.ops).await.get(name), Some(&1.0));
+}
+
+#[tokio::test]
+async fn what_runs_is_listed_with_its_names_and_ages() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    caller.occupy(2).await;
+    let mut request = tonic::Request::new(waterwheel::proto::SubmitRequest { job: Some(job("echo", "x")) });
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+    request.metadata_mut().insert("x-request-id", "who-waits".parse().unwrap());
+    request.metadata_mut().insert("traceparent", parent.parse().unwrap());
+    request.set_timeout(std::time::Duration::from_secs(300));
+    let mut client = caller.0.clone();
+    tokio::spawn(async move { client.submit(request).await });
+    caller.until(|pool| queued(pool) == 1).await;
+
+    let (status, page) = get(process.ops, "/debug/tasks").await;
+    assert_eq!(status, StatusCode::OK);
+    let page: Value = serde_json::from_str(&page).unwrap();
+    assert_eq!(page["phase"], "serving");
+    let pool = &page["pools"]["one"];
+    let jobs = pool["jobs"].as_array().unwrap();
+    let stages: Vec<_> = jobs.iter().map(|job| job["stage"].as_str().unwrap()).collect();
+    assert_eq!(stages, ["running", "running", "queued"]);
+    for running in &jobs[..2] {
+        let worker = &pool["workers"][running["worker"].as_u64().unwrap() as usize];
+        assert_eq!((&worker["state"], &worker["job"]), (&"busy".into(), &running["job"]));
+        assert!(running["run_ms"].as_f64().unwrap() <= running["age_ms"].as_f64().unwrap());
+        assert_eq!(running["kind"], "sleep");
+    }
+    let waiting = &jobs[2];
+    assert_eq!((&waiting["request_id"], &waiting["traceparent"]), (&"who-waits".into(), &parent.into()));
+    assert!((200_000.0..=300_000.0).contains(&waiting["left_ms"].as_f64().unwrap()), "{waiting}");
+    assert!(waiting["age_ms"].as_f64().unwrap() > 0.0 && waiting["run_ms"].is_null());
+}
+
+#[tokio::test]
+async fn each_page_has_its_option() {
+    let all = ["/livez", "/readyz", "/metrics", "/debug/tasks"];
+    for (option, gone) in [("probes", &all[..2]), ("metrics", &all[2..3]), ("debug_tasks", &all[3..])] {
+        let process = Process::serve(&format!("ops.{option} = false\n{CONFIG}")).await;
+        for path in all {
+            let (status, text) = get(process.ops, path).await;
+            if gone.contains(&path) {
+                assert_eq!(status, StatusCode::NOT_FOUND, "{path} without {option}");
+                let rest: Vec<_> = all.into_iter().filter(|path| !gone.contains(path)).collect();
+                assert!(text.starts_with(&format!("nothing is at this path; pages: {};", rest.join(" "))), "{text}");
+            } else {
+                assert_eq!(status, StatusCode::OK, "{path} without {option}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn callers_find_no_pages() {
+    let process = Process::serve(CONFIG).await;
+    let (status, text) = get_in(process.public, Version::Http2, "/metrics").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(text.contains("waterwheel.v1.WorkerPoolService") && !text.contains("AdminService"), "{text}");
+}
+
+#[tokio::test]
+async fn a_kept_connection_does_not_hold_up_the_drain() {
+    let config = CONFIG.replace("60s", "0s");
+    let process = Process::serve(&config).await;
+    let stream = TokioIo::new(TcpStream::connect(process.ops.0).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("/livez").header("host", "ops").body(Empty::<bytes::Bytes>::new()).unwrap();
+    assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK);
+    process.signal(Signal::TERM);
+    let ended = process.ended().await;
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 1_000, "{ended:?}");
+}

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# The tools that operators have against `waterwheel dev`, with no flags but the address and what each tool asks of
+# every server: `bash tests/tools/run.sh`. Needs go and curl, and a built server: WATERWHEEL_BIN, by default
+# target/debug/waterwheel.
+#
+# Each tool is built once, into target/tools/. WATERWHEEL_HEALTH_PROBE names a `grpc_health_probe` to use: where there
+# is none and its module cannot be had, its part is left out with a line that says so; it fails with CI=true.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+exec </dev/null
+
+readonly BIN=${WATERWHEEL_BIN:-$PWD/target/debug/waterwheel}
+readonly TOOLS="$PWD/target/tools"
+readonly GRPCURL=v1.9.4
+readonly GHZ=v0.93.0
+readonly HEALTH_PROBE=v0.4.37
+
+mkdir -p "$TOOLS"
+export GOBIN="$TOOLS/bin"
+
+# A tool of one version; the stamp says which is there.
+install() {
+    local name="$1" module="$2" version="$3"
+    [[ -x $GOBIN/$name && -e $TOOLS/$name-$version ]] && return
+    go install "$module@$version" && touch "$TOOLS/$name-$version"
+}
+
+health_probe() {
+    if [[ -n ${WATERWHEEL_HEALTH_PROBE:-} ]]; then
+        echo "$WATERWHEEL_HEALTH_PROBE"
+    elif install grpc-health-probe github.com/grpc-ecosystem/grpc-health-probe "$HEALTH_PROBE" >&2; then
+        echo "$GOBIN/grpc-health-probe"
+    fi
+}
+
+# Runs a command whose output must hold a text.
+says() {
+    local expected="$1" output
+    shift
+    printf '$ %s\n' "$*"
+    output=$("$@" 2>&1) || { printf '%s\ntools: FAILED\n' "$output"; return 1; }
+    grep -qF -- "$expected" <<<"$output" || { printf '%s\ntools: FAILED: no "%s"\n' "$output" "$expected"; return 1; }
+}
+
+# Runs a command that must fail.
+refuses() {
+    printf '$ ! %s\n' "$*"
+    if "$@" >/dev/null 2>&1; then echo "tools: FAILED: it succeeded"; return 1; fi
+}
+
+[[ -x $BIN ]] || { echo "tools: WATERWHEEL_BIN=$BIN cannot be run" >&2; exit 1; }
+install grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl "$GRPCURL"
+install ghz github.com/bojand/ghz/cmd/ghz "$GHZ"
+
+coproc SERVER { exec "$BIN" dev --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0 2>"$TOOLS/server.log"; }
+readonly server=$SERVER_PID
+trap 'kill "$server" 2>/dev/null || true' EXIT
+read -r line <&"${SERVER[0]}"
+[[ $line =~ ^grpc\ ([^ ]+)\ .*ops\ http://([^ ]+)\  ]] || { echo "tools: no server: $line" >&2; exit 1; }
+readonly grpc=${BASH_REMATCH[1]} ops=${BASH_REMATCH[2]}
+
+probe=$(health_probe || true)
+if [[ -n $probe ]]; then
+    for address in "$grpc" "$ops"; do
+        says "status: SERVING" "$probe" -addr "$address"
+        says "status: SERVING" "$probe" -addr "$address" -service readiness
+    done
+    refuses "$probe" -addr "$grpc" -service nobody
+elif [[ ${CI:-} == true ]]; then
+    echo "tools: grpc_health_probe cannot be installed; name one in WATERWHEEL_HEALTH_PROBE" >&2
+    exit 1
+else
+    echo "tools: grpc_health_probe is left out: it cannot be installed, and WATERWHEEL_HEALTH_PROBE names none" >&2
+fi
+
+says "waterwheel.v1.WorkerPoolService" "$GOBIN/grpcurl" -plaintext "$grpc" list
+says "waterwheel.v1.AdminService" "$GOBIN/grpcurl" -plaintext "$ops" list
+says "rpc Submit" "$GOBIN/grpcurl" -plaintext "$grpc" describe waterwheel.v1.WorkerPoolService
+# The payload and the output are base64 of "hi".
+says '"output": "aGk="' "$GOBIN/grpcurl" -plaintext -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc" \
+    waterwheel.v1.WorkerPoolService/Submit
+says '"status": "SERVING"' "$GOBIN/grpcurl" -plaintext "$ops" grpc.health.v1.Health/Check
+# Reports go on until the caller leaves.
+says '"applicationUtilization"' bash -c '"$0" "$@" || (($? == 68))' "$GOBIN/grpcurl" -plaintext -max-time 1 \
+    -emit-defaults "$grpc" xds.service.orca.v3.OpenRcaService/StreamCoreMetrics
+
+says "[OK]   200 responses" "$GOBIN/ghz" --insecure --call waterwheel.v1.WorkerPoolService/Submit \
+    -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc"
+
+says "ok" curl --silent --show-error --fail "http://$ops/livez"
+says "ok" curl --silent --show-error --fail "http://$ops/readyz"
+says 'rpc_status_code="OK"} 201' curl --silent --show-error --fail "http://$ops/metrics"
+says '"phase":"serving"' curl --silent --show-error --fail "http://$ops/debug/tasks"
+echo "tools: passed"
