@@ -17,6 +17,7 @@ mod command_line;
 mod config;
 mod deadlines;
 mod drain;
+mod environment;
 mod first_run;
 mod full_pool;
 mod help_examples;
