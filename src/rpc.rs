@@ -7,6 +7,8 @@ mod admin;
 mod context;
 mod convert;
 mod edge;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod health;
 mod message;
 pub mod propagate;
