@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers of outside bytes: `bash tests/fuzz/run.sh [TARGET]... [-- LIBFUZZER_OPTION...]`, all targets for a
 # minute each where none is named. It needs cargo and a C++ compiler; stable Rust will do. `cargo fuzz run` works too,
-# with `--fuzz-dir tests/fuzz --sanitizer none`. What it finds goes to tests/fuzz/artifacts; put the smallest input that
-# shows the fault into tests/fuzz/corpus, which `cargo test` replays.
+# with `--fuzz-dir tests/fuzz --sanitizer none`. What it finds goes to `artifacts` beside this file; put the smallest
+# input that shows the fault into tests/fuzz/corpus, which `cargo test` replays.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -67,10 +67,14 @@ impl Cgroups {
         Self { root: root.to_owned(), hierarchies: text.lines().filter_map(hierarchy).collect() }
     }
 
-    /// The systemd unit that this process runs in, where that is a service.
+    /// The systemd unit that this process runs in, where that is a service. What it runs before or beside its main
+    /// process may be in a group of its own.
     fn service(&self) -> Option<&str> {
         let systemd = |(controllers, _): &&(String, String)| matches!(&**controllers, "" | "name=systemd");
-        let mut units = self.hierarchies.iter().filter(systemd).filter_map(|(_, path)| path.rsplit('/').next());
+        let mut units = self.hierarchies.iter().filter(systemd).filter_map(|(_, path)| {
+            let path = path.strip_suffix("/.control").unwrap_or(path);
+            path.rsplit('/').next()
+        });
         units.find(|unit| unit.ends_with(".service"))
     }
 

@@ -103,7 +103,10 @@ fn open_files_are_bounded_by_the_soft_limit() {
 #[test]
 fn a_service_is_known_by_its_group() {
     let unit = ("etc/systemd/system/ww.service", "[Service]\nTimeoutStopSec=45\n");
-    for groups in ["0::/system.slice/ww.service\n", "4:memory:/x\n1:name=systemd:/system.slice/ww.service\n0::/\n"] {
+    let before = "0::/system.slice/ww.service/.control\n";
+    for groups in
+        ["0::/system.slice/ww.service\n", before, "4:memory:/x\n1:name=systemd:/system.slice/ww.service\n0::/\n"]
+    {
         let found = place(&[("proc/self/cgroup", groups), unit]).stop_time;
         let source = "TimeoutStopSec of ww.service".to_owned();
         assert_eq!(found, StopTime::Known(Given { limit: Limit::Of(45_000), source }), "{groups}");
