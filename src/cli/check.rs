@@ -32,8 +32,7 @@ Exit codes:
   2  the server would not start; every fault is reported
 
 Example:
-  waterwheel check --config waterwheel.toml
-  waterwheel check --env --config waterwheel.toml";
+  waterwheel check --config waterwheel.toml";
 
 /// Check a configuration: every fault at once, or what it sets up.
 #[derive(Debug, Args)]
