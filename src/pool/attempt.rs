@@ -46,7 +46,7 @@ enum Run {
     /// On the serving thread.
     Async(Contained<AsyncRun>),
     /// On the worker's own thread, which has the lease and sends it with the result.
-    Blocking(oneshot::Receiver<(Lease, Result<Output, Raised>)>),
+    Blocking(oneshot::Receiver<Ended>),
     /// It did not begin.
     Failed(Raised),
     Over,
@@ -56,6 +56,14 @@ enum Run {
 enum Hold {
     Lease(Lease),
     Thread(Arc<Shell>, JobKey),
+}
+
+/// The end of a run on a worker's own thread.
+struct Ended {
+    lease: Lease,
+    result: Result<Output, Raised>,
+    // After the lease, as in the attempt: where nobody waits for the end, it is dropped on the thread.
+    _cx: Context,
 }
 
 /// How an attempt went wrong.
@@ -136,7 +144,8 @@ impl Attempt {
                 return Poll::Ready(result);
             }
             Run::Blocking(ended) => {
-                let (lease, result) = ready!(ended.poll_unpin(task)).expect("the thread sends the end of what it took");
+                let ended = ready!(ended.poll_unpin(task)).expect("the thread sends the end of what it took");
+                let Ended { lease, result, _cx } = ended;
                 self.hold = Hold::Lease(lease);
                 result
             }
@@ -209,9 +218,9 @@ fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, spa
         let run = || run_on_thread(&mut lease, job, kind, &cx);
         let result = identity::within(&cx, || entered(span.as_deref(), &cx, run));
         // The attempt's span ends before the call that it belongs to is answered, and the call's own with the answer.
-        drop((span, cx));
+        drop(span);
         // Where nobody waits any more, dropping the end gives the worker back.
-        let _ = done.send((lease, result));
+        let _ = done.send(Ended { lease, result, _cx: cx });
     });
     debug_assert!(taken, "a worker's thread is free while its lease is");
     (Run::Blocking(ended), hold)
