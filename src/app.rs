@@ -7,23 +7,23 @@ mod assemble;
 mod control;
 mod drain;
 mod receipt;
+mod service_manager;
 
-use std::{
-    io,
-    net::{SocketAddr, TcpListener},
-    time::Duration,
-};
+use std::{convert::Infallible, io, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
 pub use receipt::Receipt;
+pub use service_manager::ServiceManager;
 
 use crate::{
-    config::Config,
-    net::{Server, StreamLimit, Transport, bind},
+    config::{self, Config},
+    net::{Bound, Census, Inherited, ListenAddress, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
-    rpc::{Admin, Health, Limits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler},
+    rpc::{
+        Admin, Health, Limits, UploadLimits, WorkerPool, ops_services, public_services, stream_limit, trace::Sampler,
+    },
     task::Tasks,
 };
 
@@ -42,11 +42,22 @@ pub enum StartError {
     #[error("cannot listen on {address}: {error}\n  help: set {key} to a free address of this machine")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: ListenAddress,
         /// Key of the configuration that names it.
         key: &'static str,
         /// What the system says.
         error: io::Error,
+    },
+    /// The service manager passed a socket that other machines reach.
+    #[error(
+        "{address}, which the service manager passed for {key}, would serve other machines in plaintext\n  help: let its \
+         unit listen on a loopback address or a Unix socket, or set server.allow_plaintext = true"
+    )]
+    Plaintext {
+        /// The address.
+        address: ListenAddress,
+        /// Key of the configuration that names it.
+        key: &'static str,
     },
     /// The pools could not be built.
     #[error(transparent)]
@@ -108,8 +119,7 @@ impl App {
     /// # Errors
     /// [`StartError`], with nothing left running.
     pub fn start_with(config: &Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
-        let public_listener = listen(config.server.listen, "server.listen")?;
-        let ops_listener = listen(config.server.ops_listen, "server.ops_listen")?;
+        let Listeners { public: public_listeners, ops: ops_listener } = listen(&config.server)?;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
         let pools = Pools::new(assemble::pools(config, &own)?);
@@ -124,41 +134,73 @@ impl App {
             config.server.submit_many_window,
             tasks.clone(),
         );
-        let limits =
-            Limits { max_payload: config.server.max_payload, max_output: assemble::largest_output(config, &own) };
+        let config::Uploads { total, per_connection } = config.server.uploads;
+        let limits = Limits {
+            max_payload: config.server.max_payload,
+            max_output: assemble::largest_output(config, &own),
+            max_header_list: config.server.http2.max_header_list as usize,
+            uploads: UploadLimits { total, per_connection },
+        };
         let public_service = public_services(worker_pool, health.clone(), limits)?;
         let ops_service = ops_services(Admin::new(control.as_drain_control()), health)?;
 
         let transport = Transport {
-            max_concurrent_streams: config.server.max_concurrent_streams,
+            http2: config.server.http2,
+            connections: config.server.connections,
+            proxies: config.server.proxies.clone(),
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
-            ..Transport::default()
         };
-        let ops = Server::start(ops_listener, 1, Transport::default(), ops_service, |_| {}, &tasks);
+        let ops = Server::start(
+            vec![ops_listener],
+            1,
+            Transport::default(),
+            move |peer| ops_service.for_peer(peer),
+            |_| {},
+            &tasks,
+        );
         let ops = ops.map_err(StartError::Threads)?;
         let threads = config.server.threads;
-        let public = Server::start(public_listener, threads, transport, public_service, set_home, &tasks);
+        let make = move |peer| public_service.for_peer(peer);
+        let public = Server::start(public_listeners, threads, transport, make, set_home, &tasks);
         let public = public.map_err(StartError::Threads)?;
         phase.advance(Phase::Serving);
         Ok(Self { control, public, ops, tasks })
     }
 
-    /// The address that callers reach.
+    /// The first address that callers reach.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.public.address()
+    pub fn address(&self) -> &ListenAddress {
+        self.addresses().first().expect("there is a listener")
+    }
+
+    /// The addresses that callers reach.
+    #[must_use]
+    pub fn addresses(&self) -> &[ListenAddress] {
+        self.public.addresses()
     }
 
     /// The address that operators reach.
     #[must_use]
-    pub fn ops_address(&self) -> SocketAddr {
-        self.ops.address()
+    pub fn ops_address(&self) -> &ListenAddress {
+        self.ops.addresses().first().expect("there is a listener")
+    }
+
+    /// The connections of callers.
+    #[must_use]
+    pub fn connections(&self) -> &Census {
+        self.public.census()
     }
 
     /// What starts and hurries the drain.
     #[must_use]
     pub fn control(&self) -> Control {
         self.control.clone()
+    }
+
+    /// Keeps the service manager informed: ready, stopping, alive. It is to be polled beside [`run`](Self::run).
+    pub fn keep_informed(&self, manager: ServiceManager) -> impl Future<Output = Infallible> + Send + use<> {
+        let (control, pulses) = (self.control(), [self.public.pulse(), self.ops.pulse()]);
+        async move { manager.keep_informed(&control, &pulses).await }
     }
 
     /// Serves until the drain has ended, and says what it left undone.
@@ -176,6 +218,23 @@ impl Receipt {
     }
 }
 
-fn listen(address: SocketAddr, key: &'static str) -> Result<TcpListener, StartError> {
-    bind(address).map_err(|error| StartError::Listen { address, key, error })
+/// What is bound before anything else is made.
+struct Listeners {
+    public: Vec<Bound>,
+    ops: Bound,
+}
+
+fn listen(server: &config::Server) -> Result<Listeners, StartError> {
+    let mut inherited = Inherited::take();
+    let mut bound = |address: &ListenAddress, key| {
+        let failed = |error| StartError::Listen { address: address.clone(), key, error };
+        let bound = bind(address, &mut inherited).map_err(failed)?;
+        if bound.address().is_public() && !server.allow_plaintext {
+            return Err(StartError::Plaintext { address: bound.address().clone(), key });
+        }
+        Ok(bound)
+    };
+    let ops = bound(&server.ops_listen, "server.ops_listen")?;
+    let public = server.listen.iter().map(|address| bound(address, "server.listen")).collect::<Result<_, _>>()?;
+    Ok(Listeners { public, ops })
 }

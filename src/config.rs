@@ -29,6 +29,7 @@ mod field;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod kind;
+mod listen;
 mod model;
 mod names;
 mod overlay;
@@ -37,6 +38,7 @@ mod program;
 mod reader;
 mod schema;
 mod section;
+mod server;
 mod show;
 mod source;
 pub mod starter;
@@ -47,7 +49,7 @@ mod tree;
 mod tests;
 
 pub use fault::{Fault, Faults};
-pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server};
+pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server, Uploads};
 pub use problem::{Problem, ProgramFault};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};

@@ -6,6 +6,7 @@ mod call;
 mod deadline;
 mod job;
 mod outcome;
+mod peer;
 mod rejection;
 mod request_id;
 mod span_target;
@@ -17,6 +18,7 @@ pub use job::{Criticality, FieldViolation, Job, JobId, Labels, WhenFull};
 pub use outcome::{
     Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,
 };
+pub use peer::{Origin, Peer};
 pub use rejection::{Rejection, RejectionReason};
 pub use request_id::{InvalidRequestId, RequestId};
 pub use span_target::TRACE_TARGET;

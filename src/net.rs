@@ -1,15 +1,30 @@
-//! The transport: one listener dealing connections to one current-thread runtime per core.
+//! The transport: listeners dealing connections to one current-thread runtime per core.
 //!
 //! A connection lives on one core, so that replies which are ready together leave in one write. Nothing here knows of
-//! jobs: a server is given a service, and told when to stop taking connections, when to say GOAWAY and when to cut.
+//! jobs: a server is given a service for each connection, and told when to stop taking connections, when to say GOAWAY
+//! and when to cut.
+//!
+//! A connection is counted and bounded from its acceptance to its end ([`Census`]), goes through the stages of
+//! `establish`, and then speaks HTTP/2 within the bounds of its [`Transport`].
 
 mod accept;
+mod address;
+mod census;
 mod connection;
 mod cores;
+mod establish;
+mod limits;
+mod listener;
+mod proxy;
 mod server;
 mod stage;
+mod stream;
 mod stream_deadline;
+mod throttle;
 
-pub use connection::Transport;
-pub use server::{Server, bind};
+pub use address::{InvalidListenAddress, ListenAddress};
+pub use census::{Census, Closed, Refused};
+pub use limits::{ConnectionLimits, Http2, Transport};
+pub use listener::{Bound, Inherited, bind};
+pub use server::{Pulse, Server};
 pub use stream_deadline::StreamLimit;

@@ -9,6 +9,7 @@ mod convert;
 mod edge;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod framing;
 mod health;
 mod message;
 pub mod propagate;
@@ -21,11 +22,14 @@ mod submit;
 mod submit_many;
 pub mod timeout;
 pub mod trace;
+mod upload;
 mod worker_pool;
 
 pub use admin::{Admin, DrainControl, DrainProgress};
+pub use context::Arrival;
 pub use edge::Edge;
 pub use health::Health;
 pub use services::{Limits, ops_services, public_services};
 pub use stream_limit::stream_limit;
+pub use upload::UploadLimits;
 pub use worker_pool::WorkerPool;

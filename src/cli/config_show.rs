@@ -78,9 +78,9 @@ mod tests {
     fn origins_stand_behind_values() {
         let shown = shown(&["--dev", "--origin", "--listen", "127.0.0.1:0"]).unwrap();
         for line in [
-            "listen = \"127.0.0.1:0\"         # flag --listen",
+            "listen = \"127.0.0.1:0\"              # flag --listen",
             "kill = \"1s\"     # env WATERWHEEL_DRAIN__KILL",
-            "workers = 64           # built-in:44",
+            "workers = 64           # built-in:61",
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
         }

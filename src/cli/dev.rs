@@ -13,6 +13,7 @@ use super::{
 use crate::{
     app::App,
     config::{Config, starter},
+    net::ListenAddress,
     proto::{Job, JobResult, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
 };
 
@@ -65,7 +66,14 @@ fn overview(app: &App, config: &Config) -> String {
 
 /// Runs a job as a caller would: over the network.
 async fn first_job(app: &App) -> Result<JobResult, Box<dyn std::error::Error + Send + Sync>> {
-    let mut address = app.address();
+    let mut client = WorkerPoolServiceClient::connect(url(app.address())).await?;
+    let job = Job { kind: "sha256".into(), payload: GREETING.into(), ..Job::default() };
+    let response = client.submit(Request::new(SubmitRequest { job: Some(job) })).await?;
+    response.into_inner().result.ok_or_else(|| "the service answered without a result".into())
+}
+
+fn url(address: &ListenAddress) -> String {
+    let Some(mut address) = address.tcp() else { return address.to_string() };
     if address.ip().is_unspecified() {
         address.set_ip(if address.is_ipv4() {
             std::net::Ipv4Addr::LOCALHOST.into()
@@ -73,10 +81,7 @@ async fn first_job(app: &App) -> Result<JobResult, Box<dyn std::error::Error + S
             std::net::Ipv6Addr::LOCALHOST.into()
         });
     }
-    let mut client = WorkerPoolServiceClient::connect(format!("http://{address}")).await?;
-    let job = Job { kind: "sha256".into(), payload: GREETING.into(), ..Job::default() };
-    let response = client.submit(Request::new(SubmitRequest { job: Some(job) })).await?;
-    response.into_inner().result.ok_or_else(|| "the service answered without a result".into())
+    format!("http://{address}")
 }
 
 fn report(first: &JobResult) -> String {

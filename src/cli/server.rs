@@ -7,7 +7,7 @@ use tracing::info;
 
 use super::exit::Exit;
 use crate::{
-    app::{App, Control, Receipt, StartError},
+    app::{App, Control, Receipt, ServiceManager, StartError},
     config::Config,
     telemetry::{self, TelemetryError},
 };
@@ -40,7 +40,11 @@ pub(super) fn run(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<(
 
 /// Where calls are taken, as scripts and people read it.
 pub(super) fn announcement(app: &App) -> String {
-    format!("grpc {} (reflection on)   ops {} (health, drain)", app.address(), app.ops_address())
+    format!("grpc {} (reflection on)   ops {} (health, drain)", addresses(app), app.ops_address())
+}
+
+fn addresses(app: &App) -> String {
+    app.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Result<Receipt, ServerError> {
@@ -49,12 +53,14 @@ fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Re
     let receipt = runtime.block_on(async {
         let signals = Signals::new()?;
         let app = App::start(config, telemetry.sample_ratio())?;
-        info!(address = %app.address(), ops_address = %app.ops_address(), pid = id(), "serving");
+        info!(address = addresses(&app), ops_address = %app.ops_address(), pid = id(), "serving");
         greet(&app).await?;
         let control = app.control();
+        let informed = app.keep_informed(ServiceManager::from_env()?);
         let receipt = tokio::select! {
             receipt = app.run() => receipt,
             never = signals.steer(&control) => match never {},
+            never = informed => match never {},
         };
         Ok::<_, ServerError>(receipt)
     })?;

@@ -1,12 +1,11 @@
 //! Checks between keys: values that are fine alone and wrong together.
 
-use std::net::SocketAddr;
-
 use super::field::{Size, plain};
-use super::model::{Config, Kind, Pool, Queue, Server};
+use super::model::{Config, Kind, Pool, Queue, Server, Uploads};
 use super::problem::Problem;
 use super::reader::Reader;
 use crate::model::{DeadlinePolicy, WhenFull};
+use crate::net::ListenAddress;
 
 /// What a configuration without a kind is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +21,45 @@ pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
     if no_kinds == NoKinds::Fault && !reader.mentions("kind") {
         reader.report(Problem::NoKinds, &["kind"]);
     }
-    if same_port(server.listen, server.ops_listen) {
-        let port = server.ops_listen.port();
-        let keys = ["server.ops_listen", "server.listen"];
-        reader.report(Problem::SamePort { port }, &keys);
-    }
+    report_listeners(server, reader);
+    report_uploads(server, reader);
     report_deadlines(deadline, reader);
     for pool in pools {
         report_pool(pool, server, reader);
         report_stray(pool, kinds, reader);
+    }
+}
+
+fn report_listeners(server: &Server, reader: &mut Reader) {
+    let Server { listen, ops_listen, allow_plaintext, .. } = server;
+    let all: Vec<&ListenAddress> = listen.iter().chain([ops_listen]).collect();
+    for (index, address) in all.iter().enumerate() {
+        let keys: &[&str] =
+            if index < listen.len() { &["server.listen"] } else { &["server.ops_listen", "server.listen"] };
+        if all[..index].iter().any(|other| overlap(other, address)) {
+            reader.report(Problem::SameAddress { address: address.to_string() }, keys);
+        }
+        if !allow_plaintext && address.is_public() {
+            let key = keys[0].to_owned();
+            reader.report(Problem::Plaintext { key, address: address.to_string() }, &keys[..1]);
+        }
+    }
+}
+
+fn report_uploads(server: &Server, reader: &mut Reader) {
+    let Uploads { total, per_connection } = server.uploads;
+    for (key, uploads) in [("total", total), ("per_connection", per_connection)] {
+        if server.max_payload > uploads {
+            let problem = Problem::PayloadOverUploads {
+                key: format!("server.uploads.{key}"),
+                payload: plain(&Size::of(server.max_payload)),
+                uploads: plain(&Size::of(uploads)),
+            };
+            reader.report(problem, &[&format!("server.uploads.{key}"), "server.max_payload"]);
+        }
+    }
+    if per_connection > total {
+        reader.report(Problem::UploadsOverTotal, &["server.uploads.per_connection", "server.uploads.total"]);
     }
 }
 
@@ -76,7 +105,14 @@ fn report_stray(pool: &Pool, kinds: &[Kind], reader: &mut Reader) {
 }
 
 /// Port 0 is a port of its own each time; an unspecified address takes the port on all of them.
-fn same_port(a: SocketAddr, b: SocketAddr) -> bool {
-    let overlap = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
-    a.port() == b.port() && a.port() != 0 && overlap
+fn overlap(a: &ListenAddress, b: &ListenAddress) -> bool {
+    match (a, b) {
+        (ListenAddress::Tcp(a), ListenAddress::Tcp(b)) => {
+            let meet = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+            a.port() == b.port() && a.port() != 0 && meet
+        }
+        (ListenAddress::Unix { path: a, mode: _ }, ListenAddress::Unix { path: b, mode: _ }) => a == b,
+        (ListenAddress::Systemd(a), ListenAddress::Systemd(b)) => a == b,
+        _ => false,
+    }
 }

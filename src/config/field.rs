@@ -1,6 +1,5 @@
 //! Types that a value can be read as: one table of what each takes, how it parses and how it is shown.
 
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -252,23 +251,6 @@ impl Field for Size {
         let fits = |(_, scale): &&(&str, u64)| self.0.is_multiple_of(*scale) && self.0 >= *scale;
         let (unit, scale) = Self::UNITS.iter().find(fits).unwrap_or(&("B", 1));
         toml::Value::String(format!("{}{unit}", self.0 / scale))
-    }
-}
-
-impl Field for SocketAddr {
-    const EXPECTED: &'static str = "an IP address with a port";
-    const EXAMPLE: &'static str = "\"127.0.0.1:7070\"";
-
-    fn read(node: &Node, key: &str) -> Result<Self, Fault> {
-        let parsed = match &node.data {
-            Data::String(string) => string.parse().ok(),
-            _ => None,
-        };
-        parsed.ok_or_else(|| misfit::<Self>(node, key))
-    }
-
-    fn show(&self) -> toml::Value {
-        toml::Value::String(self.to_string())
     }
 }
 

@@ -1,10 +1,12 @@
 //! What a valid configuration says, converted once to rich types.
 
-use std::net::SocketAddr;
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 use crate::handler::{Builtin, ExecCommand, KindOptions};
 use crate::model::{DeadlinePolicy, WhenFull};
+use crate::net::{ConnectionLimits, Http2, ListenAddress};
 use crate::telemetry;
 
 /// The whole configuration: every value checked, every default filled in.
@@ -28,10 +30,14 @@ pub struct Config {
 /// `[server]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
-    /// Address of the gRPC listener. Default 127.0.0.1:7070; port 0 lets the system choose.
-    pub listen: SocketAddr,
+    /// Addresses of the gRPC listener. Default 127.0.0.1:7070; port 0 lets the system choose. Never empty.
+    pub listen: Vec<ListenAddress>,
     /// Address of the operator's listener. Default 127.0.0.1:7071; port 0 lets the system choose.
-    pub ops_listen: SocketAddr,
+    pub ops_listen: ListenAddress,
+    /// Whether other machines are served in plaintext. Default false.
+    pub allow_plaintext: bool,
+    /// Networks of proxies whose connections begin with a PROXY header. Default none.
+    pub proxies: Vec<IpNet>,
     /// Threads that serve connections. Default one per CPU; 1 to 256.
     pub threads: usize,
     /// Largest payload of one job, in bytes. Default 4 MiB.
@@ -40,8 +46,21 @@ pub struct Server {
     pub max_output: usize,
     /// Jobs in flight on one `SubmitMany` call. Default 256; 1 to 65536.
     pub submit_many_window: usize,
-    /// HTTP/2 streams open at once on one connection. Default 256; 1 to 65536.
-    pub max_concurrent_streams: u32,
+    /// How many connections there may be, and how long they last.
+    pub connections: ConnectionLimits,
+    /// Bounds of HTTP/2 on one connection.
+    pub http2: Http2,
+    /// Bounds of what unfinished messages may hold.
+    pub uploads: Uploads,
+}
+
+/// `[server.uploads]`: memory for messages that have begun to arrive and are not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uploads {
+    /// Most bytes over all connections. Default 256 MiB, or four payloads; at least one.
+    pub total: usize,
+    /// Most bytes on one connection. Default 32 MiB, or two payloads; at least one, at most `total`.
+    pub per_connection: usize,
 }
 
 /// `[drain]`: the sum of the phases must fit the orchestrator's grace period.

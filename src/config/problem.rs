@@ -208,12 +208,33 @@ pub enum Problem {
         /// The key as it was written.
         code: String,
     },
-    /// Both listeners would take the same address.
-    #[error("`server.listen` and `server.ops_listen` claim the same port {port}")]
-    SamePort {
-        /// The port.
-        port: u16,
+    /// Two listeners would take the same address.
+    #[error("two listeners claim {address}")]
+    SameAddress {
+        /// The address.
+        address: String,
     },
+    /// Other machines would be served without TLS, and nobody said that they may be.
+    #[error("`{key}` is {address}, where other machines would be served in plaintext")]
+    Plaintext {
+        /// Dotted key.
+        key: String,
+        /// The address.
+        address: String,
+    },
+    /// A payload that the server accepts could never arrive.
+    #[error("a payload may have {payload}, and `{key}` is {uploads}")]
+    PayloadOverUploads {
+        /// Dotted key.
+        key: String,
+        /// `server.max_payload`.
+        payload: String,
+        /// What unfinished messages may hold.
+        uploads: String,
+    },
+    /// One connection may hold more than all of them.
+    #[error("`server.uploads.per_connection` is more than `server.uploads.total`")]
+    UploadsOverTotal,
     /// The default deadline is longer than the longest one.
     #[error("`deadline.default` is longer than `deadline.max`")]
     DefaultOverMax,
@@ -310,7 +331,12 @@ impl Problem {
                 _ => "choose another name".into(),
             },
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
-            Self::SamePort { .. } => "give each listener a port of its own".into(),
+            Self::SameAddress { .. } => "give each listener an address of its own".into(),
+            Self::Plaintext { .. } => {
+                "listen on a loopback address or a Unix socket, or set `server.allow_plaintext = true`".into()
+            }
+            Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
+            Self::UploadsOverTotal => "raise `server.uploads.total` or lower `server.uploads.per_connection`".into(),
             Self::DefaultOverMax => "lower `deadline.default` or raise `deadline.max`".into(),
             Self::MarginOverDefault => "lower `deadline.reply_margin` or raise `deadline.default`".into(),
             Self::PayloadOverQueue { pool, .. } => {

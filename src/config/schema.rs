@@ -1,14 +1,13 @@
 //! The keys: which there are, their types, defaults and ranges. Adding one is a line here and a field in the model.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::field::{Size, any, filled, within};
-use super::model::{Config, Drain, Pool, Queue, Server};
+use super::model::{Config, Drain, Pool, Queue};
 use super::problem::Problem;
 use super::section::Section;
-use super::{clash, kind, telemetry};
+use super::{clash, kind, server, telemetry};
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::telemetry::{Config as Telemetry, LogFormat};
 
@@ -21,15 +20,12 @@ pub(super) const GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::fr
 /// Output of one job, which may be streamed.
 pub(super) const OUTPUT: RangeInclusive<Size> = Size(1)..=Size::gib(1024);
 
-/// One gRPC message.
-const MESSAGE: RangeInclusive<Size> = Size(1)..=Size::gib(1);
-
 /// Entries of a queue: an index of 24 bits.
 const ENTRIES: i64 = 1 << 24;
 
 /// Reads everything. The environment serves `pass_env`.
 pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)], no_kinds: clash::NoKinds) -> Config {
-    let server = root.section("server", server);
+    let server = root.section("server", server::read);
     let deadline = root.section("deadline", deadline);
     let drain = root.section("drain", drain);
     let telemetry = root.section("telemetry", telemetry);
@@ -39,18 +35,6 @@ pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)], no_kinds:
     let config = Config { server, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
     clash::report(&config, no_kinds, root.reader());
     config
-}
-
-fn server(section: &mut Section<'_>) -> Server {
-    Server {
-        listen: section.value("listen", loopback(7070), any),
-        ops_listen: section.value("ops_listen", loopback(7071), any),
-        threads: section.count("threads", 256),
-        max_payload: section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes(),
-        max_output: section.value("max_output", Size::mib(4), within(MESSAGE)).bytes(),
-        submit_many_window: section.integer("submit_many_window", 256, 1..=65_536),
-        max_concurrent_streams: section.integer("max_concurrent_streams", 256, 1..=65_536),
-    }
 }
 
 fn deadline(section: &mut Section<'_>) -> DeadlinePolicy {
@@ -111,8 +95,4 @@ fn share(key: &str, value: &f64) -> Result<(), Problem> {
         low: "0 (excluded)".into(),
         high: "1".into(),
     })
-}
-
-fn loopback(port: u16) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }

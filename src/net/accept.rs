@@ -1,36 +1,59 @@
 use std::{io, time::Duration};
 
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-    time::sleep,
-};
+use tokio::{sync::watch, time::sleep};
 use tracing::warn;
 
-use super::stage::{Stage, reached};
+use super::{
+    census::{Census, Refused},
+    listener::{Accepted, Listener},
+    proxy::Proxies,
+    stage::{Stage, reached},
+    throttle::Throttle,
+};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Takes connections and hands them to `deal`, until the listener is to be closed. Where the process is out of file
-/// descriptors it pauses, ever longer: the connections wait in the kernel's queue meanwhile.
-pub(super) async fn accept(listener: TcpListener, mut stage: watch::Receiver<Stage>, mut deal: impl FnMut(TcpStream)) {
+/// Takes connections for which there is room and hands them to `deal`, until the listener is to be closed. Where the
+/// process is out of file descriptors it pauses, ever longer: the connections wait in the kernel's queue meanwhile.
+pub(super) async fn accept(
+    listener: Listener,
+    mut stage: watch::Receiver<Stage>,
+    census: Census,
+    proxies: Proxies,
+    deal: impl Fn(Accepted),
+) {
     let mut pause = SHORTEST_PAUSE;
+    let failures = Throttle::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = reached(&mut stage, Stage::Closed) => return,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((socket, origin)) => {
                 pause = SHORTEST_PAUSE;
-                deal(stream);
+                // A socket without room is closed by its drop.
+                let Some(mut entry) = census.enter() else {
+                    census.refuse(&origin, Refused::Connections);
+                    continue;
+                };
+                if !proxies.vouch_for(&origin) && !entry.claim(&origin) {
+                    entry.refuse(&origin, Refused::PerAddress);
+                    continue;
+                }
+                deal(Accepted { socket, origin, entry });
             }
             // The peer gave up while it was in the queue.
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                warn!(%error, pause_ms = pause.as_millis(), "cannot take connections");
-                sleep(pause).await;
+                if let Some(others) = failures.pass() {
+                    warn!(%error, pause_ms = pause.as_millis(), others, "cannot take connections");
+                }
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = reached(&mut stage, Stage::Closed) => return,
+                }
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
@@ -38,6 +61,11 @@ pub(super) async fn accept(listener: TcpListener, mut stage: watch::Receiver<Sta
 }
 
 fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+    use io::ErrorKind::{
+        ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, InvalidInput, NotConnected,
+    };
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted | InvalidInput | NotConnected
+    )
 }

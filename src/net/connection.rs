@@ -1,97 +1,160 @@
-use std::{convert::Infallible, pin::pin, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use http::{Request, Response};
-use hyper::{body::Incoming, server::conn::http2, service::Service};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpStream, sync::watch};
+use hyper::{body::Incoming, service::Service};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tracing::debug;
 
 use super::{
+    census::Closed,
+    establish::{Stages, establish},
+    limits::{ConnectionLimits, Transport},
+    listener::Accepted,
+    proxy::Proxies,
     stage::{Stage, reached},
-    stream_deadline::{Noting, StreamExecutor, StreamLimit},
+    stream::Stream,
+    stream_deadline::{Noting, StreamExecutor, Streams},
 };
+use crate::model::Peer;
 
-/// What a connection may do.
-#[derive(Debug, Clone)]
-pub struct Transport {
-    /// Most streams open at once on one connection. Default 256.
-    pub max_concurrent_streams: u32,
-    /// Most streams that a peer may make the server reset before the connection is cut. Default 1,024.
-    pub max_local_error_reset_streams: usize,
-    /// Most bytes of one header list. Default 16 KiB.
-    pub max_header_list: u32,
-    /// Receive window of one stream, in bytes. Default 64 KiB.
-    pub stream_window: u32,
-    /// Receive window of one connection, in bytes. Default 1 MiB.
-    pub connection_window: u32,
-    /// Time without a sign of the peer until it is asked for one. Default 30 s.
-    pub keepalive_interval: Duration,
-    /// Time that the peer has to answer. Default 10 s.
-    pub keepalive_timeout: Duration,
-    /// How long a stream may last, whether its peer reads or not. Default for ever.
-    pub stream_limit: Option<StreamLimit>,
+/// Names connections, whatever listener they came by.
+static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
+
+/// Time that an idle peer has to say goodbye.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// What the connections of a server share.
+pub(super) struct Serving<M> {
+    /// Makes the service of one connection.
+    pub(super) make: M,
+    pub(super) transport: Transport,
+    pub(super) stages: Stages,
+    pub(super) stage: watch::Sender<Stage>,
 }
 
-impl Default for Transport {
-    fn default() -> Self {
-        Self {
-            max_concurrent_streams: 256,
-            max_local_error_reset_streams: 1024,
-            max_header_list: 16 << 10,
-            stream_window: 64 << 10,
-            connection_window: 1 << 20,
-            keepalive_interval: Duration::from_secs(30),
-            keepalive_timeout: Duration::from_secs(10),
-            stream_limit: None,
-        }
+impl<M> Serving<M> {
+    pub(super) fn new(make: M, transport: Transport, proxies: Proxies, stage: watch::Sender<Stage>) -> Self {
+        let stages = Stages { preface_timeout: transport.connections.preface_timeout, proxies };
+        Self { make, transport, stages, stage }
     }
-}
 
-impl Transport {
-    fn builder(&self) -> http2::Builder<StreamExecutor> {
-        let mut builder = http2::Builder::new(StreamExecutor);
-        builder
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(self.max_concurrent_streams)
-            .max_local_error_reset_streams(self.max_local_error_reset_streams)
-            .max_header_list_size(self.max_header_list)
-            .initial_stream_window_size(self.stream_window)
-            .initial_connection_window_size(self.connection_window)
-            .keep_alive_interval(self.keepalive_interval)
-            .keep_alive_timeout(self.keepalive_timeout);
-        builder
-    }
-}
-
-/// Serves one connection until the peer leaves, or the listener's stage ends it.
-pub(super) async fn serve<S, B>(stream: TcpStream, service: S, transport: &Transport, mut stage: watch::Receiver<Stage>)
-where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S::Future: Send + 'static,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let peer = stream.peer_addr().ok();
-    let service = Noting { service, limit: transport.stream_limit.clone() };
-    let connection = transport.builder().serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => Some(ended),
-        () = reached(&mut stage, Stage::GoAway) => None,
-    };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last one that was taken.
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = reached(&mut stage, Stage::Cut) => Ok(()),
+    /// Serves one connection until its peer leaves, its time is over, or the server ends it.
+    pub(super) async fn serve<S, B>(&self, accepted: Accepted, mut stage: watch::Receiver<Stage>)
+    where
+        M: Fn(Arc<Peer>) -> S,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        S::Future: Send + 'static,
+        B: http_body::Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Accepted { socket, origin, mut entry } = accepted;
+        let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
+        let mut peer = Peer { connection, origin, proxy: None };
+        debug!(connection, peer = %origin, "connection accepted");
+        let established = match socket.into_stream() {
+            Ok(stream) => tokio::select! {
+                established = establish(stream, &mut peer, &mut entry, &self.stages) => established,
+                // No call can be on it yet.
+                () = reached(&mut stage, Stage::GoAway) => return entry.close(Closed::GoAway),
+            },
+            Err(error) => Err(error.into()),
+        };
+        let reason = match established {
+            Ok(stream) => self.speak(stream, Arc::new(peer), stage).await,
+            Err(error) => {
+                debug!(connection, peer = %peer.origin, %error, "connection not established");
+                error.reason()
             }
-        }
-    };
-    if let Err(error) = ended {
-        debug!(?peer, %error, "connection ended");
+        };
+        debug!(connection, reason = reason.as_str(), "connection closed");
+        entry.close(reason);
     }
+
+    /// Speaks HTTP/2. Returns why that ended.
+    async fn speak<S, B>(&self, stream: Stream, peer: Arc<Peer>, mut stage: watch::Receiver<Stage>) -> Closed
+    where
+        M: Fn(Arc<Peer>) -> S,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+        S::Future: Send + 'static,
+        B: http_body::Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Transport { http2, connections, stream_limit, proxies: _ } = &self.transport;
+        let number = peer.connection;
+        let streams = Streams::default();
+        let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };
+        let executor = StreamExecutor::new(streams.clone());
+        let connection = http2.builder(executor).serve_connection(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let goodbye = tokio::select! {
+            ended = connection.as_mut() => return ending(number, ended, Closed::Peer),
+            () = reached(&mut stage, Stage::GoAway) => Goodbye { reason: Closed::GoAway, grace: None },
+            goodbye = end_of_time(connections, &streams) => goodbye,
+        };
+        debug!(connection = number, reason = goodbye.reason.as_str(), "saying goodbye");
+        // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last one that was taken.
+        connection.as_mut().graceful_shutdown();
+        let cut_at = goodbye.grace.and_then(|grace| Instant::now().checked_add(grace));
+        tokio::select! {
+            ended = connection => ending(number, ended, goodbye.reason),
+            () = reached(&mut stage, Stage::Cut) => Closed::Cut,
+            () = until(cut_at) => if goodbye.reason == Closed::Age { Closed::AgeCut } else { goodbye.reason },
+        }
+    }
+}
+
+/// Why the server ends a connection, and how long its peer has from then on; without an end, until all are cut.
+#[derive(Debug, Clone, Copy)]
+struct Goodbye {
+    reason: Closed,
+    grace: Option<Duration>,
+}
+
+/// Returns when the connection is too old, or had no stream for too long.
+async fn end_of_time(limits: &ConnectionLimits, streams: &Streams) -> Goodbye {
+    let begin = Instant::now();
+    let jitter = rand::random_range(0.9..=1.1);
+    let old = begin.checked_add(limits.max_age.mul_f64(jitter));
+    let mut seen = streams.opened();
+    loop {
+        let look = Instant::now().checked_add(limits.idle_timeout);
+        let age_first = old.is_some_and(|old| look.is_none_or(|look| old <= look));
+        until(if age_first { old } else { look }).await;
+        if age_first {
+            return Goodbye { reason: Closed::Age, grace: Some(limits.max_age_grace) };
+        }
+        let opened = streams.opened();
+        if streams.open() == 0 && opened == seen {
+            return Goodbye { reason: Closed::Idle, grace: Some(FAREWELL) };
+        }
+        seen = opened;
+    }
+}
+
+/// An instant that cannot be told does not come.
+async fn until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn ending(connection: u64, ended: hyper::Result<()>, otherwise: Closed) -> Closed {
+    let Err(error) = ended else { return otherwise };
+    debug!(connection, %error, "connection failed");
+    if error.is_timeout() { Closed::Unresponsive } else { Closed::Error }
 }

@@ -1,10 +1,17 @@
-use std::{io, net::TcpStream as StdStream, sync::Arc};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::mpsc,
+    sync::{mpsc, oneshot},
 };
 
+use super::listener::Accepted;
 use crate::task::spawn_thread;
 
 /// Sockets that may wait for their core to take them over.
@@ -12,9 +19,18 @@ const BACKLOG: usize = 1024;
 
 /// One thread per core, each with a current-thread runtime that serves the connections dealt to it. Dropping it ends
 /// the intake; a thread ends when its connections have.
+#[derive(Debug)]
 pub(super) struct Cores {
-    dealt: Vec<mpsc::Sender<StdStream>>,
-    next: usize,
+    dealt: Vec<Intake>,
+    next: AtomicUsize,
+}
+
+/// The way to one core.
+#[derive(Debug)]
+struct Intake {
+    sockets: mpsc::Sender<Accepted>,
+    /// One question at a time: a core that has not answered the last one is asked no other.
+    questions: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 impl Cores {
@@ -26,43 +42,70 @@ impl Cores {
         serve: F,
     ) -> io::Result<Self>
     where
-        F: Fn(StdStream) -> Fut + Clone + Send + 'static,
+        F: Fn(Accepted) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
         let begin = Arc::new(begin);
-        let mut cores = Self { dealt: Vec::new(), next: 0 };
+        let mut cores = Self { dealt: Vec::new(), next: AtomicUsize::new(0) };
         for core in 0..count {
-            let (sender, receiver) = mpsc::channel(BACKLOG);
+            let (sockets, dealt) = mpsc::channel(BACKLOG);
+            let (questions, asked) = mpsc::channel(1);
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (begin, serve) = (Arc::clone(&begin), serve.clone());
             spawn_thread(format!("serve-{core}"), move || {
                 begin(core);
-                run(runtime, receiver, &serve);
+                run(runtime, dealt, asked, &serve);
             })?;
-            cores.dealt.push(sender);
+            cores.dealt.push(Intake { sockets, questions });
         }
         Ok(cores)
     }
 
-    /// Hands a socket to the next core in turn. A core that is behind by a thousand sockets loses it.
-    pub(super) fn deal(&mut self, socket: StdStream) {
-        let core = self.next % self.dealt.len();
-        self.next = self.next.wrapping_add(1);
-        if self.dealt[core].try_send(socket).is_err() {
-            tracing::warn!(core, "a connection was dropped: its core does not take any more");
-        }
+    /// Hands a socket to the next core in turn.
+    ///
+    /// # Errors
+    /// The socket, where its core is behind by a thousand of them.
+    pub(super) fn deal(&self, socket: Accepted) -> Result<(), Accepted> {
+        let core = self.next.fetch_add(1, Relaxed) % self.dealt.len();
+        self.dealt[core].sockets.try_send(socket).map_err(mpsc::error::TrySendError::into_inner)
+    }
+
+    /// Asks each core for a sign of life. A core that owes one is waited for.
+    pub(super) fn ask(&self) -> Vec<impl Future<Output = ()> + Send + use<>> {
+        let questions = self.dealt.iter().map(|intake| intake.questions.clone());
+        let ask = |questions: mpsc::Sender<oneshot::Sender<()>>| async move {
+            let (answer, answered) = oneshot::channel();
+            if questions.send(answer).await.is_ok() {
+                // A core that has ended drops the question.
+                let _ = answered.await;
+            }
+        };
+        questions.map(ask).collect()
     }
 }
 
-fn run<F, Fut>(runtime: Runtime, mut sockets: mpsc::Receiver<StdStream>, serve: &F)
-where
-    F: Fn(StdStream) -> Fut,
+fn run<F, Fut>(
+    runtime: Runtime,
+    mut sockets: mpsc::Receiver<Accepted>,
+    mut questions: mpsc::Receiver<oneshot::Sender<()>>,
+    serve: &F,
+) where
+    F: Fn(Accepted) -> Fut,
     Fut: Future<Output = ()> + Send + 'static,
 {
     runtime.block_on(async {
         let connections = crate::task::Tasks::new();
-        while let Some(socket) = sockets.recv().await {
-            connections.spawn(serve(socket));
+        loop {
+            tokio::select! {
+                socket = sockets.recv() => match socket {
+                    Some(socket) => connections.spawn(serve(socket)),
+                    None => break,
+                },
+                Some(question) = questions.recv() => {
+                    // Who asked may have gone.
+                    let _ = question.send(());
+                }
+            }
         }
         connections.wait().await;
     });

@@ -1,106 +1,99 @@
 use std::{
     convert::Infallible,
     io,
-    net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::Service};
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-};
+use tokio::sync::watch;
 
 use super::{
     accept::accept,
-    connection::{Transport, serve},
+    address::ListenAddress,
+    census::{Census, Refused},
+    connection::Serving,
     cores::Cores,
+    limits::Transport,
+    listener::{Accepted, Bound},
+    proxy::Proxies,
     stage::{Stage, advance},
 };
-use crate::task::Tasks;
+use crate::{model::Peer, task::Tasks};
 
-/// Connections that the system may hold until they are taken.
-const LISTEN_BACKLOG: i32 = 1024;
-
-/// A listener and the threads that serve its connections.
+/// Listeners and the threads that serve their connections.
 pub struct Server {
-    address: SocketAddr,
+    addresses: Vec<ListenAddress>,
+    census: Census,
+    cores: Weak<Cores>,
     stage: watch::Sender<Stage>,
 }
 
-/// Takes `address`. Port 0 takes any free one.
-///
-/// # Errors
-/// Where the address is taken, or not one of this machine.
-pub fn bind(address: SocketAddr) -> io::Result<StdListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A server that restarts must not wait for the connections of its predecessor to time out.
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(LISTEN_BACKLOG)?;
-    Ok(socket.into())
-}
-
 impl Server {
-    /// Serves `listener` on `cores` threads of their own. Each thread calls `begin` with its number before anything
-    /// else. Connections are taken by a task of `tasks`.
+    /// Serves `listeners` on `cores` threads of their own. Each thread calls `begin` with its number before anything
+    /// else. `make` makes the service of one connection. Connections are taken by tasks of `tasks`.
     ///
     /// # Errors
     /// Where the system has no thread, or no file descriptor, left.
     pub fn start<S, B>(
-        listener: StdListener,
+        listeners: Vec<Bound>,
         cores: usize,
         transport: Transport,
-        service: S,
+        make: impl Fn(Arc<Peer>) -> S + Send + Sync + 'static,
         begin: impl Fn(usize) + Send + Sync + 'static,
         tasks: &Tasks,
     ) -> io::Result<Self>
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
         S::Future: Send + 'static,
         B: http_body::Body + Send + 'static,
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let address = listener.local_addr()?;
+        let addresses = listeners.iter().map(|bound| bound.address().clone()).collect();
         let stage = watch::Sender::new(Stage::Open);
-        let listener = TcpListener::from_std(listener)?;
-        let shared = Arc::new((service, transport));
-        let (connection_stage, accept_stage) = (stage.clone(), stage.subscribe());
-        let handle = move |socket: StdStream| {
-            let (shared, stage) = (Arc::clone(&shared), connection_stage.subscribe());
-            async move {
-                match TcpStream::from_std(socket) {
-                    Ok(stream) => serve(stream, shared.0.clone(), &shared.1, stage).await,
-                    Err(error) => tracing::warn!(%error, "a connection could not be handed over"),
-                }
-            }
+        let listeners = listeners.into_iter().map(Bound::listen).collect::<io::Result<Vec<_>>>()?;
+        let census = Census::new(&transport.connections);
+        let proxies = Proxies::new(&transport.proxies);
+        let serving = Arc::new(Serving::new(make, transport, proxies.clone(), stage.clone()));
+        let handle = move |accepted: Accepted| {
+            let (serving, stage) = (Arc::clone(&serving), serving.stage.subscribe());
+            async move { serving.serve(accepted, stage).await }
         };
-        let mut cores = Cores::start(cores, begin, handle)?;
-        tasks.spawn(async move {
-            accept(listener, accept_stage, |stream| {
-                // Replies are gathered above the socket; the system must not hold them back.
-                let dealt = stream.set_nodelay(true).and_then(|()| stream.into_std());
-                match dealt {
-                    Ok(socket) => cores.deal(socket),
-                    Err(error) => tracing::debug!(%error, "a connection ended before it began"),
+        let cores = Arc::new(Cores::start(cores, begin, handle)?);
+        let weak = Arc::downgrade(&cores);
+        for listener in listeners {
+            let (cores, stage, census) = (Arc::clone(&cores), stage.subscribe(), census.clone());
+            let proxies = proxies.clone();
+            let deal = move |accepted| {
+                if let Err(Accepted { origin, entry, socket: _ }) = cores.deal(accepted) {
+                    entry.refuse(&origin, Refused::Behind);
                 }
-            })
-            .await;
-        });
-        Ok(Self { address, stage })
+            };
+            tasks.spawn(accept(listener, stage, census, proxies, deal));
+        }
+        Ok(Self { addresses, census, cores: weak, stage })
     }
 
-    /// The address that is served.
+    /// Where it listens, in the order of the listeners.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn addresses(&self) -> &[ListenAddress] {
+        &self.addresses
     }
 
-    /// Closes the listener. Connections stay.
+    /// Its connections: how many, and how they ended.
+    #[must_use]
+    pub fn census(&self) -> &Census {
+        &self.census
+    }
+
+    /// What tells whether the threads make progress.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        Pulse(Weak::clone(&self.cores))
+    }
+
+    /// Closes the listeners. Connections stay.
     pub fn close_listener(&self) {
         advance(&self.stage, Stage::Closed);
     }
@@ -115,9 +108,23 @@ impl Server {
         advance(&self.stage, Stage::Cut);
     }
 
-    /// Returns when all connections have ended. The listener must be closed. Cancel safe.
+    /// Returns when all connections have ended. The listeners must be closed. Cancel safe.
     pub async fn ended(&self) {
-        // Every connection and the accept loop hold a receiver of the stage.
+        // Every connection and every accept loop hold a receiver of the stage.
         self.stage.closed().await;
+    }
+}
+
+/// Tells whether the threads of a server make progress.
+#[derive(Debug, Clone)]
+pub struct Pulse(Weak<Cores>);
+
+impl Pulse {
+    /// Returns when each thread of the server has gone once through what it has to do. Threads that are gone need not.
+    pub async fn beat(&self) {
+        let Some(answers) = self.0.upgrade().map(|cores| cores.ask()) else { return };
+        for answer in answers {
+            answer.await;
+        }
     }
 }

@@ -8,7 +8,10 @@ use std::{
     cell::Cell,
     fmt,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -46,10 +49,34 @@ impl fmt::Debug for StreamLimit {
     }
 }
 
+/// The streams of one connection. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Streams(Arc<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Every open stream holds it.
+    open: Arc<()>,
+    opened: AtomicU64,
+}
+
+impl Streams {
+    /// Streams that are open.
+    pub(super) fn open(&self) -> usize {
+        Arc::strong_count(&self.0.open) - 1
+    }
+
+    /// Streams that were opened in all.
+    pub(super) fn opened(&self) -> u64 {
+        self.0.opened.load(Relaxed)
+    }
+}
+
 /// A service that leaves a note of when the stream of each call ends.
 pub(super) struct Noting<S> {
     pub(super) service: S,
     pub(super) limit: Option<StreamLimit>,
+    pub(super) streams: Streams,
 }
 
 impl<S: Service<Request<B>>, B> Service<Request<B>> for Noting<S> {
@@ -58,18 +85,31 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for Noting<S> {
     type Future = S::Future;
 
     fn call(&self, request: Request<B>) -> S::Future {
+        // Only the task of the connection writes it.
+        self.streams.0.opened.store(self.streams.opened() + 1, Relaxed);
         END.set(self.limit.as_ref().and_then(|limit| limit.end(&request)));
         self.service.call(request)
     }
 }
 
 /// Runs streams, each until the end that was noted for it. A stream that is dropped is reset.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StreamExecutor;
+#[derive(Debug, Clone)]
+pub(super) struct StreamExecutor(Streams);
+
+impl StreamExecutor {
+    pub(super) fn new(streams: Streams) -> Self {
+        Self(streams)
+    }
+}
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        TokioExecutor::new().execute(Bounded { stream, end: END.take(), alarm: None });
+        TokioExecutor::new().execute(Bounded {
+            stream,
+            end: END.take(),
+            alarm: None,
+            _open: Arc::clone(&self.0.0.open),
+        });
     }
 }
 
@@ -80,6 +120,7 @@ pin_project_lite::pin_project! {
         stream: F,
         end: Option<Instant>,
         alarm: Option<Pin<Box<Sleep>>>,
+        _open: Arc<()>,
     }
 }
 

@@ -9,14 +9,19 @@ use super::{
     timeout::{self, GRPC_TIMEOUT},
     trace::{self, Sampler, extract},
 };
-use crate::model::{Call, Deadline, DeadlinePolicy, Job, RequestId};
+use crate::model::{Call, Deadline, DeadlinePolicy, Job, Peer, RequestId};
 
 /// Header that names a request.
 pub(super) const REQUEST_ID: &str = "x-request-id";
 
-/// When the head of a call arrived, as the edge saw it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Arrival(pub(super) Instant);
+/// What the edge knows of a call, as an extension of its request: one, so that it takes one allocation.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// When the head of the call arrived.
+    pub at: Instant,
+    /// Who called.
+    pub peer: Option<Arc<Peer>>,
+}
 
 /// What a call carries besides its message.
 pub(super) struct CallContext {
@@ -38,7 +43,7 @@ impl CallContext {
     /// INVALID_ARGUMENT where `grpc-timeout` is none.
     pub(super) fn read<T>(request: &Request<T>, method: &'static str, sampler: &Sampler) -> Result<Self, Status> {
         let headers = request.metadata().as_ref();
-        let at = request.extensions().get::<Arrival>().map_or_else(Instant::now, |arrival| arrival.0);
+        let at = request.extensions().get::<Arrival>().map_or_else(Instant::now, |arrival| arrival.at);
         let request_id = request_id(headers.get(REQUEST_ID));
         let asked = match headers.get(GRPC_TIMEOUT) {
             Some(value) => {

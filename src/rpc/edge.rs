@@ -1,5 +1,6 @@
 use std::{
     convert::Infallible,
+    future::ready as now_ready,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
@@ -18,8 +19,9 @@ use super::{
     context::{Arrival, REQUEST_ID, request_id},
     status,
     timeout::{self, GRPC_TIMEOUT},
+    upload::{ConnectionUploads, Upload, Uploads},
 };
-use crate::model::{Deadline, DeadlinePolicy};
+use crate::model::{Deadline, DeadlinePolicy, Peer};
 use crate::proto::worker_pool_service_server::{SERVICE_NAME, WorkerPoolServiceServer};
 
 /// The front of all services of one listener.
@@ -32,6 +34,11 @@ pub struct Edge {
     make: Option<MakeWorkerPool>,
     worker_pool: Option<WorkerPoolServiceServer<WorkerPool>>,
     others: Routes,
+    /// The other end of the connection; none before there is one.
+    peer: Option<Arc<Peer>>,
+    max_header_list: usize,
+    uploads: Uploads,
+    connection: Arc<ConnectionUploads>,
 }
 
 /// Makes the hot service anew, with a count of references of its own.
@@ -41,15 +48,26 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 impl Edge {
     /// Hands calls of the worker pool to what `make` makes, all others to `others`.
-    pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes) -> Self {
+    pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes, max_header_list: usize, uploads: Uploads) -> Self {
         let worker_pool = make.as_ref().map(|make| make());
-        Self { make, worker_pool, others }
+        let connection = uploads.of(0);
+        Self { make, worker_pool, others, peer: None, max_header_list, uploads, connection }
+    }
+
+    /// The front for one connection. All its calls carry `peer`.
+    #[must_use]
+    pub fn for_peer(&self, peer: Arc<Peer>) -> Self {
+        let connection = self.uploads.of(peer.connection);
+        Self { peer: Some(peer), connection, ..self.clone() }
     }
 }
 
 impl Clone for Edge {
     fn clone(&self) -> Self {
-        Self::new(self.make.clone(), self.others.clone())
+        Self {
+            peer: self.peer.clone(),
+            ..Self::new(self.make.clone(), self.others.clone(), self.max_header_list, self.uploads.clone())
+        }
     }
 }
 
@@ -62,7 +80,12 @@ impl Service<Request<Incoming>> for Edge {
         let sent = request.headers().get(REQUEST_ID).cloned();
         let now = Instant::now();
         let give_up = give_up(request.headers(), now);
-        request.extensions_mut().insert(Arrival(now));
+        if header_list(&request) > self.max_header_list {
+            let refused = status::headers_too_large(self.max_header_list).into_http();
+            return EdgeFuture { answer: Box::pin(now_ready(Ok(refused))), sent, give_up: None, alarm: None };
+        }
+        request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone() });
+        let request = request.map(|body| Upload::new(body, Arc::clone(&self.connection)));
         // The router costs as much as the pool: calls of the hot service pass it by.
         let direct = self.worker_pool.as_ref().filter(|_| is_worker_pool(request.uri().path()));
         let answer: Answer = match direct {
@@ -89,6 +112,15 @@ impl EdgeFuture {
         let Some(give_up) = self.give_up else { return Poll::Pending };
         self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx)
     }
+}
+
+/// Size of the headers as HTTP/2 counts it: 32 bytes for each beside its name and value.
+fn header_list<B>(request: &Request<B>) -> usize {
+    let field = |name: usize, value: usize| name + value + 32;
+    let authority = request.uri().authority().map_or(0, |authority| authority.as_str().len());
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let fields = request.headers().iter().map(|(name, value)| field(name.as_str().len(), value.len()));
+    field(":path".len(), path) + field(":authority".len(), authority) + fields.sum::<usize>()
 }
 
 /// Within the margin before the deadline, after the service's own answer had its time.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tonic::{codec::CompressionEncoding, service::Routes};
 use tonic_health::pb::health_server::HealthServer;
 
-use super::{Admin, Edge, Health, WorkerPool, edge::MakeWorkerPool};
+use super::{Admin, Edge, Health, UploadLimits, WorkerPool, edge::MakeWorkerPool, upload::Uploads};
 use crate::proto::{
     DESCRIPTORS, admin_service_server::AdminServiceServer, worker_pool_service_server::WorkerPoolServiceServer,
 };
@@ -12,6 +12,12 @@ use crate::proto::{
 /// by the codec.
 const ENVELOPE: usize = 64 << 10;
 
+/// Operators' calls bring the headers of their client and no others.
+const OPS_HEADER_LIST: usize = 16 << 10;
+
+/// No call of an operator is of more than a few bytes; one message of the codec's own limit fits.
+const OPS_UPLOADS: UploadLimits = UploadLimits { total: 16 << 20, per_connection: 5 << 20 };
+
 /// Sizes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -19,6 +25,10 @@ pub struct Limits {
     pub max_payload: usize,
     /// Most output bytes of one result.
     pub max_output: usize,
+    /// Most bytes of the headers of one call, as HTTP/2 counts them.
+    pub max_header_list: usize,
+    /// What messages may hold that are not whole.
+    pub uploads: UploadLimits,
 }
 
 /// What callers reach: the worker pool, health and reflection.
@@ -38,7 +48,12 @@ pub fn public_services(
             .accept_compressed(CompressionEncoding::Zstd)
     });
     let others = Routes::new(HealthServer::new(health)).add_service(reflection().build_v1()?);
-    Ok(Edge::new(Some(make), others.add_service(reflection().build_v1alpha()?).prepare()))
+    Ok(Edge::new(
+        Some(make),
+        others.add_service(reflection().build_v1alpha()?).prepare(),
+        limits.max_header_list,
+        Uploads::new(limits.uploads.with(ENVELOPE)),
+    ))
 }
 
 /// What operators reach: steering, health and reflection.
@@ -50,7 +65,7 @@ pub fn ops_services(admin: Admin, health: Health) -> Result<Edge, tonic_reflecti
         .add_service(AdminServiceServer::new(admin))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    Ok(Edge::new(None, others.prepare()))
+    Ok(Edge::new(None, others.prepare(), OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS)))
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

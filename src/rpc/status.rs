@@ -22,6 +22,8 @@ const ON_THE_WIRE: usize = 4_000;
 const SHORT: usize = 200;
 /// Longest description of a violation, in bytes.
 const DESCRIPTION: usize = 160;
+/// Other messages are whole by then.
+const UPLOAD_AGAIN: Duration = Duration::from_secs(1);
 /// Most violations that are listed.
 const VIOLATIONS: usize = 8;
 
@@ -113,6 +115,24 @@ pub(super) fn refused_by_codec(refusal: Status) -> Status {
     let details = of_a_call("PAYLOAD_TOO_LARGE", "NOT_STARTED");
     let mut status = fitting(Code::ResourceExhausted, refusal.message(), details);
     push_back(&mut status, &Pushback::Never);
+    status
+}
+
+/// A call with more headers than are taken.
+pub(super) fn headers_too_large(limit: usize) -> Status {
+    let message = format!("the headers of the call are over {limit} bytes; send less metadata");
+    let mut status = fitting(Code::ResourceExhausted, &message, of_a_call("HEADERS_TOO_LARGE", "NOT_STARTED"));
+    push_back(&mut status, &Pushback::Never);
+    status
+}
+
+/// A call whose message was not whole when others needed its room.
+pub(super) fn uploads_full() -> Status {
+    let mut details = of_a_call("UPLOADS_FULL", "NOT_STARTED");
+    details.set_retry_info(Some(UPLOAD_AGAIN));
+    let message = "unfinished messages hold all the memory that they may, and this one was the oldest";
+    let mut status = fitting(Code::ResourceExhausted, message, details);
+    push_back(&mut status, &Pushback::After(UPLOAD_AGAIN));
     status
 }
 

@@ -39,23 +39,28 @@ pub(crate) struct Ended {
 impl Process {
     /// Starts `waterwheel serve` with a configuration, on ports that are free.
     pub(crate) async fn serve(config: &str) -> Self {
+        Self::serve_with(config, &[]).await
+    }
+
+    /// As [`serve`](Self::serve), with variables of the environment.
+    pub(crate) async fn serve_with(config: &str, env: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("waterwheel.toml");
         std::fs::write(&file, config).unwrap();
-        Self::start(dir, &["serve", "--config", file.to_str().unwrap(), "--log", "warn"]).await
+        Self::start(dir, &["serve", "--config", file.to_str().unwrap(), "--log", "warn"], env).await
     }
 
     /// Starts `waterwheel dev` on ports that are free.
     pub(crate) async fn dev(args: &[&str]) -> Self {
         let all = [&["dev"], args].concat();
-        Self::start(tempfile::tempdir().unwrap(), &all).await
+        Self::start(tempfile::tempdir().unwrap(), &all, &[]).await
     }
 
-    async fn start(dir: TempDir, args: &[&str]) -> Self {
+    async fn start(dir: TempDir, args: &[&str], env: &[(&str, &str)]) -> Self {
         let log = std::fs::File::create(dir.path().join("stderr")).unwrap();
         let begin = Instant::now();
         let mut command = program(args);
-        command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
+        command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]).envs(env.iter().copied());
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = timeout(PATIENCE, stdout.next_line()).await.expect("an announcement").unwrap();
@@ -77,8 +82,12 @@ impl Process {
         timeout(PATIENCE, self.stdout.next_line()).await.expect("a line").unwrap().expect("more output")
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id().expect("it runs")).unwrap();
+        let pid = i32::try_from(self.id()).unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 

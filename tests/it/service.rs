@@ -9,8 +9,9 @@ use tokio::{
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::health_client::HealthClient;
 use waterwheel::{
-    app::{App, Control, OwnKind, Receipt},
-    config::{SourceFile, Sources, load_pools},
+    app::{App, Control, OwnKind, Receipt, StartError},
+    config::{Config, SourceFile, Sources, load_pools},
+    net::{Census, ListenAddress},
     proto::{
         Job, JobCounts, PoolStats, Stats, StatsRequest, SubmitRequest,
         worker_pool_service_client::WorkerPoolServiceClient,
@@ -21,6 +22,9 @@ use crate::process::PATIENCE;
 
 pub(crate) type Client = WorkerPoolServiceClient<Channel>;
 
+/// A free port of this machine.
+const ANY_PORT: &str = "127.0.0.1:0";
+
 /// Where a service listens.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address(pub(crate) SocketAddr);
@@ -29,26 +33,38 @@ pub(crate) struct Address(pub(crate) SocketAddr);
 pub(crate) struct Service {
     pub(crate) public: Address,
     pub(crate) control: Control,
+    pub(crate) census: Census,
     run: JoinHandle<Receipt>,
 }
 
 impl Service {
     /// Serves a configuration, and handlers beside it, on ports that are free.
     pub(crate) fn start(config: &str, own: Vec<OwnKind>) -> Self {
-        let file = SourceFile { name: "test.toml".into(), text: config.into() };
-        let sources = Sources { file: Some(file), cpus: 2, ..Sources::default() };
-        let mut config = load_pools(&sources).unwrap_or_else(|faults| panic!("{faults}")).config;
-        config.server.listen.set_port(0);
-        config.server.ops_listen.set_port(0);
-        let app = App::start_with(&config, own, None).unwrap();
-        let (public, control) = (Address(app.address()), app.control());
-        Self { public, control, run: tokio::spawn(app.run()) }
+        let mut config = load_config(config);
+        config.server.listen = vec![ANY_PORT.parse().unwrap()];
+        Self::start_with(config, own).unwrap()
+    }
+
+    /// Serves a configuration where it says, and operators on a port that is free.
+    pub(crate) fn start_with(mut config: Config, own: Vec<OwnKind>) -> Result<Self, StartError> {
+        config.server.ops_listen = ANY_PORT.parse().unwrap();
+        let app = App::start_with(&config, own, None)?;
+        let public = app.addresses().iter().find_map(ListenAddress::tcp).expect("it listens on a port");
+        let (control, census) = (app.control(), app.connections().clone());
+        Ok(Self { public: Address(public), control, census, run: tokio::spawn(app.run()) })
     }
 
     /// Waits for the end of the drain.
     pub(crate) async fn ended(self) -> Receipt {
         timeout(PATIENCE, self.run).await.expect("an end of the drain").unwrap()
     }
+}
+
+/// A configuration for a program with handlers of its own.
+pub(crate) fn load_config(text: &str) -> Config {
+    let file = SourceFile { name: "test.toml".into(), text: text.into() };
+    let sources = Sources { file: Some(file), cpus: 2, ..Sources::default() };
+    load_pools(&sources).unwrap_or_else(|faults| panic!("{faults}")).config
 }
 
 impl Address {

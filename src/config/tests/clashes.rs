@@ -1,6 +1,6 @@
 //! Faults of values that are fine alone and wrong together.
 
-use super::{Case, check};
+use super::{Case, FINE, check, ok};
 
 #[test]
 fn listeners_that_claim_one_port() {
@@ -13,7 +13,7 @@ const LISTENERS_THAT_CLAIM_ONE_PORT: &[Case] = &[
 listen = "127.0.0.1:9000"
 ops_listen = "127.0.0.1:9000""#,
         faults: r#"
-error: `server.listen` and `server.ops_listen` claim the same port 9000
+error: two listeners claim 127.0.0.1:9000
  --> ww.toml:3:14
   |
 2 | listen = "127.0.0.1:9000"
@@ -21,21 +21,111 @@ error: `server.listen` and `server.ops_listen` claim the same port 9000
 3 | ops_listen = "127.0.0.1:9000"
   |              ^^^^^^^^^^^^^^^^
   |
-  = help: give each listener a port of its own
+  = help: give each listener an address of its own
 "#,
         ..Case::NONE
     },
     Case {
         file: r#"[server]
-listen = "0.0.0.0:7071""#,
+listen = "0.0.0.0:7071"
+allow_plaintext = true"#,
         faults: r#"
-error: `server.listen` and `server.ops_listen` claim the same port 7071
+error: two listeners claim 127.0.0.1:7071
  --> ww.toml:2:10
   |
 2 | listen = "0.0.0.0:7071"
   |          ^^^^^^^^^^^^^^
   |
-  = help: give each listener a port of its own
+  = help: give each listener an address of its own
+"#,
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[server]
+listen = ["127.0.0.1:9000", "unix:/run/ww.sock", "unix:/run/ww.sock?mode=600"]"#,
+        faults: r#"
+error: two listeners claim unix:/run/ww.sock
+ --> ww.toml:2:10
+  |
+2 | listen = ["127.0.0.1:9000", "unix:/run/ww.sock", "unix:/run/ww.sock?mode=600"]
+  |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  |
+  = help: give each listener an address of its own
+"#,
+        ..Case::NONE
+    },
+];
+
+#[test]
+fn plaintext_for_other_machines() {
+    check(PLAINTEXT_FOR_OTHER_MACHINES);
+    let allowed = r#"server = { listen = ["0.0.0.0:1", "unix:/a"], ops_listen = "[::]:2", allow_plaintext = true }"#;
+    let (loaded, shown) = (ok(&format!("{allowed}{FINE}"), &[], &[]), "[\"0.0.0.0:1\", \"unix:/a\"]");
+    assert_eq!(loaded.config.server.listen.len(), 2);
+    assert_eq!(loaded.settings[0].value().map(ToString::to_string).as_deref(), Some(shown));
+}
+
+const PLAINTEXT_FOR_OTHER_MACHINES: &[Case] = &[
+    Case {
+        file: r#"[server]
+listen = ["127.0.0.1:9000", "10.0.0.1:9000"]"#,
+        faults: r#"
+error: `server.listen` is 10.0.0.1:9000, where other machines would be served in plaintext
+ --> ww.toml:2:10
+  |
+2 | listen = ["127.0.0.1:9000", "10.0.0.1:9000"]
+  |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  |
+  = help: listen on a loopback address or a Unix socket, or set `server.allow_plaintext = true`
+"#,
+        ..Case::NONE
+    },
+    Case {
+        flags: &[("--ops-listen", "server.ops_listen", "[::]:7071")],
+        faults: r#"
+error: `server.ops_listen` is [::]:7071, where other machines would be served in plaintext
+--> command line:1:14
+ |
+ | --ops-listen [::]:7071
+ |              ^^^^^^^^^
+ |
+ = help: listen on a loopback address or a Unix socket, or set `server.allow_plaintext = true`
+"#,
+        ..Case::NONE
+    },
+];
+
+#[test]
+fn uploads_that_do_not_fit() {
+    check(UPLOADS_THAT_DO_NOT_FIT);
+}
+
+const UPLOADS_THAT_DO_NOT_FIT: &[Case] = &[
+    Case {
+        file: r#"[server]
+uploads = { per_connection = "1MiB" }"#,
+        faults: r#"
+error: a payload may have 4MiB, and `server.uploads.per_connection` is 1MiB
+ --> ww.toml:2:30
+  |
+2 | uploads = { per_connection = "1MiB" }
+  |                              ^^^^^^
+  |
+  = help: raise `server.uploads.per_connection` or lower `server.max_payload`
+"#,
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[server]
+uploads = { total = "8MiB" }"#,
+        faults: r#"
+error: `server.uploads.per_connection` is more than `server.uploads.total`
+ --> ww.toml:2:21
+  |
+2 | uploads = { total = "8MiB" }
+  |                     ^^^^^^
+  |
+  = help: raise `server.uploads.total` or lower `server.uploads.per_connection`
 "#,
         ..Case::NONE
     },

@@ -19,7 +19,7 @@ fn flags_beat_variables_beat_the_file_beats_defaults() {
 fn the_last_of_two_flags_wins() {
     let flags = [("--set", "server.listen", "127.0.0.1:1"), ("--listen", "server.listen", "127.0.0.1:2")];
     let config = ok(FINE, &[], &flags).config;
-    assert_eq!(config.server.listen, SocketAddr::from(([127, 0, 0, 1], 2)));
+    assert_eq!(config.server.listen, [SocketAddr::from(([127, 0, 0, 1], 2)).into()]);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_bare_value_takes_the_type_of_its_key() {
     assert_eq!(config.telemetry.log, "[job{id=\"a\"}]=debug,info");
     assert_eq!(config.telemetry.sample_ratio, 1.0);
     assert_eq!(config.server.max_payload, 1 << 20);
-    assert_eq!(config.server.listen.to_string(), "[::1]:80");
+    assert_eq!(config.server.listen[0].to_string(), "[::1]:80");
     assert!(config.kinds[0].options.idempotent);
     assert_eq!(config.pools[0].workers, 3);
 }

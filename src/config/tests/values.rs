@@ -95,18 +95,38 @@ fn addresses_filters_and_urls() {
 const ADDRESSES_FILTERS_AND_URLS: &[(&str, &str, &str)] = &[
     (
         r#"server.listen = "localhost:7070""#,
-        "`server.listen` takes an IP address with a port, and `localhost:7070` is none",
+        "`server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `localhost:7070` is none",
         r#"write it like `"127.0.0.1:7070"`"#,
     ),
     (
         r#"server.listen = "127.0.0.1""#,
-        "`server.listen` takes an IP address with a port, and `127.0.0.1` is none",
+        "`server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `127.0.0.1` is none",
         r#"write it like `"127.0.0.1:7070"`"#,
     ),
     (
         "server.ops_listen = 7071",
-        "`server.ops_listen` takes an IP address with a port, not an integer",
+        "`server.ops_listen` takes IP:PORT, unix:/path or systemd:N, not an integer",
         r#"write it like `"127.0.0.1:7070"`"#,
+    ),
+    (
+        r#"server.listen = ["127.0.0.1:1", "unix:run/ww"]"#,
+        "`server.listen` takes IP:PORT, unix:/path or systemd:N, and `unix:run/ww` is none",
+        r#"write it like `"127.0.0.1:7070"`"#,
+    ),
+    (
+        "server.listen = []",
+        "`server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, not an array",
+        r#"write it like `"127.0.0.1:7070"`"#,
+    ),
+    (
+        r#"server.proxies = ["10.0.0.0/33"]"#,
+        "`server.proxies` takes an array of networks, and `10.0.0.0/33` is none",
+        r#"write it like `["10.0.0.0/8", "192.0.2.1"]`"#,
+    ),
+    (
+        r#"server.proxies = "10.0.0.0/8""#,
+        "`server.proxies` takes an array of networks, and `10.0.0.0/8` is none",
+        r#"write it like `["10.0.0.0/8", "192.0.2.1"]`"#,
     ),
     (
         r#"telemetry.log = "info,=""#,

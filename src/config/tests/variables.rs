@@ -99,7 +99,7 @@ error: unknown key `srver`
     Case {
         env: &[("WATERWHEEL_SERVER__LISTEN__X", "1")],
         faults: r#"
-error: `server.listen` takes an IP address with a port, not a table
+error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, not a table
 --> environment:1:20
  |
  | WATERWHEEL_SERVER__LISTEN__X=1
@@ -226,7 +226,7 @@ error: unknown key `wrokers` in [pool.base]
     Case {
         flags: &[("--listen", "server.listen", "7070")],
         faults: r#"
-error: `server.listen` takes an IP address with a port, and `7070` is none
+error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `7070` is none
 --> command line:1:10
  |
  | --listen 7070
@@ -280,7 +280,7 @@ error: `` is no name for a pool
 listen = "127.0.0.1:1""#,
         flags: &[("--ops-listen", "server.ops_listen", "127.0.0.1:1")],
         faults: r#"
-error: `server.listen` and `server.ops_listen` claim the same port 1
+error: two listeners claim 127.0.0.1:1
  --> command line:1:14
   |
   | --ops-listen 127.0.0.1:1
@@ -291,7 +291,7 @@ error: `server.listen` and `server.ops_listen` claim the same port 1
 2 | listen = "127.0.0.1:1"
   |          -------------
   |
-  = help: give each listener a port of its own
+  = help: give each listener an address of its own
 "#,
         ..Case::NONE
     },

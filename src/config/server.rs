@@ -1,0 +1,105 @@
+//! The keys of `[server]`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::field::{Size, any, within};
+use super::listen::{Addresses, Networks};
+use super::model::{Server, Uploads};
+use super::section::Section;
+use crate::net::{ConnectionLimits, Http2, ListenAddress};
+
+/// One gRPC message.
+const MESSAGE: RangeInclusive<Size> = Size(1)..=Size::gib(1);
+
+/// Memory for messages.
+const MEMORY: RangeInclusive<Size> = Size(1)..=Size::gib(1024);
+
+/// Waits for a peer: 1 ms shows a slip of units as a failure at once, 0 would shut everybody out.
+const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+
+/// Ages of connections; the greatest is as good as none.
+const AGE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(365 * 24 * 3600);
+
+pub(super) fn read(section: &mut Section<'_>) -> Server {
+    let listen = section.value("listen", Addresses(vec![loopback(7070)]), any).0;
+    let ops_listen = section.value("ops_listen", loopback(7071), any);
+    let allow_plaintext = section.value("allow_plaintext", false, any);
+    let proxies = section.value("proxies", Networks::default(), any).0;
+    let threads = section.count("threads", 256);
+    let max_payload = section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes();
+    let max_output = section.value("max_output", Size::mib(4), within(MESSAGE)).bytes();
+    let submit_many_window = section.integer("submit_many_window", 256, 1..=65_536);
+    let max_concurrent_streams = section.integer("max_concurrent_streams", 256, 1..=65_536);
+    Server {
+        listen,
+        ops_listen,
+        allow_plaintext,
+        proxies,
+        threads,
+        max_payload,
+        max_output,
+        submit_many_window,
+        connections: section.section("connections", connections),
+        http2: section.section("http2", |section| http2(section, max_concurrent_streams)),
+        uploads: section.section("uploads", |section| uploads(section, max_payload)),
+    }
+}
+
+fn connections(section: &mut Section<'_>) -> ConnectionLimits {
+    let ConnectionLimits { max, max_per_address, preface_timeout, max_age, max_age_grace, idle_timeout } =
+        ConnectionLimits::default();
+    ConnectionLimits {
+        max: section.integer("max", max as i64, 1..=1_000_000),
+        max_per_address: section.integer("max_per_address", max_per_address as i64, 1..=1_000_000),
+        preface_timeout: section.value("preface_timeout", preface_timeout, within(WAIT)),
+        max_age: section.value("max_age", max_age, within(AGE)),
+        max_age_grace: section.value("max_age_grace", max_age_grace, within(AGE)),
+        idle_timeout: section.value("idle_timeout", idle_timeout, within(AGE)),
+    }
+}
+
+fn http2(section: &mut Section<'_>, max_concurrent_streams: u32) -> Http2 {
+    let Http2 {
+        max_concurrent_streams: _,
+        max_local_resets,
+        max_pending_resets,
+        max_header_list,
+        stream_window,
+        connection_window,
+        keepalive_interval,
+        keepalive_timeout,
+    } = Http2::default();
+    // The protocol knows no window below its initial one of the connection, and none of 2 GiB.
+    let window = Size::kib(64)..=Size::gib(1);
+    let mut size = |key, default: u32, range: RangeInclusive<Size>| {
+        let size = section.value(key, Size(default.into()), within(range)).bytes();
+        u32::try_from(size).expect("the range of the key fits its type")
+    };
+    let max_header_list = size("max_header_list", max_header_list, Size::kib(4)..=Size::mib(1));
+    let stream_window = size("stream_window", stream_window, window.clone());
+    let connection_window = size("connection_window", connection_window, window);
+    Http2 {
+        max_concurrent_streams,
+        max_local_resets: section.integer("max_local_resets", max_local_resets as i64, 1..=1_000_000),
+        max_pending_resets: section.integer("max_pending_resets", max_pending_resets as i64, 1..=1_000_000),
+        max_header_list,
+        stream_window,
+        connection_window,
+        keepalive_interval: section.value("keepalive_interval", keepalive_interval, within(WAIT)),
+        keepalive_timeout: section.value("keepalive_timeout", keepalive_timeout, within(WAIT)),
+    }
+}
+
+fn uploads(section: &mut Section<'_>, max_payload: usize) -> Uploads {
+    let of = |least: Size, payloads: usize| Size(least.0.max(max_payload.saturating_mul(payloads) as u64));
+    Uploads {
+        total: section.value("total", of(Size::mib(256), 4), within(MEMORY)).bytes(),
+        per_connection: section.value("per_connection", of(Size::mib(32), 2), within(MEMORY)).bytes(),
+    }
+}
+
+fn loopback(port: u16) -> ListenAddress {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()
+}

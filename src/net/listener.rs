@@ -1,0 +1,210 @@
+use std::{
+    fs,
+    io::{self, ErrorKind},
+    net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream},
+    os::unix::{
+        fs::{FileTypeExt, PermissionsExt},
+        net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
+    },
+    path::{Path, PathBuf},
+};
+
+use listenfd::ListenFd;
+use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
+use tokio::net::{TcpListener, UnixListener, unix::UCred};
+
+use super::{
+    address::{DEFAULT_MODE, ListenAddress},
+    census::Entry,
+    stream::{Io, Stream},
+};
+use crate::model::Origin;
+
+/// Connections that the system may hold until they are taken.
+const LISTEN_BACKLOG: i32 = 1024;
+
+/// A socket that listens; connections wait in it until it is served.
+#[derive(Debug)]
+pub struct Bound {
+    address: ListenAddress,
+    socket: Listening,
+    /// The file of a socket, where it is ours to remove.
+    file: Option<SocketFile>,
+}
+
+#[derive(Debug)]
+enum Listening {
+    Tcp(StdTcpListener),
+    Unix(StdUnixListener),
+}
+
+/// Sockets that the service manager passed to this process.
+pub struct Inherited(ListenFd);
+
+/// Removes a socket from the file system.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody else may have removed it.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Inherited {
+    /// Sockets that the environment tells of. Only the first call in a process finds any.
+    #[must_use]
+    pub fn take() -> Self {
+        Self(ListenFd::from_env())
+    }
+}
+
+/// Takes `address`. Port 0 takes any free one; a socket file that nobody serves is replaced.
+///
+/// # Errors
+/// Where the address is taken, is not one of this machine, or was not passed by the service manager.
+pub fn bind(address: &ListenAddress, inherited: &mut Inherited) -> io::Result<Bound> {
+    match address {
+        ListenAddress::Tcp(address) => {
+            let listener = bind_tcp(*address)?;
+            let address = ListenAddress::Tcp(listener.local_addr()?);
+            Ok(Bound { address, socket: Listening::Tcp(listener), file: None })
+        }
+        ListenAddress::Unix { path, mode } => {
+            let socket = Listening::Unix(bind_unix(path, *mode)?);
+            Ok(Bound { address: address.clone(), socket, file: Some(SocketFile(path.clone())) })
+        }
+        ListenAddress::Systemd(place) => inherit(*place, &mut inherited.0),
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<StdTcpListener> {
+    let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // A server that restarts must not wait for the connections of its predecessor to time out.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(LISTEN_BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn bind_unix(path: &Path, mode: u32) -> io::Result<StdUnixListener> {
+    remove_abandoned(path)?;
+    let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    // Nobody can connect before it listens, so that nobody gets in by the permissions of the umask.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    socket.listen(LISTEN_BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Removes the socket of a server that did not clean up.
+fn remove_abandoned(path: &Path) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    match StdUnixStream::connect(path) {
+        Err(error) if is_socket && error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
+        // What is there, if anything, makes the bind fail.
+        _ => Ok(()),
+    }
+}
+
+fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
+    let missing = || {
+        let text = "the service manager passed no such socket that listens, or it is in use";
+        io::Error::new(ErrorKind::NotFound, text)
+    };
+    if let Ok(Some(listener)) = inherited.take_unix_listener(place) {
+        listener.set_nonblocking(true)?;
+        let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf);
+        let address = match path {
+            Some(path) => ListenAddress::Unix { path, mode: DEFAULT_MODE },
+            None => ListenAddress::Systemd(place),
+        };
+        // The file is the service manager's.
+        return Ok(Bound { address, socket: Listening::Unix(listener), file: None });
+    }
+    let listener = inherited.take_tcp_listener(place).map_err(|_| missing())?.ok_or_else(missing)?;
+    listener.set_nonblocking(true)?;
+    let address = ListenAddress::Tcp(listener.local_addr()?);
+    Ok(Bound { address, socket: Listening::Tcp(listener), file: None })
+}
+
+impl Bound {
+    /// Where it listens; the port that the system chose, where it did.
+    #[must_use]
+    pub fn address(&self) -> &ListenAddress {
+        &self.address
+    }
+
+    pub(super) fn listen(self) -> io::Result<Listener> {
+        let Self { address: _, socket, file } = self;
+        let socket = match socket {
+            Listening::Tcp(listener) => Acceptor::Tcp(TcpListener::from_std(listener)?),
+            Listening::Unix(listener) => Acceptor::Unix(UnixListener::from_std(listener)?),
+        };
+        Ok(Listener { socket, _file: file })
+    }
+}
+
+/// A socket that listens on this runtime.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: Acceptor,
+    _file: Option<SocketFile>,
+}
+
+#[derive(Debug)]
+enum Acceptor {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection that has room, on its way to the thread that serves it.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) socket: Socket,
+    pub(super) origin: Origin,
+    pub(super) entry: Entry,
+}
+
+/// The socket of a connection, on no runtime.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(StdTcpStream),
+    Unix(StdUnixStream),
+}
+
+impl Listener {
+    /// The next connection. Cancel safe.
+    pub(super) async fn accept(&self) -> io::Result<(Socket, Origin)> {
+        match &self.socket {
+            Acceptor::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                // Replies are gathered above the socket; the system must not hold them back.
+                stream.set_nodelay(true)?;
+                Ok((Socket::Tcp(stream.into_std()?), Origin::Address(address)))
+            }
+            Acceptor::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let origin = process(stream.peer_cred()?);
+                Ok((Socket::Unix(stream.into_std()?), origin))
+            }
+        }
+    }
+}
+
+impl Socket {
+    /// Brings the socket to the runtime of the caller.
+    pub(super) fn into_stream(self) -> io::Result<Stream> {
+        Ok(Stream::new(match self {
+            Self::Tcp(socket) => Io::Tcp(tokio::net::TcpStream::from_std(socket)?),
+            Self::Unix(socket) => Io::Unix(tokio::net::UnixStream::from_std(socket)?),
+        }))
+    }
+}
+
+fn process(credentials: UCred) -> Origin {
+    Origin::Process { user: credentials.uid(), group: credentials.gid(), process: credentials.pid() }
+}

@@ -1,0 +1,159 @@
+//! The PROXY protocol, versions 1 and 2: a header in front of a connection by which a proxy names its peer.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use ipnet::IpNet;
+use ppp::{HeaderResult, PartialResult, v1, v2};
+
+use super::{establish::Unestablished, stream::Stream};
+use crate::model::{Origin, Peer};
+
+/// Most bytes of a header. One of version 2 may carry more; what proxies add to the addresses is far below.
+const LONGEST: usize = 2048;
+
+/// How a header of version 1 begins.
+const TEXT: &[u8] = b"PROXY ";
+/// Most bytes of a header of version 1.
+const LONGEST_LINE: usize = 107;
+
+/// Networks whose connections begin with a header. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Proxies(Arc<[IpNet]>);
+
+impl Proxies {
+    pub(super) fn new(networks: &[IpNet]) -> Self {
+        Self(networks.into())
+    }
+
+    /// Whether a connection from there names its peer itself.
+    pub(super) fn vouch_for(&self, origin: &Origin) -> bool {
+        self.address(origin).is_some()
+    }
+
+    fn address(&self, origin: &Origin) -> Option<SocketAddr> {
+        let Origin::Address(address) = origin else { return None };
+        let ip = address.ip().to_canonical();
+        self.0.iter().any(|network| network.contains(&ip)).then_some(*address)
+    }
+}
+
+/// Takes the header off the stream, where the peer is a proxy, and puts what it says in the place of the proxy.
+pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &Proxies) -> Result<(), Unestablished> {
+    let Some(proxy) = proxies.address(&peer.origin) else { return Ok(()) };
+    loop {
+        match parse(stream.ahead()) {
+            Parsed::Partial if stream.ahead().len() < LONGEST => stream.read_ahead(LONGEST).await?,
+            Parsed::Partial | Parsed::Not => return Err(Unestablished::ProxyHeader),
+            Parsed::Header { length, source } => {
+                stream.skip(length);
+                // A proxy that checks our health speaks for itself.
+                if let Some(source) = source {
+                    peer.origin = Origin::Address(source);
+                    peer.proxy = Some(proxy);
+                }
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Parsed {
+    Partial,
+    Not,
+    Header { length: usize, source: Option<SocketAddr> },
+}
+
+fn parse(bytes: &[u8]) -> Parsed {
+    // The parser takes half an address for a bad one, so it gets whole lines only.
+    let is_text = bytes.starts_with(TEXT) || TEXT.starts_with(bytes);
+    if is_text && !bytes.windows(2).take(LONGEST_LINE).any(|pair| pair == b"\r\n") {
+        return if bytes.len() < LONGEST_LINE { Parsed::Partial } else { Parsed::Not };
+    }
+    let header = HeaderResult::parse(bytes);
+    if header.is_incomplete() {
+        return if is_text { Parsed::Not } else { Parsed::Partial };
+    }
+    match header {
+        HeaderResult::V1(Ok(header)) => {
+            let source = match header.addresses {
+                v1::Addresses::Unknown => None,
+                v1::Addresses::Tcp4(tcp) => Some((IpAddr::V4(tcp.source_address), tcp.source_port).into()),
+                v1::Addresses::Tcp6(tcp) => Some((IpAddr::V6(tcp.source_address), tcp.source_port).into()),
+            };
+            Parsed::Header { length: header.header.len(), source }
+        }
+        HeaderResult::V2(Ok(header)) => {
+            let source = match (header.command, header.addresses) {
+                (v2::Command::Proxy, v2::Addresses::IPv4(ip)) => Some((ip.source_address, ip.source_port).into()),
+                (v2::Command::Proxy, v2::Addresses::IPv6(ip)) => Some((ip.source_address, ip.source_port).into()),
+                (v2::Command::Local, _) | (_, v2::Addresses::Unspecified | v2::Addresses::Unix(_)) => None,
+            };
+            Parsed::Header { length: header.len(), source }
+        }
+        HeaderResult::V1(Err(_)) | HeaderResult::V2(Err(_)) => Parsed::Not,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V2: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+
+    /// A header of version 2 with these bytes behind the signature.
+    fn v2(rest: &[u8]) -> Vec<u8> {
+        [V2, rest].concat()
+    }
+
+    fn names(length: usize, source: &str) -> Parsed {
+        Parsed::Header { length, source: Some(source.parse().expect("an address")) }
+    }
+
+    #[test]
+    fn headers_of_both_versions_name_the_peer() {
+        let ipv4 = v2(b"\x21\x11\0\x0c\x0a\0\0\x01\x0a\0\0\x02\x04\xd2\x1b\x9e");
+        let with_more = v2(b"\x21\x11\0\x10\x0a\0\0\x01\x0a\0\0\x02\x04\xd2\x1b\x9e\x04\0\x01\0");
+        let ipv6 = [&v2(b"\x21\x21\0\x24")[..], &[0; 15], b"\x01", &[0; 16], b"\x04\xd2\x1b\x9e"].concat();
+        for (header, source) in [
+            (b"PROXY TCP4 10.0.0.1 10.0.0.2 1234 7070\r\n".to_vec(), Some("10.0.0.1:1234")),
+            (b"PROXY TCP6 ::1 ::2 1234 7070\r\n".to_vec(), Some("[::1]:1234")),
+            (b"PROXY UNKNOWN\r\n".to_vec(), None),
+            (b"PROXY UNKNOWN whatever it says\r\n".to_vec(), None),
+            (ipv4, Some("10.0.0.1:1234")),
+            (with_more, Some("10.0.0.1:1234")),
+            (ipv6, Some("[::1]:1234")),
+            (v2(b"\x20\0\0\0"), None),
+        ] {
+            let length = header.len();
+            let whole = source.map_or(Parsed::Header { length, source: None }, |source| names(length, source));
+            for partial in 0..length {
+                assert_eq!(parse(&header[..partial]), Parsed::Partial, "{partial} of {header:?}");
+            }
+            for more in [&b""[..], b"PRI * HTTP/2.0\r\n", b"\x16\x03\x01\xff\xfe"] {
+                assert_eq!(parse(&[&header, more].concat()), whole, "{header:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_header_is_none_at_once() {
+        let long = [b"PROXY UNKNOWN ".as_slice(), &[b'x'; 120]].concat();
+        for bytes in [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(),
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 1234\r\n",
+            b"PROXY TCP4 10.0.0.256 10.0.0.2 1 2\r\n",
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 1 70700\r\n",
+            b"PROXY \xff\r\n",
+            b"GET / HTTP/1.1\r\n",
+            &long,
+            &v2(b"\x31\x11\0\x0c"),
+            &v2(b"\x21\x11\0\x04\0\0\0\0"),
+        ] {
+            assert_eq!(parse(bytes), Parsed::Not, "{bytes:?}");
+        }
+    }
+}

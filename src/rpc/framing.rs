@@ -1,0 +1,90 @@
+/// Length of what is in front of a gRPC message: a flag, and the length of the message.
+const HEAD: usize = 5;
+
+/// Follows where the messages of a call end, piece by piece.
+#[derive(Debug, Default)]
+pub(super) struct Framing {
+    head: [u8; HEAD],
+    /// Bytes of the message that is not whole, its head included.
+    read: usize,
+    /// Bytes that its body misses, once its head is whole.
+    missing: usize,
+    /// Whether it began in the last piece.
+    is_new: bool,
+}
+
+impl Framing {
+    /// Reads the next piece.
+    pub(super) fn read(&mut self, mut piece: &[u8]) {
+        self.is_new = false;
+        while !piece.is_empty() {
+            if self.read == 0 {
+                self.is_new = true;
+            }
+            if self.read < HEAD {
+                let count = piece.len().min(HEAD - self.read);
+                self.head[self.read..self.read + count].copy_from_slice(&piece[..count]);
+                self.read += count;
+                piece = &piece[count..];
+                if self.read < HEAD {
+                    return;
+                }
+                let [_, a, b, c, d] = self.head;
+                self.missing = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+            }
+            let count = piece.len().min(self.missing);
+            self.read += count;
+            self.missing -= count;
+            piece = &piece[count..];
+            if self.missing == 0 {
+                self.read = 0;
+            }
+        }
+    }
+
+    /// Bytes of the message that is not whole.
+    pub(super) fn unfinished(&self) -> usize {
+        self.read
+    }
+
+    /// Whether the message that is not whole began in the last piece.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(length: u8) -> Vec<u8> {
+        [&[0, 0, 0, 0, length][..], &vec![7; length.into()]].concat()
+    }
+
+    #[test]
+    fn every_cut_of_messages_leaves_what_is_not_whole() {
+        let messages: Vec<Vec<u8>> = [0, 3, 1, 200, 0, 0, 5].map(message).into();
+        let all = messages.concat();
+        let ends: Vec<usize> = messages
+            .iter()
+            .scan(0, |end, one| {
+                *end += one.len();
+                Some(*end)
+            })
+            .collect();
+        for size in 1..all.len() {
+            let (mut framing, mut at) = (Framing::default(), 0);
+            for piece in all.chunks(size) {
+                framing.read(piece);
+                let began = at;
+                at += piece.len();
+                let begin = ends.iter().copied().filter(|end| *end <= at).max().unwrap_or(0);
+                assert_eq!(framing.unfinished(), at - begin, "pieces of {size}, at {at}");
+                if at > begin {
+                    assert_eq!(framing.is_new(), begin >= began, "pieces of {size}, at {at}");
+                }
+            }
+            assert_eq!(framing.unfinished(), 0);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Over the caps a connection is refused at once, and the others go on.
+
+use std::net::SocketAddr;
+
+use tokio::net::{TcpSocket, TcpStream};
+use waterwheel::net::{Closed, Refused};
+
+use super::{Client, closed, serve, until};
+use crate::service::{Caller, job};
+
+#[tokio::test]
+async fn beyond_the_cap_a_connection_is_refused_at_once_and_the_others_go_on() {
+    let service = serve("connections.max = 3");
+    let caller = Caller::of(service.public).await;
+    let silent = [connect(service.public.0).await, connect(service.public.0).await];
+    until(&service.census, |census| census.open() == 3).await;
+
+    for refused in 1..=20 {
+        closed(connect(service.public.0).await).await;
+        assert_eq!(service.census.refused(Refused::Connections), refused);
+    }
+    caller.leave(job("sleep", "1")).await.unwrap().unwrap();
+    assert_eq!((service.census.open(), service.census.accepted()), (3, 3));
+
+    drop(silent);
+    until(&service.census, |census| census.open() == 1 && census.closed(Closed::Peer) == 2).await;
+    Caller::of(service.public).await.leave(job("sleep", "1")).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_the_room_of_the_others() {
+    let service = serve("connections = { max = 10, max_per_address = 2 }");
+    let held = [connect_from("127.0.0.2", service.public.0).await, connect_from("127.0.0.2", service.public.0).await];
+    until(&service.census, |census| census.open() == 2).await;
+    for refused in 1..=5 {
+        closed(connect_from("127.0.0.2", service.public.0).await).await;
+        assert_eq!(service.census.refused(Refused::PerAddress), refused);
+    }
+    Caller::of(service.public).await.leave(job("sleep", "1")).await.unwrap().unwrap();
+
+    drop(held);
+    until(&service.census, |census| census.closed(Closed::Peer) >= 2).await;
+    let socket = connect_from("127.0.0.2", service.public.0).await;
+    let (_requests, _connection) = h2::client::handshake(socket).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_service_and_is_counted_once() {
+    let service = serve("");
+    let census = service.census.clone();
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(Client::connect(service.public.0).await);
+    }
+    let silent = connect(service.public.0).await;
+    until(&census, |census| census.open() == 6).await;
+    service.control.drain();
+    service.ended().await;
+    closed(silent).await;
+    for client in clients {
+        // The clients answer the farewell while they are waited for.
+        let _ = client.ended().await;
+    }
+    until(&census, |census| census.open() == 0).await;
+    assert_eq!(census.accepted(), 6);
+    assert_eq!(census.closed(Closed::GoAway), 6, "{}", super::figures(&census));
+}
+
+async fn connect(address: SocketAddr) -> TcpStream {
+    TcpStream::connect(address).await.unwrap()
+}
+
+async fn connect_from(local: &str, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(local.parse().unwrap(), 0)).unwrap();
+    socket.connect(address).await.unwrap()
+}

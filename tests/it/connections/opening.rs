@@ -1,0 +1,57 @@
+//! A peer that does not begin in time, or begins with something else, is gone.
+
+use std::time::Duration;
+
+use tokio::{io::AsyncWriteExt, net::TcpStream, time::Instant};
+use waterwheel::net::Closed;
+
+use super::{closed, serve, until};
+use crate::service::{Caller, job};
+
+#[tokio::test]
+async fn silent_peers_and_half_prefaces_are_cut_when_their_time_is_over() {
+    let service = serve(r#"connections.preface_timeout = "300ms""#);
+    let begin = Instant::now();
+    let mut peers = Vec::new();
+    for sent in [0, 1, 23] {
+        let mut peer = TcpStream::connect(service.public.0).await.unwrap();
+        peer.write_all(&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..sent]).await.unwrap();
+        peers.push(peer);
+    }
+    for peer in peers {
+        closed(peer).await;
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(290), "they had their time");
+    until(&service.census, |census| census.closed(Closed::Slow) == 3 && census.open() == 0).await;
+    Caller::of(service.public).await.leave(job("sleep", "400")).await.unwrap().expect("the time is for the preface");
+}
+
+#[tokio::test]
+async fn a_preface_may_come_in_pieces() {
+    let service = serve("");
+    let mut peer = TcpStream::connect(service.public.0).await.unwrap();
+    peer.set_nodelay(true).unwrap();
+    for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" {
+        peer.write_all(&[*byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    // An empty SETTINGS frame is answered with the server's own and an acknowledgement.
+    peer.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let mut head = [0; 9];
+    tokio::io::AsyncReadExt::read_exact(&mut peer, &mut head).await.unwrap();
+    assert_eq!(head[3], 4, "SETTINGS");
+}
+
+#[tokio::test]
+async fn other_protocols_are_turned_away_at_once() {
+    // It would be the time that is over, else.
+    let service = serve(r#"connections.preface_timeout = "1h""#);
+    for (count, bytes) in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01\x02\0", b"PRI * HTTP/2.0\r\n\r\nXX"].iter().enumerate()
+    {
+        let mut peer = TcpStream::connect(service.public.0).await.unwrap();
+        peer.write_all(bytes).await.unwrap();
+        closed(peer).await;
+        until(&service.census, |census| census.closed(Closed::NotHttp2) == count as u64 + 1).await;
+    }
+}

@@ -1,0 +1,39 @@
+//! Headers over their limit are refused with a reason, and far over it without reading them all.
+
+use tonic::{Code, Request, metadata::MetadataValue};
+use waterwheel::proto::SubmitRequest;
+
+use crate::{
+    process::Process,
+    refusal::Refusal,
+    service::{Caller, job},
+};
+
+const CONFIG: &str = r#"
+    kind.echo = { pool = "one", builtin = "echo" }
+    pool.one.workers = 1
+    server.http2.max_header_list = "8KiB"
+"#;
+
+/// Submits a job with so many bytes of metadata.
+async fn submit(caller: &Caller, bytes: usize) -> Result<(), tonic::Status> {
+    let mut request = Request::new(SubmitRequest { job: Some(job("echo", "")) });
+    let value = MetadataValue::try_from("x".repeat(bytes)).unwrap();
+    request.metadata_mut().insert("baggage", value);
+    caller.0.clone().submit(request).await.map(drop)
+}
+
+#[tokio::test]
+async fn headers_over_their_limit_are_refused_with_a_reason() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    submit(&caller, 7_000).await.expect("they fit");
+    for bytes in [8 << 10, 15 << 10] {
+        let refusal = Refusal::of_call(submit(&caller, bytes).await.expect_err("too large"), false);
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::ResourceExhausted, "HEADERS_TOO_LARGE"));
+        assert_eq!(refusal.facts()["execution"], "NOT_STARTED");
+    }
+    // The answer of HTTP itself; no client makes a friendly status of it.
+    submit(&caller, 40 << 10).await.expect_err("much too large");
+    submit(&caller, 1).await.expect("the connection goes on");
+}

@@ -1,0 +1,96 @@
+//! A proxy names the peers behind it, and nobody else can claim to be one.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+use waterwheel::net::Closed;
+
+use crate::{process::PATIENCE, service::Service};
+
+const PROXY: [u8; 4] = [127, 0, 0, 9];
+
+fn serve(server: &str) -> Service {
+    let pool = r#"kind.echo = { pool = "one", builtin = "echo" }"#;
+    Service::start(&format!("{pool}\npool.one.workers = 1\n[server]\nproxies = [\"127.0.0.9\"]\n{server}"), Vec::new())
+}
+
+async fn connect(from: [u8; 4], service: &Service, header: &[u8]) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(from)), 0)).unwrap();
+    let mut stream = socket.connect(service.public.0).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.write_all(header).await.unwrap();
+    stream
+}
+
+/// Whether HTTP/2 works on it.
+async fn works(stream: TcpStream) -> bool {
+    let Ok((requests, connection)) = h2::client::handshake(stream).await else { return false };
+    let connection = tokio::spawn(connection);
+    let Ok(mut requests) = requests.ready().await else { return false };
+    let request = http::Request::post("http://test/grpc.health.v1.Health/Check");
+    let request = request.header("content-type", "application/grpc").body(()).unwrap();
+    let (answer, mut message) = requests.send_request(request, false).unwrap();
+    let _ = message.send_data(bytes::Bytes::from_static(&[0; 5]), true);
+    let answer = timeout(PATIENCE, answer).await.expect("an answer or an end");
+    connection.abort();
+    answer.is_ok()
+}
+
+const V1: &[u8] = b"PROXY TCP4 203.0.113.7 127.0.0.1 40000 7070\r\n";
+const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\x7f\0\0\x01\x9c\x40\x1b\x9e";
+const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+
+#[tokio::test]
+async fn connections_of_a_proxy_begin_with_its_header() {
+    let service = serve("");
+    for header in [V1, V2, LOCAL, b"PROXY UNKNOWN\r\n"] {
+        assert!(works(connect(PROXY, &service, header).await).await, "{header:?}");
+    }
+    let mut pieces = connect(PROXY, &service, b"").await;
+    for byte in V1 {
+        pieces.write_all(&[*byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert!(works(pieces).await, "a header may come in pieces");
+    assert!(!works(connect(PROXY, &service, b"").await).await, "a proxy without a header is none");
+    assert!(!works(connect(PROXY, &service, b"PROXY TCP4 nobody\r\n").await).await);
+    assert_eq!(service.census.closed(Closed::ProxyHeader), 2);
+}
+
+#[tokio::test]
+async fn who_is_no_proxy_cannot_name_a_peer() {
+    let service = serve("");
+    assert!(works(connect([127, 0, 0, 1], &service, b"").await).await);
+    for header in [V1, V2, LOCAL] {
+        assert!(!works(connect([127, 0, 0, 1], &service, header).await).await, "{header:?}");
+    }
+    assert_eq!(service.census.closed(Closed::NotHttp2), 3);
+}
+
+#[tokio::test]
+async fn peers_behind_a_proxy_are_bounded_by_their_own_addresses() {
+    let service = serve("connections.max_per_address = 1");
+    let other: &[u8] = b"PROXY TCP4 203.0.113.8 127.0.0.1 40000 7070\r\n";
+    let mut held = [connect(PROXY, &service, V1).await, connect(PROXY, &service, other).await];
+    for stream in &mut held {
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut head = [0; 9];
+        timeout(PATIENCE, stream.read_exact(&mut head)).await.expect("an answer").unwrap();
+        assert_eq!(head[3], 4, "SETTINGS: it is served");
+    }
+    assert!(!works(connect(PROXY, &service, V1).await).await, "a second one of the same peer");
+    assert_eq!(service.census.closed(Closed::PerAddress), 1);
+}
+
+#[tokio::test]
+async fn a_header_that_does_not_come_is_not_waited_for() {
+    let service = serve(r#"connections.preface_timeout = "200ms""#);
+    let mut stream = connect(PROXY, &service, &V1[..20]).await;
+    let end = timeout(PATIENCE, stream.read(&mut [0])).await.expect("an end");
+    assert!(matches!(end, Ok(0) | Err(_)));
+}
