@@ -7,9 +7,9 @@ mod admin;
 mod context;
 mod convert;
 mod edge;
+mod framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod framing;
 mod health;
 mod message;
 pub mod propagate;

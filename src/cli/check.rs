@@ -243,9 +243,9 @@ kinds  sha256 gzip sleep echo";
         let lines: Vec<&str> = text.lines().skip(3).collect();
         let expected = [
             "grace   fits   42s of 42s needed      drain 40s and 2s to end (WATERWHEEL_GRACE)",
-            "memory  fits   1GiB of 520MiB needed  192MiB of payloads, 264MiB of results in the making, 64MiB besides (/proc/meminfo)",
-            "files   short  50 of 72 needed        72 of its own (/proc/self/limits)",
-            "  help: raise LimitNOFILE or `ulimit -n` to 72, or lower workers",
+            "memory  fits   1GiB of 776MiB needed  192MiB of payloads, 256MiB of unfinished messages, 264MiB of results in the making, 64MiB besides (/proc/meminfo)",
+            "files   short  50 of 4168 needed      4096 connections, 72 of its own (/proc/self/limits)",
+            "  help: raise LimitNOFILE or `ulimit -n` to 4168, or lower server.connections.max",
             "cpus    tight  1 of 2 needed          server.threads 2 (/proc/self/status)",
             "  help: lower server.threads, or leave it out, for one thread per CPU",
         ];

@@ -11,7 +11,10 @@ fn check(first: &str, grace: Option<&str>, args: &str) -> Output {
     let config = dir.path().join("ww.toml");
     std::fs::write(&config, starter::TEXT).unwrap();
     let program = env!("CARGO_BIN_EXE_waterwheel");
-    let line = format!("{first}; exec {program} check --env --config {} {args}", config.display());
+    let line = format!(
+        "{first}; exec {program} check --env --config {} --set server.connections.max=100 {args}",
+        config.display()
+    );
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &line]).env_remove("WATERWHEEL_GRACE");
     if let Some(grace) = grace {

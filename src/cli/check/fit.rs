@@ -180,11 +180,14 @@ fn memory(config: &Config, place: &Place) -> Finding {
     let pools = &config.pools;
     let payloads = pools.iter().map(payloads).fold(0, u64::saturating_add);
     let outputs = pools.iter().map(|pool| outputs(config, pool)).fold(0, u64::saturating_add);
-    let [least, all] = [payloads, payloads.saturating_add(outputs)].map(|held| held.saturating_add(BASE_MEMORY));
+    let uploads = config.server.uploads.total as u64;
+    let [least, all] = [payloads, payloads.saturating_add(outputs)]
+        .map(|held| held.saturating_add(uploads).saturating_add(BASE_MEMORY));
     let have = place.memory.as_ref();
     let need_for = format!(
-        "{} of payloads, {} of results in the making, {} besides",
+        "{} of payloads, {} of unfinished messages, {} of results in the making, {} besides",
         bytes(payloads),
+        bytes(uploads),
         bytes(outputs),
         bytes(BASE_MEMORY)
     );
@@ -194,7 +197,10 @@ fn memory(config: &Config, place: &Place) -> Finding {
     }
     finding.help(|finding| match finding.verdict {
         Verdict::Unknown => format!("give it {}", finding.needed()),
-        _ => format!("raise the limit to {}, or lower queue.bytes, workers or max_output", finding.needed()),
+        _ => format!(
+            "raise the limit to {}, or lower queue.bytes, server.uploads.total, workers or max_output",
+            finding.needed()
+        ),
     })
 }
 
@@ -224,14 +230,17 @@ fn files(config: &Config, place: &Place) -> Finding {
         kinds.any(|kind| matches!(kind.handler, Handler::Exec(_)))
     };
     let programs: u64 = config.pools.iter().filter(runs_programs).map(|pool| pool.workers as u64).sum();
+    let connections = config.server.connections.max as u64;
     let own = BASE_FILES + FILES_OF_THREAD * threads;
-    let need = own + FILES_OF_PROGRAM * programs;
-    let mut need_for = format!("{own} of its own");
+    let need = connections + own + FILES_OF_PROGRAM * programs;
+    let mut need_for = format!("{connections} connections, {own} of its own");
     if programs > 0 {
         need_for.push_str(&format!(", {FILES_OF_PROGRAM} for each of {programs} programs"));
     }
-    Finding::new("files", Unit::Files, need, need_for, place.files.as_ref())
-        .help(|finding| format!("raise LimitNOFILE or `ulimit -n` to {}, or lower workers", finding.needed()))
+    Finding::new("files", Unit::Files, need, need_for, place.files.as_ref()).help(|finding| {
+        let needed = finding.needed();
+        format!("raise LimitNOFILE or `ulimit -n` to {needed}, or lower server.connections.max")
+    })
 }
 
 /// More threads than CPUs take turns, which costs but breaks nothing.
