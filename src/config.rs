@@ -26,6 +26,8 @@
 mod clash;
 mod fault;
 mod field;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod kind;
 mod listen;
 mod model;

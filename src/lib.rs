@@ -55,6 +55,9 @@
 pub mod app;
 pub mod cli;
 pub mod config;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod handler;
 pub mod model;
 pub mod net;

@@ -11,6 +11,8 @@ mod context;
 mod convert;
 mod edge;
 mod framing;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod health;
 mod load;
 mod message;

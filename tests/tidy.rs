@@ -52,6 +52,8 @@ const LAYERS: &[Layer] = &[
         imports: Imports::Only(&["model", "phase", "handler", "pool", "telemetry", "rpc", "net", "ops"]),
         wire: false,
     },
+    // It exists in tests and under a fuzzer only.
+    Layer { name: "fuzzing", imports: Imports::Only(&["config", "rpc"]), wire: false },
     Layer { name: "app", imports: Imports::All, wire: true },
     Layer { name: "cli", imports: Imports::All, wire: true },
 ];

@@ -1,21 +1,35 @@
 //! `waterwheel check`.
 
+mod fit;
+mod place;
+mod stop_time;
+
+use std::path::Path;
+
 use clap::Args;
 use serde_json::json;
 
+use self::{
+    fit::{Finding, Verdict},
+    place::Place,
+};
 use super::{
     config_args::{ConfigArgs, Process},
-    console::Console,
+    console::{BAD, Console, FAINT, GOOD, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, counted},
+    output::{
+        Format, OutputArgs, counted,
+        table::{Align, table},
+    },
 };
 use crate::config::{Config, Faults, Pool};
 
 const EXAMPLE: &str = "\
 Exit codes:
-  0  the server would start
-  2  it would not; every fault is reported
+  0  the server would start, and with --env fits where it runs
+  1  with --env: something falls short, and a promise would break
+  2  the server would not start; every fault is reported
 
 Example:
   waterwheel check --config waterwheel.toml";
@@ -24,6 +38,10 @@ Example:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct CheckArgs {
+    /// Compare it with where this process runs: the time to stop (WATERWHEEL_GRACE, else the unit of systemd) with the
+    /// drain, memory with the pools, open files with what may be open, CPUs with threads.
+    #[arg(long)]
+    env: bool,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -36,19 +54,77 @@ impl CheckArgs {
     }
 }
 
-pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let checked = check(&args, &Process::current())?;
-    console.out.line(&checked).await?;
-    Ok(Exit::Done)
+/// What there is to say.
+struct Checked {
+    config: Config,
+    /// Without `--env`, none.
+    findings: Option<Vec<Finding>>,
 }
 
-/// The summary of a configuration without faults.
-fn check(args: &CheckArgs, process: &Process) -> Result<String, Faults> {
+pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let checked = check(&args, &Process::current(), Path::new("/"))?;
+    let line = match args.format() {
+        Format::Text => checked.text(),
+        Format::Json => checked.json().to_string(),
+    };
+    console.out.line(&line).await?;
+    Ok(if checked.falls_short() { Exit::Failed } else { Exit::Done })
+}
+
+/// Reads the configuration, and the place below `root` where that is asked for.
+fn check(args: &CheckArgs, process: &Process, root: &Path) -> Result<Checked, Faults> {
     let config = args.config.load(process, None)?.config;
-    Ok(match args.format() {
-        Format::Text => summary(&config),
-        Format::Json => summary_json(&config).to_string(),
-    })
+    let findings = args.env.then(|| fit::findings(&config, &Place::read(root, &process.env)));
+    Ok(Checked { config, findings })
+}
+
+impl Checked {
+    fn falls_short(&self) -> bool {
+        self.findings.iter().flatten().any(|finding| finding.verdict == Verdict::Short)
+    }
+
+    fn text(&self) -> String {
+        let mut text = summary(&self.config);
+        if let Some(findings) = &self.findings {
+            text.push('\n');
+            text.push_str(&comparison(findings).join("\n"));
+        }
+        text
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let mut json = summary_json(&self.config);
+        if let Some(findings) = &self.findings {
+            json["env"] = findings.iter().map(Finding::to_json).collect();
+        }
+        json
+    }
+}
+
+/// One line for each finding, and what to do about it below.
+fn comparison(findings: &[Finding]) -> Vec<String> {
+    let row = |finding: &Finding| {
+        let style = match finding.verdict {
+            Verdict::Fits => GOOD,
+            Verdict::Short => BAD,
+            Verdict::Tight | Verdict::Unknown => FAINT,
+        };
+        let source = finding.have.as_ref().map_or(String::new(), |given| format!(" ({})", given.source));
+        let compared = format!("{} of {} needed", finding.given(), finding.needed());
+        vec![
+            finding.name.to_owned(),
+            paint(style, finding.verdict.name()),
+            compared,
+            format!("{}{}", finding.need_for, paint(FAINT, &source)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = findings.iter().map(row).collect();
+    let lines = table(&[Align::Left; 4], &rows).into_iter().zip(findings);
+    let with_help = |(line, finding): (String, &Finding)| {
+        let help = finding.help.as_ref().map(|help| format!("  {} {help}", paint(FAINT, "help:")));
+        [Some(line), help].into_iter().flatten()
+    };
+    lines.flat_map(with_help).collect()
 }
 
 fn summary(config: &Config) -> String {
@@ -85,10 +161,12 @@ fn summary_json(config: &Config) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::Parser;
 
     use super::{CheckArgs, check};
-    use crate::cli::config_args::Process;
+    use crate::cli::{config_args::Process, output::Format};
     use crate::config::starter;
 
     #[derive(Parser)]
@@ -98,10 +176,20 @@ mod tests {
     }
 
     fn checked(args: &[&str]) -> Result<String, String> {
+        checked_in(Path::new("/"), &[], args).map(|(text, _)| text)
+    }
+
+    /// What is printed on the machine below `root`, and whether it falls short.
+    fn checked_in(root: &Path, env: &[(&str, &str)], args: &[&str]) -> Result<(String, bool), String> {
         let args = ["check"].iter().chain(args);
         let args = Command::try_parse_from(args).unwrap().check;
-        let env = Vec::new();
-        check(&args, &Process { env, cpus: 2 }).map_err(|faults| faults.to_string())
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let checked = check(&args, &Process { env, cpus: 2 }, root).map_err(|faults| faults.to_string())?;
+        let text = match args.format() {
+            Format::Text => checked.text(),
+            Format::Json => checked.json().to_string(),
+        };
+        Ok((anstream::adapter::strip_str(&text).to_string(), checked.falls_short()))
     }
 
     fn starter_file() -> tempfile::NamedTempFile {
@@ -139,5 +227,44 @@ kinds  sha256 gzip sleep echo";
         let args = ["--config", path, "--set", "pool.io.workers=0", "--log", "a=b=c"];
         let report = checked(&args).unwrap_err();
         assert_eq!(report.matches("error: ").count(), 2, "{report}");
+    }
+
+    #[test]
+    fn the_place_is_compared_line_by_line() {
+        let file = starter_file();
+        let path = file.path().to_str().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        std::fs::write(root.path().join("proc/self/limits"), "Max open files 50 60 files").unwrap();
+        std::fs::write(root.path().join("proc/meminfo"), "MemTotal: 1048576 kB").unwrap();
+        std::fs::write(root.path().join("proc/self/status"), "Cpus_allowed_list: 0").unwrap();
+        let env = [("WATERWHEEL_GRACE", "42")];
+        let (text, short) = checked_in(root.path(), &env, &["--env", "--config", path]).unwrap();
+        let lines: Vec<&str> = text.lines().skip(3).collect();
+        let expected = [
+            "grace   fits   42s of 42s needed      drain 40s and 2s to end (WATERWHEEL_GRACE)",
+            "memory  fits   1GiB of 776MiB needed  192MiB of payloads, 256MiB of unfinished messages, 264MiB of results in the making, 64MiB besides (/proc/meminfo)",
+            "files   short  50 of 4168 needed      4096 connections, 72 of its own (/proc/self/limits)",
+            "  help: raise LimitNOFILE or `ulimit -n` to 4168, or lower server.connections.max",
+            "cpus    tight  1 of 2 needed          server.threads 2 (/proc/self/status)",
+            "  help: lower server.threads, or leave it out, for one thread per CPU",
+        ];
+        assert_eq!(lines, expected);
+        assert!(short);
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_compared() {
+        let file = starter_file();
+        let path = file.path().to_str().unwrap();
+        let env = [("WATERWHEEL_GRACE", "1")];
+        let args = ["--config", path, "--output", "json"];
+        let (printed, short) = checked_in(Path::new("/"), &env, &args).unwrap();
+        assert!(!printed.contains("\"env\"") && !short, "{printed}");
+        let (printed, short) =
+            checked_in(Path::new("/"), &env, &["--env", args[0], args[1], args[2], args[3]]).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
+        assert_eq!((&json["ok"], &json["env"][0]["verdict"]), (&true.into(), &"short".into()));
+        assert!(short);
     }
 }

@@ -2,6 +2,10 @@
 
 use thiserror::Error;
 
+use crate::handler::ExecCommand;
+
+const RESERVED: &str = ExecCommand::RESERVED;
+
 /// One thing that is wrong. `Display` says what; [`Problem::help`] says what to do.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum Problem {
@@ -192,6 +196,12 @@ pub enum Problem {
         /// The name as it was written.
         name: String,
     },
+    /// The variable is one that each job sets.
+    #[error("`{name}` begins with {RESERVED}, which is kept for what each job sets")]
+    EnvReserved {
+        /// The name as it was written.
+        name: String,
+    },
     /// A key of `exit_codes` is not an exit code of a failure.
     #[error("`{code}` is no exit code of a failure")]
     ExitCode {
@@ -314,6 +324,12 @@ impl Problem {
             }
             Self::EnvTwice { .. } => "name it once, in `env` or in `pass_env`".into(),
             Self::EnvName { .. } => "use letters, digits and `_`, and no digit first".into(),
+            Self::EnvReserved { name } => match name.trim_start_matches(RESERVED) {
+                rest if rest.starts_with(|c: char| !c.is_ascii_digit()) => {
+                    format!("choose another name, such as `{rest}`")
+                }
+                _ => "choose another name".into(),
+            },
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
             Self::Plaintext { .. } => {

@@ -81,6 +81,10 @@ fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -
     let mut env: BTreeMap<String, String> = section.map("env", env_name).into_iter().collect();
     let passed = section.value("pass_env", Words(Vec::new()), any);
     for (name, span) in passed.0 {
+        if let Err(reserved) = unreserved(&name) {
+            section.report_at(reserved, &span);
+            continue;
+        }
         let value = server_env.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone());
         let fault = match (env.entry(name), value) {
             (Entry::Vacant(free), Some(value)) => {
@@ -98,8 +102,17 @@ fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -
 fn env_name(name: &str) -> Result<(), Problem> {
     let tail = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let valid = !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(tail);
+    if valid {
+        return unreserved(name);
+    }
+    Err(Problem::EnvName { name: name.to_owned() })
+}
+
+/// Accepts names that no job's own variable could have.
+fn unreserved(name: &str) -> Result<(), Problem> {
+    let reserved = name.starts_with(ExecCommand::RESERVED);
     let name = name.to_owned();
-    valid.then_some(()).ok_or(Problem::EnvName { name })
+    (!reserved).then_some(()).ok_or(Problem::EnvReserved { name })
 }
 
 fn exit_code(code: &str) -> Result<(), Problem> {

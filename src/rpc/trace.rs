@@ -117,7 +117,7 @@ impl Sampler {
     }
 }
 
-fn remote_parent(trace: &TraceContext) -> Option<SpanContext> {
+pub(super) fn remote_parent(trace: &TraceContext) -> Option<SpanContext> {
     let (trace_id, span_id, flags) = parse_parent(&trace.traceparent)?;
     // A state that does not parse is the vendor's loss, not that of the trace.
     let state = trace.tracestate.parse::<TraceState>().unwrap_or_default();

@@ -18,6 +18,7 @@ mod config;
 mod connections;
 mod deadlines;
 mod drain;
+mod environment;
 mod first_run;
 mod full_pool;
 mod headers;

@@ -191,6 +191,40 @@ error: variable `PATH` of kind `k` is given twice
         file: r#"[kind.k]
 pool = "base"
 exec = ["/bin/sh"]
+env = { WATERWHEEL_X = "1", WATERWHEEL_2 = "2" }
+pass_env = ["WATERWHEEL_"]"#,
+        env: &[("WATERWHEEL_", "1")],
+        faults: r#"
+error: `WATERWHEEL_X` begins with WATERWHEEL_, which is kept for what each job sets
+ --> ww.toml:4:9
+  |
+4 | env = { WATERWHEEL_X = "1", WATERWHEEL_2 = "2" }
+  |         ^^^^^^^^^^^^
+  |
+  = help: choose another name, such as `X`
+
+error: `WATERWHEEL_2` begins with WATERWHEEL_, which is kept for what each job sets
+ --> ww.toml:4:29
+  |
+4 | env = { WATERWHEEL_X = "1", WATERWHEEL_2 = "2" }
+  |                             ^^^^^^^^^^^^
+  |
+  = help: choose another name
+
+error: `WATERWHEEL_` begins with WATERWHEEL_, which is kept for what each job sets
+ --> ww.toml:5:13
+  |
+5 | pass_env = ["WATERWHEEL_"]
+  |             ^^^^^^^^^^^^^
+  |
+  = help: choose another name
+"#,
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[kind.k]
+pool = "base"
+exec = ["/bin/sh"]
 exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }"#,
         faults: r#"
 error: `0` is no exit code of a failure

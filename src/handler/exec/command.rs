@@ -65,6 +65,9 @@ impl ExecCommand {
     /// Most bytes of standard error that a failure can quote.
     pub const MAX_STDERR_TAIL: usize = 3 << 10;
 
+    /// Prefix of the variables that are set for each job, so that none of [`env`](Self::env) may begin with it.
+    pub const RESERVED: &str = RESERVED;
+
     /// `program` with `args` and defaults for the rest.
     #[must_use]
     pub fn new<A: Into<String>>(program: impl Into<PathBuf>, args: impl IntoIterator<Item = A>) -> Self {

@@ -1,0 +1,267 @@
+//! Whether a configuration fits the place where it runs.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{
+    place::{Given, Limit, Place},
+    stop_time::{StopTime, VARIABLE},
+};
+use crate::{
+    cli::output::{bytes, setting},
+    config::{Config, Handler, Pool},
+    model::WhenFull,
+};
+
+/// What the end of a process takes beyond its drain: connections are cut, telemetry is flushed, the system cleans up.
+const END: Duration = Duration::from_secs(2);
+
+/// What a server that does nothing holds, with room for its connections.
+const BASE_MEMORY: u64 = 64 << 20;
+
+/// Listeners, standard streams, timers, and what a runtime for each thread needs.
+const BASE_FILES: u64 = 64;
+const FILES_OF_THREAD: u64 = 4;
+
+/// Both ends of three pipes while a program starts, the pipe by which it says why it did not, and its pidfd.
+const FILES_OF_PROGRAM: u64 = 9;
+
+/// How something that is needed compares with what there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Fits,
+    /// It serves, and may not do so under full load.
+    Tight,
+    /// It breaks a promise.
+    Short,
+    /// There is nothing to compare with.
+    Unknown,
+}
+
+/// What figures count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Milliseconds,
+    Files,
+    Bytes,
+    MilliCpus,
+}
+
+/// One comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) name: &'static str,
+    pub(super) unit: Unit,
+    pub(super) verdict: Verdict,
+    /// What there is, and what says so.
+    pub(super) have: Option<Given>,
+    pub(super) need: u64,
+    /// What the need is made of.
+    pub(super) need_for: String,
+    pub(super) help: Option<String>,
+}
+
+/// Every comparison, in the order of its weight.
+pub(super) fn findings(config: &Config, place: &Place) -> Vec<Finding> {
+    vec![stop_time(config, place), memory(config, place), files(config, place), cpus(config, place)]
+}
+
+impl Finding {
+    fn new(name: &'static str, unit: Unit, need: u64, need_for: String, have: Option<&Given>) -> Self {
+        let verdict = match have.map(|given| given.limit) {
+            None => Verdict::Unknown,
+            Some(Limit::Of(limit)) if limit < need => Verdict::Short,
+            Some(_) => Verdict::Fits,
+        };
+        Self { name, unit, verdict, have: have.cloned(), need, need_for, help: None }
+    }
+
+    /// Says what to do, where anything is.
+    fn help(mut self, help: impl FnOnce(&Self) -> String) -> Self {
+        if self.verdict != Verdict::Fits {
+            self.help = Some(help(&self));
+        }
+        self
+    }
+
+    /// The need as text.
+    pub(super) fn needed(&self) -> String {
+        self.unit.show(self.need)
+    }
+
+    /// What there is, as text.
+    pub(super) fn given(&self) -> String {
+        match self.have.as_ref().map(|given| given.limit) {
+            None => "unknown".to_owned(),
+            Some(Limit::Unlimited) => "unlimited".to_owned(),
+            Some(Limit::Of(limit)) => self.unit.show(limit),
+        }
+    }
+
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        let have = self.have.as_ref();
+        let limit = have.and_then(|given| match given.limit {
+            Limit::Of(limit) => Some(limit),
+            Limit::Unlimited => None,
+        });
+        json!({
+            "name": self.name,
+            "verdict": self.verdict.name(),
+            "unit": self.unit.name(),
+            "have": limit,
+            "unlimited": have.is_some_and(|given| given.limit == Limit::Unlimited),
+            "source": have.map(|given| &given.source),
+            "need": self.need,
+            "need_for": self.need_for,
+            "help": self.help,
+        })
+    }
+}
+
+impl Verdict {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Fits => "fits",
+            Self::Tight => "tight",
+            Self::Short => "short",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "ms",
+            Self::Files => "files",
+            Self::Bytes => "bytes",
+            Self::MilliCpus => "millicpus",
+        }
+    }
+
+    fn show(self, figure: u64) -> String {
+        match self {
+            Self::Milliseconds => setting(Duration::from_millis(figure)),
+            Self::Files => figure.to_string(),
+            Self::Bytes => bytes(figure),
+            Self::MilliCpus => (figure as f64 / 1e3).to_string(),
+        }
+    }
+}
+
+fn stop_time(config: &Config, place: &Place) -> Finding {
+    let drain = config.drain.notice + config.drain.finish + config.drain.kill;
+    let need = u64::try_from((drain + END).as_millis()).unwrap_or(u64::MAX);
+    let need_for = format!("drain {} and {} to end", setting(drain), setting(END));
+    let finding = |have| Finding::new("grace", Unit::Milliseconds, need, need_for, have);
+    match &place.stop_time {
+        StopTime::Known(given) => finding(Some(given)).help(|finding| {
+            let needed = finding.needed();
+            let raise = match given.source.strip_suffix(VARIABLE) {
+                Some(_) => format!("raise terminationGracePeriodSeconds and {VARIABLE} to {needed}"),
+                None => format!("raise TimeoutStopSec to {needed}"),
+            };
+            format!("{raise}, or lower drain.finish")
+        }),
+        StopTime::Malformed { value, source } => Finding {
+            verdict: Verdict::Short,
+            ..finding(None).help(|_| format!("{source} is {value:?}, which is no time; write it like 45 or 45s"))
+        },
+        StopTime::Unknown { in_pod: true } => finding(None)
+            .help(|_| format!("set {VARIABLE} to the pod's terminationGracePeriodSeconds, which no pod can see")),
+        StopTime::Unknown { in_pod: false } => finding(None).help(|finding| {
+            format!("whatever stops this process must wait {} before SIGKILL; say so by {VARIABLE}", finding.needed())
+        }),
+    }
+}
+
+fn memory(config: &Config, place: &Place) -> Finding {
+    let pools = &config.pools;
+    let payloads = pools.iter().map(payloads).fold(0, u64::saturating_add);
+    let outputs = pools.iter().map(|pool| outputs(config, pool)).fold(0, u64::saturating_add);
+    let uploads = config.server.uploads.total as u64;
+    let [least, all] = [payloads, payloads.saturating_add(outputs)]
+        .map(|held| held.saturating_add(uploads).saturating_add(BASE_MEMORY));
+    let have = place.memory.as_ref();
+    let need_for = format!(
+        "{} of payloads, {} of unfinished messages, {} of results in the making, {} besides",
+        bytes(payloads),
+        bytes(uploads),
+        bytes(outputs),
+        bytes(BASE_MEMORY)
+    );
+    let mut finding = Finding::new("memory", Unit::Bytes, all, need_for, have);
+    if finding.verdict == Verdict::Short && Finding::new("", Unit::Bytes, least, String::new(), have).fits() {
+        finding.verdict = Verdict::Tight;
+    }
+    finding.help(|finding| match finding.verdict {
+        Verdict::Unknown => format!("give it {}", finding.needed()),
+        _ => format!(
+            "raise the limit to {}, or lower queue.bytes, server.uploads.total, workers or max_output",
+            finding.needed()
+        ),
+    })
+}
+
+impl Finding {
+    fn fits(&self) -> bool {
+        self.verdict == Verdict::Fits
+    }
+}
+
+/// Most bytes of payload that a pool holds: of its jobs, and of callers that wait for room.
+fn payloads(pool: &Pool) -> u64 {
+    let held = pool.queue.bytes as u64;
+    if pool.when_full == WhenFull::Wait { held.saturating_mul(2) } else { held }
+}
+
+/// Most bytes of results that the workers of a pool hold at once.
+fn outputs(config: &Config, pool: &Pool) -> u64 {
+    let kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
+    let largest = kinds.map(|kind| kind.options.max_output.unwrap_or(config.server.max_output)).max();
+    (largest.unwrap_or(0) as u64).saturating_mul(pool.workers as u64)
+}
+
+fn files(config: &Config, place: &Place) -> Finding {
+    let threads = config.server.threads as u64;
+    let runs_programs = |pool: &&Pool| {
+        let mut kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
+        kinds.any(|kind| matches!(kind.handler, Handler::Exec(_)))
+    };
+    let programs: u64 = config.pools.iter().filter(runs_programs).map(|pool| pool.workers as u64).sum();
+    let connections = config.server.connections.max as u64;
+    let own = BASE_FILES + FILES_OF_THREAD * threads;
+    let need = connections + own + FILES_OF_PROGRAM * programs;
+    let mut need_for = format!("{connections} connections, {own} of its own");
+    if programs > 0 {
+        need_for.push_str(&format!(", {FILES_OF_PROGRAM} for each of {programs} programs"));
+    }
+    Finding::new("files", Unit::Files, need, need_for, place.files.as_ref()).help(|finding| {
+        let needed = finding.needed();
+        format!("raise LimitNOFILE or `ulimit -n` to {needed}, or lower server.connections.max")
+    })
+}
+
+/// More threads than CPUs take turns, which costs but breaks nothing.
+fn cpus(config: &Config, place: &Place) -> Finding {
+    let threads = config.server.threads as u64;
+    let need_for = format!("server.threads {threads}");
+    let whole = place.cpus.as_ref().map(|given| match given.limit {
+        // A part of a CPU still runs one thread.
+        Limit::Of(cpus) => Given { limit: Limit::Of(cpus.next_multiple_of(1_000)), ..given.clone() },
+        Limit::Unlimited => given.clone(),
+    });
+    let mut finding = Finding::new("cpus", Unit::MilliCpus, threads * 1_000, need_for, whole.as_ref());
+    if finding.verdict == Verdict::Short {
+        finding.verdict = Verdict::Tight;
+    }
+    finding.have.clone_from(&place.cpus);
+    finding.help(|finding| match finding.verdict {
+        Verdict::Unknown => "nothing says how many CPUs there are; set server.threads".to_owned(),
+        _ => "lower server.threads, or leave it out, for one thread per CPU".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! What an operator writes: see [`crate::fuzzing`].
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::field::{Field, Size};
+use super::tree::Node;
+use super::{Faults, Flag, Loaded, SourceFile, Sources, load, to_json, to_toml, to_toml_with_origins};
+
+/// A pool and a kind that are fine.
+const FINE: &str = "[pool.base]\n[kind.echo]\npool = \"base\"\nbuiltin = \"echo\"\n";
+
+/// A file: a configuration, or faults that can be shown.
+pub fn config(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    check(load(&sources(text.to_owned())));
+}
+
+/// Variables and flags over a file, a line each: a `v` and `NAME=VALUE`, or an `f` and `KEY=VALUE`.
+pub fn overlay(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let mut sources = sources(FINE.to_owned());
+    for line in text.lines() {
+        let Some((name, value)) = line.get(1..).and_then(|line| line.split_once('=')) else { continue };
+        let (name, value) = (name.to_owned(), value.to_owned());
+        match line.as_bytes()[0] {
+            b'v' => sources.env.push((name, value)),
+            b'f' => sources.flags.push(Flag { flag: "--set", key: name, value }),
+            _ => {}
+        }
+    }
+    check(load(&sources));
+}
+
+/// A size or a duration: what is shown of it reads as the same one.
+pub fn quantity(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    check_shown::<Size>(text);
+    check_shown::<Duration>(text);
+}
+
+fn sources(text: String) -> Sources {
+    let file = SourceFile { name: "ww.toml".to_owned(), text };
+    Sources { file: Some(file), env: vec![("HOME".to_owned(), "/root".to_owned())], flags: Vec::new(), cpus: 2 }
+}
+
+fn check(loaded: Result<Loaded, Faults>) {
+    match loaded {
+        Ok(Loaded { config, settings }) => {
+            let shown = to_toml(&settings);
+            let again = load(&sources(shown.clone()));
+            let again = again.unwrap_or_else(|faults| panic!("what is shown does not load:\n{faults}\n{shown}"));
+            assert_eq!(again.config, config, "{shown}");
+            assert!(to_toml_with_origins(&settings).len() >= shown.len());
+            assert!(to_json(&settings)["settings"].is_array());
+        }
+        Err(faults) => {
+            assert!(faults.iter().len() > 0);
+            let shown = faults.to_string();
+            assert_eq!(faults.to_json().as_array().map(Vec::len), Some(faults.iter().len()), "{shown}");
+            for fault in faults.iter() {
+                assert!(!fault.problem().help().is_empty(), "{shown}");
+            }
+        }
+    }
+}
+
+fn check_shown<T: Field + PartialEq + Debug>(text: &str) {
+    let read = |text: &str| T::read(&Node::from_bare(text, 0, 0), "key").ok();
+    if let Some(value) = read(text) {
+        let shown = value.show().to_string();
+        assert_eq!(read(&shown), Some(value), "{text:?} is shown as {shown}");
+    }
+}

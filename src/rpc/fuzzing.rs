@@ -1,0 +1,121 @@
+//! What arrives on the wire: see [`crate::fuzzing`].
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use prost::Message;
+use tonic::{Code, Request, Status};
+
+use super::{
+    context::{self, CallContext, REQUEST_ID},
+    convert, status, timeout,
+    trace::{self, BAGGAGE, Sampler, TRACEPARENT, TRACESTATE},
+};
+use crate::{
+    model::{DeadlinePolicy, Rejection, RejectionReason, RequestId},
+    proto::SubmitRequest,
+};
+
+/// Most bytes of message and details that grpc's C core takes as they are.
+const MOST_OF_A_STATUS: usize = 4_096;
+
+/// `grpc-timeout`: read as the protocol says, and written so that it never grows.
+pub fn grpc_timeout(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let sound = matches!(data, [digits @ .., b'H' | b'M' | b'S' | b'm' | b'u' | b'n']
+        if (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit));
+    let parsed = timeout::parse(text);
+    assert_eq!(parsed.is_ok(), sound);
+    if let Ok(time) = parsed {
+        let again = timeout::parse(&timeout::format(time)).expect("what is written can be read");
+        assert!(again <= time && time - again <= time / 600_000, "{time:?} became {again:?}");
+    }
+}
+
+/// `x-request-id`: kept where it is sound, made where it is not, and always fit for a header.
+pub fn request_id(data: &[u8]) {
+    let Ok(sent) = HeaderValue::from_bytes(data) else { return };
+    let id = context::request_id(Some(&sent));
+    let sound = (1..=128).contains(&data.len()) && data.iter().all(u8::is_ascii_graphic);
+    assert_eq!(id.as_str().as_bytes() == data, sound);
+    assert_eq!(id.as_str().parse(), Ok(id.clone()));
+    HeaderValue::from_str(id.as_str()).expect("an id fits a header");
+}
+
+/// The headers of a trace, a line each: a `p`, an `s` or a `b`, then the value of `traceparent`, `tracestate` or
+/// `baggage`.
+pub fn trace(data: &[u8]) {
+    let mut headers = HeaderMap::new();
+    for line in data.split(|byte| *byte == b'\n') {
+        let (name, value) = match line {
+            [b'p', value @ ..] => (TRACEPARENT, value),
+            [b's', value @ ..] => (TRACESTATE, value),
+            [b'b', value @ ..] => (BAGGAGE, value),
+            _ => continue,
+        };
+        if let Ok(value) = HeaderValue::from_bytes(value) {
+            headers.append(name, value);
+        }
+    }
+    let Some(found) = trace::extract(&headers) else { return };
+    assert_eq!(headers.get_all(TRACEPARENT).iter().count(), 1);
+    assert_eq!(headers[TRACEPARENT], found.traceparent);
+    assert!(found.tracestate.len() <= 512 && found.baggage.len() <= 8_192);
+    let parent = trace::remote_parent(&found).expect("a context that is taken has a parent");
+    assert!(parent.is_valid() && parent.is_remote());
+    let flags = parent.trace_flags().to_u8();
+    assert_eq!(format!("00-{}-{}-{flags:02x}", parent.trace_id(), parent.span_id()), found.traceparent);
+    for text in [&found.tracestate, &found.baggage] {
+        HeaderValue::from_str(text).expect("what is taken can be handed on");
+    }
+}
+
+/// All headers of a call, a `name: value` a line: a deadline within the policy, or INVALID_ARGUMENT.
+pub fn metadata(data: &[u8]) {
+    let mut request = Request::new(());
+    for line in data.split(|byte| *byte == b'\n') {
+        let mut parts = line.splitn(2, |byte| *byte == b':');
+        let (Some(name), Some(value)) = (parts.next(), parts.next()) else { continue };
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value.trim_ascii_start()))
+        {
+            request.metadata_mut().as_mut().append(name, value);
+        }
+    }
+    match CallContext::read(&request, "Submit", &Sampler::new(None)) {
+        Ok(call) => {
+            let policy = DeadlinePolicy::default();
+            let deadline = call.deadline(&policy);
+            assert!(deadline.budget() <= policy.max);
+            let answer = call.answer(());
+            assert_eq!(answer.metadata().as_ref()[REQUEST_ID], call.request_id().as_str());
+        }
+        Err(refusal) => assert_short(&refusal),
+    }
+}
+
+/// A message with a job: sound, or refused with every reason in a status that any client can take.
+pub fn job(data: &[u8]) {
+    let Ok(message) = SubmitRequest::decode(data) else { return };
+    let id = RequestId::generate();
+    match convert::job(message.job) {
+        Ok(job) => {
+            let violations = job.violations();
+            if !violations.is_empty() {
+                let reason = RejectionReason::Invalid { violations };
+                let kind = job.kind.as_str().into();
+                let rejection = Rejection { reason, pool: None, kind, retry_after: None };
+                assert_short(&status::status(&rejection.into(), &id));
+            }
+        }
+        Err(violations) => {
+            assert!(!violations.is_empty());
+            assert_short(&status::unreadable(violations, &id));
+        }
+    }
+}
+
+fn assert_short(refusal: &Status) {
+    assert_eq!(refusal.code(), Code::InvalidArgument);
+    let headers = refusal.clone().into_http::<()>().into_parts().0.headers;
+    let length = |name: &str| headers.get(name).map_or(0, HeaderValue::len);
+    let length = length("grpc-message") + length("grpc-status-details-bin");
+    assert!(length <= MOST_OF_A_STATUS, "{length} bytes of status");
+}

@@ -1,0 +1,241 @@
+// Package deploy checks the manifests as they are built: that they decode as the API server's own types, without an
+// unknown or doubled field, and that the figures and names in them agree with one another.
+package deploy
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"istio.io/api/annotation"
+	"istio.io/api/label"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+const kubernetes = "../../deploy/kubernetes/"
+
+var variants = []string{"base", "overlays/linkerd", "overlays/istio"}
+
+// built is what one variant is made of.
+type built struct {
+	deployment *appsv1.Deployment
+	service    *corev1.Service
+	budget     *policyv1.PodDisruptionBudget
+	network    *networkingv1.NetworkPolicy
+	config     *corev1.ConfigMap
+	account    *corev1.ServiceAccount
+}
+
+func decode(document []byte) (runtime.Object, error) {
+	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	object, _, err := strict.Decode(document, nil, nil)
+	return object, err
+}
+
+func build(t *testing.T, variant string) built {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), kubernetes+variant)
+	if err != nil {
+		t.Fatalf("kustomize build %s: %v", variant, err)
+	}
+	text, err := resources.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found built
+	documents := yaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(text)))
+	for _, document := range split(t, documents) {
+		object, err := decode(document)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", variant, err, document)
+		}
+		switch object := object.(type) {
+		case *appsv1.Deployment:
+			found.deployment = object
+		case *corev1.Service:
+			found.service = object
+		case *policyv1.PodDisruptionBudget:
+			found.budget = object
+		case *networkingv1.NetworkPolicy:
+			found.network = object
+		case *corev1.ConfigMap:
+			found.config = object
+		case *corev1.ServiceAccount:
+			found.account = object
+		default:
+			t.Fatalf("%s: nothing checks a %T", variant, object)
+		}
+	}
+	if found.deployment == nil || found.service == nil || found.budget == nil || found.network == nil ||
+		found.config == nil || found.account == nil {
+		t.Fatalf("%s: something is missing: %+v", variant, found)
+	}
+	return found
+}
+
+func split(t *testing.T, documents io.ReadCloser) [][]byte {
+	t.Helper()
+	var found [][]byte
+	buffer := make([]byte, 1<<20)
+	for {
+		size, err := documents.Read(buffer)
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, bytes.Clone(buffer[:size]))
+	}
+}
+
+func each(t *testing.T, check func(t *testing.T, found built)) {
+	for _, variant := range variants {
+		t.Run(variant, func(t *testing.T) { check(t, build(t, variant)) })
+	}
+}
+
+func TestAnUnknownFieldIsFound(t *testing.T) {
+	for _, slip := range []string{
+		"apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {clusterIp: None}",
+		"apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {clusterIP: None, clusterIP: None}",
+		"apiVersion: apps/v2\nkind: Deployment\nmetadata: {name: a}",
+	} {
+		if _, err := decode([]byte(slip)); err == nil {
+			t.Errorf("decoded: %s", slip)
+		}
+	}
+}
+
+// The profile `restricted` of the Pod Security Standards, as the admission controller evaluates it.
+func TestPodsAreRestricted(t *testing.T) {
+	checks, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restricted := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
+	each(t, func(t *testing.T, found built) {
+		pod := found.deployment.Spec.Template
+		for _, result := range checks.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec) {
+			if !result.Allowed {
+				t.Errorf("%s: %s", result.ForbiddenReason, result.ForbiddenDetail)
+			}
+		}
+		for _, container := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+			readOnly := container.SecurityContext.ReadOnlyRootFilesystem
+			if readOnly == nil || !*readOnly {
+				t.Errorf("%s can write to its image", container.Name)
+			}
+		}
+		if token := pod.Spec.AutomountServiceAccountToken; token == nil || *token {
+			t.Error("the pod holds a token of the API server")
+		}
+	})
+}
+
+func TestWhatSelectsPodsSelectsTheseOnly(t *testing.T) {
+	each(t, func(t *testing.T, found built) {
+		pod := labels.Set(found.deployment.Spec.Template.Labels)
+		selectors := map[string]*metav1.LabelSelector{
+			"deployment": found.deployment.Spec.Selector,
+			"budget":     found.budget.Spec.Selector,
+			"network":    &found.network.Spec.PodSelector,
+			"service":    {MatchLabels: found.service.Spec.Selector},
+			"spread":     found.deployment.Spec.Template.Spec.TopologySpreadConstraints[0].LabelSelector,
+		}
+		for name, selector := range selectors {
+			matcher, err := metav1.LabelSelectorAsSelector(selector)
+			if err != nil || matcher.Empty() || !matcher.Matches(pod) {
+				t.Errorf("%s selects %v, not %v", name, matcher, pod)
+			}
+		}
+	})
+}
+
+func TestPortsAgree(t *testing.T) {
+	each(t, func(t *testing.T, found built) {
+		ports := map[string]int32{}
+		server := found.deployment.Spec.Template.Spec.Containers[0]
+		for _, port := range server.Ports {
+			ports[port.Name] = port.ContainerPort
+		}
+		if served := found.service.Spec.Ports[0]; served.TargetPort.StrVal != "grpc" || served.Port != ports["grpc"] ||
+			*served.AppProtocol != "kubernetes.io/h2c" {
+			t.Errorf("the service leads to %+v", served)
+		}
+		config := found.config.Data["waterwheel.toml"]
+		for _, line := range []string{"listen = \"0.0.0.0:7070\"", "ops_listen = \"0.0.0.0:7071\""} {
+			if !strings.Contains(config, "\n"+line) {
+				t.Errorf("the configuration lacks %s", line)
+			}
+		}
+		probes := map[string]*corev1.Probe{
+			"readiness": server.ReadinessProbe, "liveness": server.LivenessProbe, "startup": server.StartupProbe,
+		}
+		for name, probe := range probes {
+			asks := map[string]string{"startup": "liveness"}[name]
+			if asks == "" {
+				asks = name
+			}
+			if probe.GRPC.Port != ports["ops"] || *probe.GRPC.Service != asks {
+				t.Errorf("%s asks %+v", name, probe.GRPC)
+			}
+		}
+		for index, name := range []string{"grpc", "ops"} {
+			if open := found.network.Spec.Ingress[index].Ports[0].Port.IntVal; open != ports[name] {
+				t.Errorf("%s: the network lets %d through", name, open)
+			}
+		}
+	})
+}
+
+// A mesh balances calls to an address of the service; without one, clients balance by the addresses of the pods.
+func TestOnlyTheBaseIsHeadless(t *testing.T) {
+	for _, variant := range variants {
+		headless := build(t, variant).service.Spec.ClusterIP == corev1.ClusterIPNone
+		if headless != (variant == "base") {
+			t.Errorf("%s: headless %v", variant, headless)
+		}
+	}
+}
+
+// Names that Istio does not know do nothing, silently.
+func TestIstioKnowsItsNames(t *testing.T) {
+	known := map[string]bool{}
+	for _, instance := range annotation.AllResourceAnnotations() {
+		known[instance.Name] = true
+	}
+	for _, instance := range label.AllResourceLabels() {
+		known[instance.Name] = true
+	}
+	template := build(t, "overlays/istio").deployment.Spec.Template
+	checked := 0
+	for _, names := range []map[string]string{template.Annotations, template.Labels} {
+		for name := range names {
+			if strings.Contains(name, "istio.io/") {
+				checked++
+				if !known[name] {
+					t.Errorf("Istio knows no %s", name)
+				}
+			}
+		}
+	}
+	if checked != 4 {
+		t.Errorf("%d names of Istio", checked)
+	}
+}

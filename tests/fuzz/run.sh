@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Fuzzes the parsers of outside bytes: `bash tests/fuzz/run.sh [TARGET]... [-- LIBFUZZER_OPTION...]`, all targets for a
+# minute each where none is named. It needs cargo and a C++ compiler; stable Rust will do. `cargo fuzz run` works too,
+# with `--fuzz-dir tests/fuzz --sanitizer none`. What it finds goes to `artifacts` beside this file; put the smallest
+# input that shows the fault into tests/fuzz/corpus, which `cargo test` replays.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+targets=()
+while (($#)) && [[ $1 != -- ]]; do
+    targets+=("$1")
+    shift
+done
+(($#)) && shift
+options=("$@")
+((${#targets[@]})) || mapfile -t targets < <(basename -s .rs fuzz_targets/*.rs)
+((${#options[@]})) || options=(-max_total_time=60)
+
+# What `cargo fuzz` sets: counters of edges, and comparisons to learn from.
+host=$(rustc -vV | sed -n 's/^host: //p')
+coverage="-sanitizer-coverage-level=4 -sanitizer-coverage-inline-8bit-counters -sanitizer-coverage-pc-table
+    -sanitizer-coverage-trace-compares"
+flags="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1"
+for option in $coverage; do
+    flags+=" -Cllvm-args=$option"
+done
+built=("${targets[@]/#/--bin=}")
+RUSTFLAGS="$flags" cargo build --locked --release --target "$host" "${built[@]}"
+
+for target in "${targets[@]}"; do
+    echo "==> $target"
+    # What a run learns goes beside the corpus that is kept, which is small on purpose.
+    mkdir -p "artifacts/$target" "target/learnt/$target"
+    "target/$host/release/$target" "target/learnt/$target" "corpus/$target" -artifact_prefix="artifacts/$target/" \
+        -print_final_stats=1 "${options[@]}"
+done
