@@ -26,6 +26,7 @@ use super::{
     stage::{Stage, reached},
     stream::Stream,
     stream_deadline::{Noting, StreamExecutor, Streams},
+    write_stall::WriteStall,
 };
 use crate::model::Peer;
 
@@ -98,6 +99,7 @@ impl<M> Serving<M> {
         let streams = Streams::default();
         let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };
         let executor = StreamExecutor::new(streams.clone());
+        let stream = WriteStall::new(stream, http2.keepalive_interval + http2.keepalive_timeout);
         let connection = http2.builder(executor).serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
         let goodbye = tokio::select! {
