@@ -96,9 +96,8 @@ impl Target {
         &self.caller
     }
 
-    /// Attacks while another client calls. It must have [`CALLS`] answers meanwhile, all of them good.
-    ///
-    /// The attack is whole before the calls are counted: what it leaves behind is held until the count is reached.
+    /// Attacks while another client calls: it must have [`CALLS`] answers, and more of them while what the attack
+    /// leaves behind is still held. Not one may fail meanwhile.
     pub(crate) async fn under<T>(&self, attack: impl Future<Output = T>) -> T {
         let mut bystander = Bystander::of(self.public()).await;
         let (left, ()) = tokio::join!(attack, bystander.calls(CALLS));
