@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -106,12 +106,13 @@ async fn slow_loris_body() {
     let attack = join_all([(); 4].map(|()| async move {
         let mut peer = Peer::connect(address).await;
         let streams = [(); MOST_STREAMS].map(|()| peer.stream());
-        let begin = |frames: Frames, stream: &u32| {
+        let announce = |frames: Frames, stream: &u32| {
             frames.headers(*stream, &Block::call(SUBMIT)).data(*stream, &[0, 0, 0x40, 0, 0, b'x'])
         };
-        peer.send(&streams.iter().fold(Frames::new(), begin)).await;
+        peer.send(&streams.iter().fold(Frames::new(), announce)).await;
+        let begin = Instant::now();
         while peer.seen.ended < MOST_STREAMS {
-            assert!(!peer.seen.closed, "{:?}", peer.seen);
+            assert!(!peer.seen.closed && begin.elapsed() < PATIENCE, "{:?}", peer.seen);
             peer.send(&Frames::new().data(streams[0], b"x")).await;
             peer.settle().await;
         }
