@@ -22,6 +22,7 @@ mod stage;
 mod stream;
 mod stream_deadline;
 mod throttle;
+mod write_stall;
 
 pub use address::{InvalidListenAddress, ListenAddress};
 pub use census::{Census, Closed, Refused};

@@ -27,6 +27,7 @@ use super::{
     stage::{Stage, reached},
     stream::Stream,
     stream_deadline::{Noting, StreamExecutor, Streams},
+    write_stall::WriteStall,
 };
 use crate::model::Peer;
 
@@ -94,11 +95,12 @@ impl<M> Serving<M> {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Transport { http2: _, connections, stream_limit, proxies: _, http1: _ } = &self.transport;
+        let Transport { http2, connections, stream_limit, proxies: _, http1: _ } = &self.transport;
         let number = peer.connection;
         let streams = Streams::default();
         let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };
         let executor = StreamExecutor::new(streams.clone());
+        let stream = WriteStall::new(stream, http2.keepalive_interval + http2.keepalive_timeout);
         let connection = protocol(TokioIo::new(stream), service, executor, &self.transport);
         let mut connection = pin!(connection);
         let goodbye = tokio::select! {

@@ -5,6 +5,9 @@
 //! are counted, over all connections and for each. A message that arrives in one piece is whole at once and touches
 //! nothing; one of more pieces is counted with every piece, until it is whole and its job is the pool's to count.
 //!
+//! Nothing of an unfinished message is handed on: the codec makes room for a whole message when it sees the head of one,
+//! so that five bytes would take as much as the payload that they announce.
+//!
 //! Where a bound is reached, the message that has been unfinished longest makes room, on its connection or anywhere, and
 //! its call is refused with `UPLOADS_FULL`. Waiting instead could wait for ever, as every message might hold what
 //! another one waits for; and refusing the newest would let peers that send slowly shut out those that do not.
@@ -18,6 +21,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
+    mem,
     pin::Pin,
     sync::{
         Arc,
@@ -26,7 +30,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::task::AtomicWaker;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
@@ -186,18 +190,22 @@ impl ConnectionUploads {
     }
 }
 
-/// The messages of one call, counted while they are not whole.
+/// The messages of one call, counted and kept back while they are not whole.
 #[derive(Debug)]
 pub(super) struct Upload<B> {
     body: B,
     connection: Arc<ConnectionUploads>,
     framing: Framing,
     ticket: Option<Ticket>,
+    /// What there is of the message that is not whole. Copied: a piece may be a small part of a large buffer.
+    kept: BytesMut,
+    /// What came after a message that stays unfinished.
+    last: Option<Frame<Bytes>>,
 }
 
 impl<B> Upload<B> {
     pub(super) fn new(body: B, connection: Arc<ConnectionUploads>) -> Self {
-        Self { body, connection, framing: Framing::default(), ticket: None }
+        Self { body, connection, framing: Framing::default(), ticket: None, kept: BytesMut::new(), last: None }
     }
 
     /// Counts a piece.
@@ -213,6 +221,27 @@ impl<B> Upload<B> {
             self.ticket = None;
         }
         self.ticket.get_or_insert_with(|| self.connection.open()).hold(unfinished);
+    }
+
+    /// Keeps back what is not whole, and returns what is.
+    fn whole(&mut self, mut piece: Bytes) -> Bytes {
+        let unfinished = self.framing.unfinished();
+        if unfinished == 0 && self.kept.is_empty() {
+            return piece;
+        }
+        let rest = if unfinished == 0 || self.framing.is_new() {
+            piece.split_off(piece.len() - unfinished)
+        } else {
+            mem::take(&mut piece)
+        };
+        let whole = if self.kept.is_empty() || piece.is_empty() {
+            piece
+        } else {
+            self.kept.extend_from_slice(&piece);
+            mem::take(&mut self.kept).freeze()
+        };
+        self.kept.extend_from_slice(&rest);
+        whole
     }
 
     fn is_evicted(&self) -> bool {
@@ -236,25 +265,40 @@ where
         if this.is_evicted() {
             return Poll::Ready(Some(Err(status::uploads_full().into())));
         }
-        let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
-            Some(Ok(frame)) => frame,
-            Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
-            None => {
-                this.ticket = None;
-                return Poll::Ready(None);
-            }
-        };
-        if let Some(piece) = frame.data_ref() {
-            this.count(piece);
+        if let Some(last) = this.last.take() {
+            return Poll::Ready(Some(Ok(last)));
+        }
+        loop {
+            let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame.into_data(),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                None => {
+                    this.ticket = None;
+                    let kept = mem::take(&mut this.kept);
+                    return Poll::Ready((!kept.is_empty()).then(|| Ok(Frame::data(kept.freeze()))));
+                }
+            };
+            let piece = match frame {
+                Ok(piece) => piece,
+                Err(last) if this.kept.is_empty() => return Poll::Ready(Some(Ok(last))),
+                Err(last) => {
+                    this.last = Some(last);
+                    return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut this.kept).freeze()))));
+                }
+            };
+            this.count(&piece);
             if this.is_evicted() {
                 return Poll::Ready(Some(Err(status::uploads_full().into())));
             }
+            let whole = this.whole(piece);
+            if !whole.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(whole))));
+            }
         }
-        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.kept.is_empty() && self.last.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -308,5 +352,46 @@ mod tests {
         tickets[2].hold(5);
         assert_eq!([0, 1, 2].map(|at: usize| due(&tickets[at])), [true, false, false]);
         assert_eq!(held(&uploads), (8, 2, 2));
+    }
+
+    /// Reads a body that comes in pieces of `size`. Returns what is handed on.
+    async fn pass(bytes: &[u8], size: usize, trailers: bool) -> Vec<Frame<Bytes>> {
+        let mut frames: Vec<_> = bytes.chunks(size).map(Bytes::copy_from_slice).map(Frame::data).collect();
+        frames.extend(trailers.then(|| Frame::trailers(http::HeaderMap::new())));
+        let frames = frames.into_iter().map(Ok::<_, std::convert::Infallible>);
+        let body = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
+        let mut upload = Upload::new(body, uploads(1000, 1000).of(1));
+        let mut passed = Vec::new();
+        while let Some(frame) = http_body_util::BodyExt::frame(&mut upload).await {
+            passed.push(frame.expect("nothing gives way"));
+        }
+        passed
+    }
+
+    #[tokio::test]
+    async fn a_message_is_handed_on_when_it_is_whole() {
+        let messages: Vec<_> = [0, 3, 1, 200, 0, 5]
+            .map(|length: u8| [&[0, 0, 0, 0, length][..], &vec![length; length.into()]].concat())
+            .into();
+        let (all, cut) = (messages.concat(), [&messages.concat()[..], &[0, 0, 0, 0, 9, 9, 9]].concat());
+        for size in 1..=all.len() {
+            let passed = pass(&all, size, false).await;
+            let mut rest = messages.iter();
+            for piece in &passed {
+                let mut piece = &piece.data_ref().expect("data")[..];
+                while !piece.is_empty() {
+                    piece =
+                        piece.strip_prefix(&rest.next().expect("no more than was sent")[..]).expect("whole messages");
+                }
+            }
+            assert_eq!(rest.next(), None, "pieces of {size}");
+            for trailers in [false, true] {
+                let mut passed = pass(&cut, size, trailers).await;
+                assert_eq!(passed.pop_if(|frame| frame.is_trailers()).is_some(), trailers);
+                let last = passed.pop().expect("the end").into_data().expect("data");
+                assert_eq!(last, [0, 0, 0, 0, 9, 9, 9][..], "what stays unfinished is the codec's to refuse");
+                assert_eq!(passed.iter().map(|frame| frame.data_ref().expect("data").len()).sum::<usize>(), all.len());
+            }
+        }
     }
 }
