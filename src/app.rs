@@ -8,6 +8,7 @@ mod control;
 mod drain;
 mod manager;
 mod receipt;
+mod security;
 
 use std::{convert::Infallible, io, time::Duration};
 
@@ -15,6 +16,9 @@ pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
 pub use manager::Manager;
 pub use receipt::Receipt;
+pub use security::SecurityError;
+
+use security::Security;
 
 use crate::{
     config::{self, Config},
@@ -62,6 +66,9 @@ pub enum StartError {
     /// The pools could not be built.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
+    /// The files of TLS, or of authentication, cannot be used.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// The system has no thread or file descriptor left.
     #[error("cannot start to serve: {0}\n  help: raise the limits of threads and open files")]
     Threads(io::Error),
@@ -122,6 +129,7 @@ impl App {
         let Listeners { public: public_listeners, ops: ops_listener } = listen(&config.server)?;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
+        let Security { tls, guard } = security::open(config, &phase, &tasks)?;
         let pools = Pools::new(assemble::pools(config, &own)?);
         let control = Control::new(pools.clone(), phase.clone(), config.drain);
 
@@ -133,6 +141,7 @@ impl App {
             Sampler::new(sample_ratio),
             config.server.submit_many_window,
             tasks.clone(),
+            guard.clone(),
         );
         let config::Uploads { total, per_connection } = config.server.uploads;
         let limits = Limits {
@@ -141,13 +150,14 @@ impl App {
             max_header_list: config.server.http2.max_header_list as usize,
             uploads: UploadLimits { total, per_connection },
         };
-        let public_service = public_services(worker_pool, health.clone(), limits)?;
-        let ops_service = ops_services(Admin::new(control.as_drain_control()), health)?;
+        let public_service = public_services(worker_pool, health.clone(), limits, &guard)?;
+        let ops_service = ops_services(Admin::new(control.as_drain_control()), health, &guard)?;
 
         let transport = Transport {
             http2: config.server.http2,
             connections: config.server.connections,
             proxies: config.server.proxies.clone(),
+            tls,
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
         };
         let ops = Server::start(

@@ -44,14 +44,16 @@
 //! | [`handler`] | what runs jobs, and what it sees of them |
 //! | [`pool`] | the heart: admission, queue, workers, attempts, drain, stats |
 //! | [`rpc`] | from calls to jobs and back |
-//! | [`net`] | listener and connections |
-//! | [`phase`], [`task`] | where a process is in its life; the one place that spawns |
+//! | [`auth`] | who calls, what they may do, and how much of it |
+//! | [`net`] | listener, TLS and connections |
+//! | [`phase`], [`task`], [`reload`] | where a process is in its life; the one place that spawns; files that are read again |
 //! | [`telemetry`], [`config`] | logs and traces; the file, the environment and the flags |
 //! | [`app`], [`cli`] | the composition root; the command line |
 
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod auth;
 pub mod cli;
 pub mod config;
 pub mod handler;
@@ -59,6 +61,7 @@ pub mod model;
 pub mod net;
 pub mod phase;
 pub mod pool;
+pub mod reload;
 pub mod rpc;
 pub mod task;
 pub mod telemetry;

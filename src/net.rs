@@ -21,6 +21,7 @@ mod stage;
 mod stream;
 mod stream_deadline;
 mod throttle;
+mod tls;
 
 pub use address::{InvalidListenAddress, ListenAddress};
 pub use census::{Census, Closed, Refused};
@@ -28,3 +29,4 @@ pub use limits::{ConnectionLimits, Http2, Transport};
 pub use listener::{Bound, Inherited, bind};
 pub use server::{Pulse, Server};
 pub use stream_deadline::StreamLimit;
+pub use tls::{ClientAuth, Tls, TlsConfig, TlsError, TlsFault, TlsFile, TlsVersion};

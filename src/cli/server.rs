@@ -5,7 +5,7 @@ use std::{io, process::id};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 
-use super::exit::Exit;
+use super::{access::keep_out_of_core_dumps, exit::Exit};
 use crate::{
     app::{App, Control, Manager, Receipt, StartError},
     config::Config,
@@ -49,6 +49,9 @@ fn addresses(app: &App) -> String {
 
 fn serve(config: &Config, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Result<Receipt, ServerError> {
     let telemetry = telemetry::init(&config.telemetry)?;
+    if config.server.tls.is_some() {
+        keep_out_of_core_dumps();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let receipt = runtime.block_on(async {
         let signals = Signals::new()?;

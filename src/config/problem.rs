@@ -1,6 +1,10 @@
 //! Everything that can be wrong with a configuration: one line of what, one line of what to do.
 
+mod security;
+
 use thiserror::Error;
+
+pub use security::SecurityProblem;
 
 /// One thing that is wrong. `Display` says what; [`Problem::help`] says what to do.
 #[derive(Clone, Debug, Error, PartialEq)]
@@ -247,6 +251,9 @@ pub enum Problem {
         /// Name of the pool.
         pool: String,
     },
+    /// What concerns TLS, callers and their quotas.
+    #[error(transparent)]
+    Security(#[from] SecurityProblem),
 }
 
 /// Why a program cannot be started.
@@ -317,7 +324,7 @@ impl Problem {
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
             Self::Plaintext { .. } => {
-                "listen on a loopback address or a Unix socket, or set `server.allow_plaintext = true`".into()
+                "listen on a loopback address or a Unix socket, add [server.tls], or set `server.allow_plaintext = true`".into()
             }
             Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
             Self::UploadsOverTotal => "raise `server.uploads.total` or lower `server.uploads.per_connection`".into(),
@@ -326,6 +333,7 @@ impl Problem {
             Self::PayloadOverQueue { pool, .. } => {
                 format!("raise `pool.{pool}.queue.bytes` or lower `server.max_payload`")
             }
+            Self::Security(problem) => problem.help(),
             Self::NoWaiting { pool } => {
                 format!("raise `pool.{pool}.queue.waiting`, or set `when_full` to \"reject\" or \"shed\"")
             }

@@ -8,6 +8,7 @@ use super::field::{Size, any, within};
 use super::listen::{Addresses, Networks};
 use super::model::{Server, Uploads};
 use super::section::Section;
+use super::security;
 use crate::net::{ConnectionLimits, Http2, ListenAddress};
 
 /// One gRPC message.
@@ -41,6 +42,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         max_payload,
         max_output,
         submit_many_window,
+        tls: section.section("tls", security::tls),
         connections: section.section("connections", connections),
         http2: section.section("http2", |section| http2(section, max_concurrent_streams)),
         uploads: section.section("uploads", |section| uploads(section, max_payload)),

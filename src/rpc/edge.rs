@@ -1,10 +1,10 @@
 use std::{
     convert::Infallible,
-    future::ready as now_ready,
+    future::ready,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{self, Context, Poll},
 };
 
 use futures_util::FutureExt;
@@ -17,6 +17,7 @@ use tower::Service as _;
 use super::{
     WorkerPool,
     context::{Arrival, REQUEST_ID, request_id},
+    guard::Entrance,
     status,
     timeout::{self, GRPC_TIMEOUT},
     upload::{ConnectionUploads, Upload, Uploads},
@@ -36,6 +37,8 @@ pub struct Edge {
     others: Routes,
     /// The other end of the connection; none before there is one.
     peer: Option<Arc<Peer>>,
+    /// Who is let in; none where everybody is.
+    entrance: Option<Entrance>,
     max_header_list: usize,
     uploads: Uploads,
     connection: Arc<ConnectionUploads>,
@@ -51,14 +54,20 @@ impl Edge {
     pub(super) fn new(make: Option<MakeWorkerPool>, others: Routes, max_header_list: usize, uploads: Uploads) -> Self {
         let worker_pool = make.as_ref().map(|make| make());
         let connection = uploads.of(0);
-        Self { make, worker_pool, others, peer: None, max_header_list, uploads, connection }
+        Self { make, worker_pool, others, peer: None, entrance: None, max_header_list, uploads, connection }
+    }
+
+    /// Lets in whom `entrance` lets in.
+    pub(super) fn guarded_by(self, entrance: Option<Entrance>) -> Self {
+        Self { entrance, ..self }
     }
 
     /// The front for one connection. All its calls carry `peer`.
     #[must_use]
     pub fn for_peer(&self, peer: Arc<Peer>) -> Self {
         let connection = self.uploads.of(peer.connection);
-        Self { peer: Some(peer), connection, ..self.clone() }
+        let entrance = self.entrance.as_ref().map(|entrance| entrance.for_peer(&peer));
+        Self { peer: Some(peer), connection, entrance, ..self.clone() }
     }
 }
 
@@ -66,6 +75,7 @@ impl Clone for Edge {
     fn clone(&self) -> Self {
         Self {
             peer: self.peer.clone(),
+            entrance: self.entrance.clone(),
             ..Self::new(self.make.clone(), self.others.clone(), self.max_header_list, self.uploads.clone())
         }
     }
@@ -81,10 +91,16 @@ impl Service<Request<Incoming>> for Edge {
         let now = Instant::now();
         let give_up = give_up(request.headers(), now);
         if header_list(&request) > self.max_header_list {
-            let refused = status::headers_too_large(self.max_header_list).into_http();
-            return EdgeFuture { answer: Box::pin(now_ready(Ok(refused))), sent, give_up: None, alarm: None };
+            return EdgeFuture::refused(status::headers_too_large(self.max_header_list), sent);
         }
-        request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone() });
+        let caller = match &self.entrance {
+            None => None,
+            Some(entrance) => match entrance.let_in(&request) {
+                Ok(caller) => caller,
+                Err(status) => return EdgeFuture::refused(status, sent),
+            },
+        };
+        request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone(), caller });
         let request = request.map(|body| Upload::new(body, Arc::clone(&self.connection)));
         // The router costs as much as the pool: calls of the hot service pass it by.
         let direct = self.worker_pool.as_ref().filter(|_| is_worker_pool(request.uri().path()));
@@ -107,6 +123,11 @@ pub struct EdgeFuture {
 }
 
 impl EdgeFuture {
+    /// The answer to a call that is not let in.
+    fn refused(status: Status, sent: Option<HeaderValue>) -> Self {
+        Self { answer: Box::pin(ready(Ok(status.into_http()))), sent, give_up: None, alarm: None }
+    }
+
     /// Whether a call that is pending has no time left. The timer is made for those alone that wait.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(give_up) = self.give_up else { return Poll::Pending };
@@ -141,7 +162,7 @@ impl Future for EdgeFuture {
             Ok(Poll::Ready(Ok(response))) => rename_codec_refusal(response),
             Ok(Poll::Ready(Err(never))) => match never {},
             Ok(Poll::Pending) => {
-                ready!(self.poll_alarm(cx));
+                task::ready!(self.poll_alarm(cx));
                 status::too_late(&request_id(self.sent.as_ref())).into_http()
             }
             Err(_) => {

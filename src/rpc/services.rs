@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tonic::{codec::CompressionEncoding, service::Routes};
 use tonic_health::pb::health_server::HealthServer;
 
-use super::{Admin, Edge, Health, UploadLimits, WorkerPool, edge::MakeWorkerPool, upload::Uploads};
+use super::{Admin, Edge, Guard, Health, UploadLimits, WorkerPool, edge::MakeWorkerPool, upload::Uploads};
 use crate::proto::{
     DESCRIPTORS, admin_service_server::AdminServiceServer, worker_pool_service_server::WorkerPoolServiceServer,
 };
@@ -39,6 +39,7 @@ pub fn public_services(
     worker_pool: WorkerPool,
     health: Health,
     limits: Limits,
+    guard: &Guard,
 ) -> Result<Edge, tonic_reflection::server::Error> {
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
@@ -53,19 +54,20 @@ pub fn public_services(
         others.add_service(reflection().build_v1alpha()?).prepare(),
         limits.max_header_list,
         Uploads::new(limits.uploads.with(ENVELOPE)),
-    ))
+    )
+    .guarded_by(guard.entrance()))
 }
 
 /// What operators reach: steering, health and reflection.
 ///
 /// # Errors
 /// As for [`public_services`].
-pub fn ops_services(admin: Admin, health: Health) -> Result<Edge, tonic_reflection::server::Error> {
+pub fn ops_services(admin: Admin, health: Health, guard: &Guard) -> Result<Edge, tonic_reflection::server::Error> {
     let others = Routes::new(HealthServer::new(health))
         .add_service(AdminServiceServer::new(admin))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    Ok(Edge::new(None, others.prepare(), OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS)))
+    Ok(Edge::new(None, others.prepare(), OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS)).guarded_by(guard.ops_entrance()))
 }
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {

@@ -13,6 +13,7 @@ use super::{
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
+    auth::{Hold, Rpc},
     model::Completed,
     pool::{Event, JobStream, StreamItem},
     proto::{Finished, OutputChunk, Progress, Started, StreamRequest, StreamResponse, stream_response},
@@ -31,10 +32,12 @@ pub(super) async fn stream(
     let mut job = job.map_err(|violations| status::unreadable(violations, call.request_id()))?;
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
+    let hold = parts.guard.admit(Rpc::Stream, &call, &mut job)?;
     match parts.pools.stream(job).await {
         Ok(job) => {
             let answer = call.answer(());
-            let events = Events { job, call, sequence: 0, bytes: 0, rest: Bytes::new(), last: None, ended: false };
+            let events =
+                Events { job, call, _hold: hold, sequence: 0, bytes: 0, rest: Bytes::new(), last: None, ended: false };
             Ok(answer.map(|()| Box::pin(events) as _))
         }
         Err(error) => {
@@ -48,6 +51,8 @@ pub(super) async fn stream(
 struct Events {
     job: JobStream,
     call: CallContext,
+    /// Room of the quota, for as long as the job lasts.
+    _hold: Option<Hold>,
     sequence: u64,
     bytes: u64,
     /// What is left of a chunk that is too large for one message.

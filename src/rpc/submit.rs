@@ -4,6 +4,7 @@ use tonic::{Code, Request, Response, Status};
 
 use super::{context::CallContext, convert, status, worker_pool::Parts};
 use crate::{
+    auth::Rpc,
     pool::Polled,
     proto::{SubmitRequest, SubmitResponse},
 };
@@ -15,6 +16,7 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
     let mut job = job.map_err(|violations| status::unreadable(violations, call.request_id()))?;
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
+    let _hold = parts.guard.admit(Rpc::Submit, &call, &mut job)?;
     let mut job = Some(job);
     let begun = poll_fn(|cx| Poll::Ready(parts.pools.begin(job.take().expect("polled once"), cx))).await;
     let outcome = match begun {

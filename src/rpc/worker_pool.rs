@@ -4,7 +4,7 @@ use futures_util::Stream;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::{stats, stream, submit, submit_many, trace::Sampler};
+use super::{Guard, stats, stream, submit, submit_many, trace::Sampler};
 use crate::{
     model::DeadlinePolicy,
     phase::PhaseCell,
@@ -29,6 +29,7 @@ pub(super) struct Parts {
     pub(super) sampler: Sampler,
     pub(super) window: usize,
     pub(super) tasks: Tasks,
+    pub(super) guard: Guard,
     pub(super) started: Instant,
 }
 
@@ -45,8 +46,9 @@ impl WorkerPool {
         sampler: Sampler,
         window: usize,
         tasks: Tasks,
+        guard: Guard,
     ) -> Self {
-        Self(Arc::new(Parts { pools, phase, deadline, sampler, window, tasks, started: Instant::now() }))
+        Self(Arc::new(Parts { pools, phase, deadline, sampler, window, tasks, guard, started: Instant::now() }))
     }
 }
 
