@@ -9,6 +9,7 @@
     reason = "a test's tasks end with its runtime, and a failed step is the failure of the test"
 )]
 
+mod auth;
 mod bench;
 mod cancel;
 mod cancel_rpc;
@@ -31,9 +32,11 @@ mod panics;
 mod pool_outcomes;
 mod process;
 mod proxies;
+mod quotas;
 mod readme;
 mod reentry;
 mod refusal;
+mod secrets;
 mod service;
 mod service_manager;
 mod slots;
@@ -44,5 +47,6 @@ mod stream_rpc;
 mod streaming;
 mod submit_many;
 mod support;
+mod tls;
 mod tracing;
 mod uploads;
