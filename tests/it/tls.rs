@@ -179,7 +179,8 @@ async fn a_handshake_needs_the_version_the_protocol_and_the_certificate() {
 async fn a_peer_without_a_handshake_is_cut() {
     let (files, ca) = (Files::new(), Authority::new("ca"));
     files.put_leaf("server", &ca.server(1));
-    let service = Service::start(&format!("{ECHO}{}", files.tls_section(None)), Vec::new());
+    let config = format!("{ECHO}{}handshake_timeout = \"2s\"\n", files.tls_section(None));
+    let service = Service::start(&config, Vec::new());
     for bytes in [&b""[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01"] {
         let mut socket = TcpStream::connect(service.public.0).await.unwrap();
         socket.write_all(bytes).await.unwrap();

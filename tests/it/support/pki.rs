@@ -155,7 +155,7 @@ impl Files {
         let path = |name: &str| toml_string(&self.path(name));
         let clients = clients.map(|auth| format!("client_ca = {}\nclient_auth = \"{auth}\"\n", path("clients.crt")));
         format!(
-            "[server.tls]\ncert = {}\nkey = {}\nreload = \"100ms\"\nhandshake_timeout = \"500ms\"\n{}",
+            "[server.tls]\ncert = {}\nkey = {}\nreload = \"100ms\"\n{}",
             path("server.crt"),
             path("server.key"),
             clients.unwrap_or_default()

@@ -56,7 +56,7 @@ async fn every_command_speaks_tls() {
         assert!(output.status.success(), "{command:?}: {}{}", text(&output.stderr), text(&output.stdout));
     }
     let echoed = setting.run(&["submit", "echo", "hello"], &[]).await;
-    assert_eq!(text(&echoed.stdout), "hello");
+    assert_eq!(text(&echoed.stdout), "hello", "{}", text(&echoed.stderr));
 }
 
 #[tokio::test]
