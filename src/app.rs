@@ -7,6 +7,7 @@ mod assemble;
 mod control;
 mod drain;
 mod receipt;
+mod security;
 mod service_manager;
 mod surface;
 
@@ -15,6 +16,8 @@ use std::{convert::Infallible, io, time::Duration};
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
 pub use receipt::Receipt;
+use security::Security;
+pub use security::SecurityError;
 pub use service_manager::ServiceManager;
 use surface::Surface;
 
@@ -62,6 +65,9 @@ pub enum StartError {
     /// The pools could not be built.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
+    /// The files of TLS, or of authentication, cannot be used.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// The system has no thread or file descriptor left.
     #[error("cannot start to serve: {0}\n  help: raise the limits of threads and open files")]
     Threads(io::Error),
@@ -122,16 +128,18 @@ impl App {
         let Listeners { public: public_listeners, ops: ops_listener } = listen(&config.server)?;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
+        let Security { tls, guard } = security::open(config, &phase, &tasks)?;
         let pools = Pools::new(assemble::pools(config, &own)?);
         let control = Control::new(pools, phase.clone(), config.drain);
 
-        let surface = surface::surface(config, &own, &control, &phase, sample_ratio, &tasks)?;
+        let surface = surface::surface(config, &own, &control, guard, &phase, sample_ratio, &tasks)?;
         let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
 
         let transport = Transport {
             http2: config.server.http2,
             connections: config.server.connections,
             proxies: config.server.proxies.clone(),
+            tls,
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
             // Browsers speak HTTP/2 with TLS alone.
             http1: !config.server.grpc_web_origins.is_empty(),

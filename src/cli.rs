@@ -4,6 +4,7 @@
 //! A command gets a [`console::Console`] to write to and never touches the process's own streams, so that tests run
 //! it against a buffer and a server on a port of their own.
 
+mod access;
 mod bench;
 mod call;
 mod check;

@@ -38,6 +38,7 @@ mod program;
 mod reader;
 mod schema;
 mod section;
+mod security;
 mod server;
 mod show;
 mod source;
@@ -50,7 +51,7 @@ mod tests;
 
 pub use fault::{Fault, Faults};
 pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server, Uploads};
-pub use problem::{Problem, ProgramFault};
+pub use problem::{Problem, ProgramFault, SecurityProblem};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};
 

@@ -53,6 +53,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod auth;
 pub mod cli;
 pub mod config;
 #[cfg(any(test, fuzzing))]
@@ -64,6 +65,7 @@ pub mod net;
 pub mod ops;
 pub mod phase;
 pub mod pool;
+pub mod reload;
 pub mod rpc;
 mod sim;
 pub mod task;

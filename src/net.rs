@@ -22,6 +22,7 @@ mod stage;
 mod stream;
 mod stream_deadline;
 mod throttle;
+mod tls;
 mod write_stall;
 
 pub use address::{InvalidListenAddress, ListenAddress};
@@ -30,3 +31,4 @@ pub use limits::{ConnectionLimits, Http2, Transport};
 pub use listener::{Bound, Inherited, bind};
 pub use server::{Pulse, Server};
 pub use stream_deadline::StreamLimit;
+pub use tls::{ClientAuth, Tls, TlsConfig, TlsError, TlsFault, TlsFile, TlsVersion};

@@ -13,6 +13,7 @@ mod edge;
 mod framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod guard;
 mod health;
 mod load;
 mod message;
@@ -36,6 +37,7 @@ pub use browsers::Browsers;
 pub use calls::{CallDurations, Calls};
 pub use context::Arrival;
 pub use edge::Edge;
+pub use guard::Guard;
 pub use health::Health;
 pub use load::Load;
 pub use orca::Orca;

@@ -38,18 +38,20 @@ const LAYERS: &[Layer] = &[
     Layer { name: "model", imports: Imports::Only(&[]), wire: false },
     Layer { name: "phase", imports: Imports::Only(&[]), wire: false },
     Layer { name: "task", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "reload", imports: Imports::Only(&["task"]), wire: false },
+    Layer { name: "auth", imports: Imports::Only(&["reload"]), wire: false },
     Layer { name: "handler", imports: Imports::Only(&["model", "task"]), wire: false },
     Layer { name: "pool", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
     Layer { name: "sim", imports: Imports::Only(&["model", "pool"]), wire: false },
     // A line of log names the job that its handler works for.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
-    Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task"]), wire: true },
-    Layer { name: "net", imports: Imports::Only(&["model", "phase", "task"]), wire: true },
+    Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task", "auth"]), wire: true },
+    Layer { name: "net", imports: Imports::Only(&["model", "phase", "task", "reload"]), wire: true },
     Layer { name: "ops", imports: Imports::Only(&["model", "pool", "phase", "task", "rpc", "net"]), wire: true },
     // Its options are the components' own config types.
     Layer {
         name: "config",
-        imports: Imports::Only(&["model", "phase", "handler", "pool", "telemetry", "rpc", "net", "ops"]),
+        imports: Imports::Only(&["model", "phase", "handler", "pool", "telemetry", "auth", "rpc", "net", "ops"]),
         wire: false,
     },
     // It exists in tests and under a fuzzer only.

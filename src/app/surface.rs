@@ -9,7 +9,7 @@ use crate::{
     ops::{self, Connections, ReadConnections, Runtimes, Subject},
     phase::PhaseCell,
     rpc::{
-        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, PublicServices, UploadLimits, WorkerPool,
+        Admin, Browsers, Calls, Edge, Guard, Health, Limits, Load, Orca, PublicServices, UploadLimits, WorkerPool,
         ops_services, public_services, trace::Sampler,
     },
     task::Tasks,
@@ -30,6 +30,7 @@ pub(super) fn surface(
     config: &Config,
     own: &[OwnKind],
     control: &Control,
+    guard: Guard,
     phase: &PhaseCell,
     sample_ratio: Option<f64>,
     tasks: &Tasks,
@@ -46,6 +47,7 @@ pub(super) fn surface(
         config.server.submit_many_window,
         tasks.clone(),
         calls.clone(),
+        guard.clone(),
     );
     let config::Uploads { total, per_connection } = config.server.uploads;
     let limits = Limits {
@@ -62,6 +64,7 @@ pub(super) fn surface(
         calls: calls.clone(),
         browsers: Browsers::of(&config.server.grpc_web_origins),
         limits,
+        guard: guard.clone(),
     })?;
     let runtimes = Runtimes::default();
     runtimes.add_current("main".into());
@@ -76,7 +79,7 @@ pub(super) fn surface(
         started: Instant::now(),
     };
     let pages = ops::pages(config.ops, subject);
-    let ops = ops_services(Admin::new(control.as_drain_control()), health, pages)?;
+    let ops = ops_services(Admin::new(control.as_drain_control()), health, pages, &guard)?;
     Ok(Surface { public, ops, runtimes, connections })
 }
 

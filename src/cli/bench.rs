@@ -3,7 +3,6 @@
 use std::{fmt, io, path::PathBuf, thread, time::Duration};
 
 use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
-use http::uri::Authority;
 use serde::Serialize;
 use tokio::{
     net::lookup_host,
@@ -17,6 +16,7 @@ use self::{
     report::{ComparisonReport, LoadReport, Machine},
 };
 use super::{
+    access::{Access, AccessArgs},
     connect::Address,
     console::Console,
     exit::Exit,
@@ -59,9 +59,9 @@ pub(super) struct BenchArgs {
     /// Kind of the jobs.
     #[arg(default_value = "echo")]
     kind: String,
-    /// The server to load, as HOST:PORT; without TLS.
-    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070", value_parser = authority)]
-    server: Authority,
+    /// The server to load, as HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070", value_parser = network_address)]
+    server: Address,
     /// Process whose CPU time is the server's. Without it, the process that listens on a loopback ADDR.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
@@ -104,6 +104,8 @@ pub(super) struct BenchArgs {
     /// Another build of waterwheel to serve the bare echo, such as one without link-time optimisation. [default: this]
     #[arg(long, value_name = "PATH", requires = "compare_bare")]
     bare_executable: Option<PathBuf>,
+    #[command(flatten)]
+    access: AccessArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -176,10 +178,14 @@ impl BenchArgs {
 
     async fn plan(&self) -> Result<Plan, BenchError> {
         let unresolved = |cause| BenchError::Resolve { server: self.server.clone(), cause };
-        let server = lookup_host(self.server.as_str()).await.map_err(unresolved)?.next();
+        let (Address::Tcp(authority) | Address::Tls(authority)) = &self.server else {
+            return Err(unresolved(io::ErrorKind::Unsupported.into()));
+        };
+        let server = lookup_host(authority.as_str()).await.map_err(unresolved)?.next();
         let server = server.ok_or_else(|| unresolved(io::ErrorKind::NotFound.into()))?;
         let server_pid = self.server_pid.or_else(|| process::listening_on(server));
-        Ok(Plan { server, server_pid, ..self.load() })
+        let (host, access) = (authority.host().to_owned(), self.access.load(&self.server)?);
+        Ok(Plan { server, host, access, server_pid, ..self.load() })
     }
 
     fn comparison(&self) -> Result<Comparison, BenchError> {
@@ -198,6 +204,8 @@ impl BenchArgs {
     fn load(&self) -> Plan {
         Plan {
             server: ([127, 0, 0, 1], 0).into(),
+            host: String::new(),
+            access: Access::default(),
             server_pid: None,
             rpc: self.rpc,
             job: Job { kind: self.kind.clone(), payload: vec![b'w'; self.payload].into(), ..Job::default() },
@@ -216,9 +224,9 @@ fn half_of_the_cores() -> usize {
     thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 
-fn authority(text: &str) -> Result<Authority, String> {
+fn network_address(text: &str) -> Result<Address, String> {
     match text.parse() {
-        Ok(Address::Tcp(authority)) => Ok(authority),
+        Ok(address @ (Address::Tcp(_) | Address::Tls(_))) => Ok(address),
         Ok(Address::Unix(_)) => Err("bench loads TCP listeners only; pass HOST:PORT".to_owned()),
         Err(error) => Err(error.to_string()),
     }

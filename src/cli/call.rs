@@ -10,6 +10,7 @@ use tonic::{
 };
 
 use super::{
+    access::AccessArgs,
     connect::{Address, CONNECT_PATIENCE, Connection},
     failure::Failure,
 };
@@ -48,11 +49,15 @@ impl Call {
     /// Connects, and starts the clock once the connection stands.
     ///
     /// # Errors
-    /// [`Failure::Unreachable`].
-    pub(crate) async fn begin(address: &Address, args: CallArgs) -> Result<(Self, Connection), Failure> {
+    /// [`Failure::Access`] and [`Failure::Unreachable`].
+    pub(crate) async fn begin(
+        address: &Address,
+        access: &AccessArgs,
+        args: CallArgs,
+    ) -> Result<(Self, Connection), Failure> {
         let CallArgs { deadline, request_id } = args;
         let patience = deadline.map_or(CONNECT_PATIENCE, |it| it.min(CONNECT_PATIENCE));
-        let connection = Connection::open(address, patience).await?;
+        let connection = Connection::open(address, &access.load(address)?, patience).await?;
         let call = Self {
             address: address.clone(),
             deadline,

@@ -14,7 +14,11 @@ use std::{
 };
 
 use clap::Args;
-use http::{HeaderValue, Request, Response, Uri, header::USER_AGENT, uri::Authority};
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::{AUTHORIZATION, USER_AGENT},
+    uri::Authority,
+};
 use hyper::{
     body::Incoming,
     client::conn::http2::{Builder, SendRequest},
@@ -28,7 +32,10 @@ use tokio::{
 };
 use tonic::body::Body;
 
-use super::failure::Failure;
+use super::{
+    access::{Access, AccessArgs},
+    failure::Failure,
+};
 use crate::proto::{admin_service_client::AdminServiceClient, worker_pool_service_client::WorkerPoolServiceClient};
 
 /// Longest wait for a connection.
@@ -41,9 +48,11 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The flag that names the server.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
-    /// Where the server listens: HOST:PORT, http://HOST:PORT or unix:PATH.
+    /// Where the server listens: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070")]
     pub(crate) server: Address,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
 }
 
 /// Where a server listens.
@@ -51,6 +60,8 @@ pub(crate) struct ServerArgs {
 pub(crate) enum Address {
     /// A host and a port.
     Tcp(Authority),
+    /// A host and a port that speaks TLS.
+    Tls(Authority),
     /// A socket in the file system.
     Unix(PathBuf),
 }
@@ -58,13 +69,11 @@ pub(crate) enum Address {
 /// Why a text is no address.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum AddressError {
-    #[error("TLS is not supported here; pass http://HOST:PORT, or a proxy that speaks TLS")]
-    Tls,
     #[error("no port; pass HOST:PORT, such as {0}:7070")]
     NoPort(String),
     #[error("no path after unix:; pass unix:PATH")]
     NoPath,
-    #[error("not an address; pass HOST:PORT, http://HOST:PORT or unix:PATH")]
+    #[error("not an address; pass HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH")]
     Malformed,
 }
 
@@ -79,16 +88,18 @@ impl FromStr for Address {
                 path => Ok(Self::Unix(path.into())),
             };
         }
-        if text.starts_with("https://") {
-            return Err(AddressError::Tls);
-        }
-        let text = text.strip_prefix("http://").unwrap_or(text);
+        let (is_tls, text) = match text.strip_prefix("https://") {
+            Some(text) => (true, text),
+            None => (false, text.strip_prefix("http://").unwrap_or(text)),
+        };
         let text = text.strip_suffix('/').unwrap_or(text);
         let authority = Authority::from_str(text).map_err(|_| AddressError::Malformed)?;
         if authority.host().is_empty() || text.contains('@') {
             Err(AddressError::Malformed)
         } else if authority.port_u16().is_none() {
             Err(AddressError::NoPort(authority.host().to_owned()))
+        } else if is_tls {
+            Ok(Self::Tls(authority))
         } else {
             Ok(Self::Tcp(authority))
         }
@@ -99,7 +110,21 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(authority) => write!(f, "{authority}"),
+            Self::Tls(authority) => write!(f, "https://{authority}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// Whether what is sent there does not leave this machine.
+    pub(super) fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp(authority) | Self::Tls(authority) => {
+                let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+            }
         }
     }
 }
@@ -109,6 +134,7 @@ impl fmt::Display for Address {
 pub(crate) struct Connection {
     requests: SendRequest<Body>,
     origin: Uri,
+    token: Option<HeaderValue>,
 }
 
 impl Connection {
@@ -116,38 +142,45 @@ impl Connection {
     ///
     /// # Errors
     /// [`Failure::Unreachable`] with what the operating system said.
-    pub(crate) async fn open(address: &Address, patience: Duration) -> Result<Self, Failure> {
+    pub(crate) async fn open(address: &Address, access: &Access, patience: Duration) -> Result<Self, Failure> {
         let unreachable = |cause: String| Failure::Unreachable { address: address.clone(), cause };
         let connected = tokio::time::timeout(patience, async {
             match address {
-                Address::Tcp(authority) => {
+                Address::Tcp(authority) | Address::Tls(authority) => {
                     let socket = TcpStream::connect(authority.as_str()).await?;
                     socket.set_nodelay(true)?;
-                    Ok(handshake(socket).await)
+                    let secured = access.secure(authority.host(), socket).await;
+                    Ok(handshake(secured.map_err(Unconnected::NoTls)?).await)
                 }
-                Address::Unix(path) => Ok(handshake(UnixStream::connect(path).await?).await),
+                Address::Unix(path) => Ok::<_, Unconnected>(handshake(UnixStream::connect(path).await?).await),
             }
         });
         let requests = match connected.await {
             Ok(Ok(Ok(requests))) => requests,
+            Ok(Ok(Err(error))) if access.scheme() == "https" => {
+                return Err(Failure::NoTls { address: address.clone(), cause: root_cause(&error) });
+            }
             Ok(Ok(Err(error))) => return Err(unreachable(root_cause(&error))),
-            Ok(Err(error)) => return Err(unreachable(explain(&error))),
+            Ok(Err(Unconnected::NoTls(error))) => {
+                return Err(Failure::NoTls { address: address.clone(), cause: explain(&error) });
+            }
+            Ok(Err(Unconnected::Io(error))) => return Err(unreachable(explain(&error))),
             Err(_) => {
                 let waited = super::output::setting(patience);
                 return Err(unreachable(format!("no connection within {waited}")));
             }
         };
         let authority = match address {
-            Address::Tcp(authority) => authority.clone(),
+            Address::Tcp(authority) | Address::Tls(authority) => authority.clone(),
             Address::Unix(_) => Authority::from_static("localhost"),
         };
         let origin = Uri::builder()
-            .scheme("http")
+            .scheme(access.scheme())
             .authority(authority)
             .path_and_query("/")
             .build()
             .expect("scheme, authority and path make a URI");
-        Ok(Self { requests, origin })
+        Ok(Self { requests, origin, token: access.token().cloned() })
     }
 
     /// A client of the service for callers, without limits on the size of messages.
@@ -180,7 +213,23 @@ impl tower::Service<Request<Body>> for Connection {
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         const AGENT: HeaderValue = HeaderValue::from_static(concat!("waterwheel/", env!("CARGO_PKG_VERSION")));
         request.headers_mut().insert(USER_AGENT, AGENT);
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(AUTHORIZATION, token.clone());
+        }
         Box::pin(self.requests.send_request(request))
+    }
+}
+
+/// Why there is no connection.
+enum Unconnected {
+    /// The handshake of TLS failed.
+    NoTls(io::Error),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Unconnected {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
     }
 }
 
@@ -225,7 +274,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::{Address, AddressError, Connection};
+    use super::{Access, Address, AddressError, Connection};
     use crate::cli::{exit::Exit, fake};
     use std::time::Duration;
 
@@ -238,7 +287,7 @@ mod tests {
             ("[::1]:7070", Ok("[::1]:7070")),
             ("unix:/run/ww.sock", Ok("unix:/run/ww.sock")),
             ("unix:///run/ww.sock", Ok("unix:/run/ww.sock")),
-            ("https://host:1", Err(AddressError::Tls)),
+            ("https://host:1", Ok("https://host:1")),
             ("host", Err(AddressError::NoPort("host".to_owned()))),
             ("unix:", Err(AddressError::NoPath)),
             ("", Err(AddressError::Malformed)),
@@ -256,7 +305,7 @@ mod tests {
     #[tokio::test]
     async fn a_closed_port_is_unreachable_in_words() {
         let address = fake::closed_address().await;
-        let failure = Connection::open(&address, Duration::from_secs(1)).await.err().unwrap();
+        let failure = Connection::open(&address, &Access::default(), Duration::from_secs(1)).await.err().unwrap();
         assert_eq!(failure.exit(), Exit::Unreachable);
         assert_eq!(
             anstream::adapter::strip_str(&failure.text()).to_string(),

@@ -4,6 +4,7 @@ use clap::Args;
 use tonic::Streaming;
 
 use super::{
+    access::AccessArgs,
     call::{Call, CallArgs},
     connect::Address,
     console::{BAD, Console, GOOD, WARN, paint},
@@ -30,9 +31,11 @@ pub(super) struct DrainArgs {
     /// Report until the drain ends; exit 3 if jobs were lost.
     #[arg(long)]
     watch: bool,
-    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT or unix:PATH.
+    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     ops: Address,
+    #[command(flatten)]
+    access: AccessArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -45,7 +48,7 @@ impl DrainArgs {
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let format = args.format();
-    let (call, connection) = Call::begin(&args.ops, CallArgs::none()).await.map_err(Failure::of_ops)?;
+    let (call, connection) = Call::begin(&args.ops, &args.access, CallArgs::none()).await.map_err(Failure::of_ops)?;
     let request = call.request(DrainRequest {});
     let mut reports = call.wait(connection.admin().drain(request)).await?.into_inner();
     let mut watch = Watch::default();

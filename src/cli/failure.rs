@@ -11,6 +11,7 @@ use tonic::Status;
 
 use self::status::CallError;
 use super::{
+    access::AccessError,
     bench::BenchError,
     connect::{Address, explain, root_cause},
     console::{BAD, Console, FAINT, STRONG, paint},
@@ -28,6 +29,9 @@ pub(crate) enum Failure {
     /// There is no connection.
     #[error("cannot reach {address}: {cause}")]
     Unreachable { address: Address, cause: String },
+    /// The server is not the one that is trusted, or it does not trust this client.
+    #[error("no TLS with {address}: {cause}")]
+    NoTls { address: Address, cause: String },
     /// There is no connection to the listener for operators.
     #[error("cannot reach {address}: {cause}")]
     OpsUnreachable { address: Address, cause: String },
@@ -46,6 +50,9 @@ pub(crate) enum Failure {
     /// The connection ended while the server still had jobs.
     #[error("lost sight of the drain with {queued} queued and {running} running")]
     DrainUnseen { queued: u64, running: u64 },
+    /// A certificate, a key or a token cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The configuration has faults.
     #[error("the configuration has {}", counted(.0.iter().len(), "fault"))]
     Config(#[from] Faults),
@@ -81,8 +88,8 @@ impl Failure {
     /// The code that the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::ReadPayload { .. } | Self::Config(_) => Exit::Usage,
-            Self::Unreachable { .. } | Self::OpsUnreachable { .. } => Exit::Unreachable,
+            Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) => Exit::Usage,
+            Self::Unreachable { .. } | Self::OpsUnreachable { .. } | Self::NoTls { .. } => Exit::Unreachable,
             Self::Call(error) => error.exit(),
             Self::Bench(error) => error.exit(),
             Self::NoAnswer { .. } => Exit::DeadlineExceeded,
@@ -143,12 +150,16 @@ impl Failure {
         let help = match self {
             Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
             Self::Unreachable { .. } => "start one with \"waterwheel dev\", or pass --server",
+            Self::NoTls { .. } => {
+                "pass --ca with the roots of its certificate, and --cert and --key if it asks for them"
+            }
             Self::OpsUnreachable { .. } => "start one with \"waterwheel dev\", or pass --ops",
             Self::Lost { .. } => "check that a waterwheel listens there, and its log",
             Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",
             Self::Incomplete { .. } => "use a client of the same version as the server",
             Self::DrainUnseen { .. } => "the receipt, the last line of the server's output, names what was lost",
             Self::Call(error) => return error.help(),
+            Self::Access(error) => error.help(),
             Self::Bench(error) => return error.help().map(str::to_owned),
             Self::Config(_) | Self::Output(_) | Self::Runtime(_) => return None,
         };

@@ -8,6 +8,7 @@ use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
 
 use super::{
+    access::Access,
     connect::{Address, Connection, ServerArgs},
     console::{BAD, Console, GOOD, paint},
     exit::Exit,
@@ -63,9 +64,10 @@ enum Health {
 
 pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let address = &args.server.server;
+    let access = args.server.access.load(address)?;
     let until = args.wait.map(|wait| Instant::now() + wait);
     let health = loop {
-        let health = check(address, &args.service, args.timeout).await;
+        let health = check(address, &access, &args.service, args.timeout).await;
         let more = until.is_some_and(|until| Instant::now() + POLL < until);
         if health == Health::Serving || !more {
             break health;
@@ -83,9 +85,9 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
     Ok(health.exit())
 }
 
-async fn check(address: &Address, service: &str, timeout: Duration) -> Health {
+async fn check(address: &Address, access: &Access, service: &str, timeout: Duration) -> Health {
     let asked = tokio::time::timeout(timeout, async {
-        let connection = Connection::open(address, timeout).await?;
+        let connection = Connection::open(address, access, timeout).await?;
         let request = HealthCheckRequest { service: service.to_owned() };
         match connection.health().check(request).await {
             Ok(response) => Ok(response.into_inner().status()),

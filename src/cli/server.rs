@@ -5,7 +5,7 @@ use std::{io, process::id};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 
-use super::exit::Exit;
+use super::{access::keep_out_of_core_dumps, exit::Exit};
 use crate::{
     app::{App, Control, OwnKind, Receipt, ServiceManager, StartError},
     config::Config,
@@ -55,6 +55,9 @@ fn serve(
     greet: impl AsyncFnOnce(&App) -> io::Result<()>,
 ) -> Result<Receipt, ServerError> {
     let telemetry = telemetry::init(&config.telemetry)?;
+    if config.server.tls.is_some() {
+        keep_out_of_core_dumps();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let receipt = runtime.block_on(async {
         let signals = Signals::new()?;

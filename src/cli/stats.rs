@@ -65,7 +65,7 @@ async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failur
     let format = args.format();
     let address = &args.server.server;
     let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
-    let (call, connection) = Call::begin(address, patient).await?;
+    let (call, connection) = Call::begin(address, &args.server.access, patient).await?;
     let request = call.request(StatsRequest { pool: args.pool });
     let response = call.wait(connection.worker_pool().stats(request)).await?;
     let stats = response
@@ -79,7 +79,7 @@ async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failur
 async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
     let format = args.format();
-    let (call, connection) = Call::begin(&args.server.server, CallArgs::none()).await?;
+    let (call, connection) = Call::begin(&args.server.server, &args.server.access, CallArgs::none()).await?;
     let interval_ms = u32::try_from(args.interval.as_millis()).unwrap_or(u32::MAX);
     let request = call.request(WatchStatsRequest { pool: args.pool, interval_ms });
     let watching = connection.worker_pool().watch_stats(request).await;

@@ -51,7 +51,7 @@ pub(super) async fn run(args: StreamArgs, console: &mut Console<'_>) -> Result<E
     let address = &args.server.server;
     let meter = Meter::of(&args, console);
     let job = Some(args.job.into_job().await?);
-    let (call, connection) = Call::begin(address, args.call).await?;
+    let (call, connection) = Call::begin(address, &args.server.access, args.call).await?;
     let mut client = connection.worker_pool();
     let request = call.request(StreamRequest { job });
     let mut events = call.wait(client.stream(request)).await?.into_inner();

@@ -46,7 +46,7 @@ pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<E
     let format = args.format();
     let address = &args.server.server;
     let job = Some(args.job.into_job().await?);
-    let (call, connection) = Call::begin(address, args.call).await?;
+    let (call, connection) = Call::begin(address, &args.server.access, args.call).await?;
     let mut client = connection.worker_pool();
     let request = call.request(SubmitRequest { job });
     let response = call.wait(client.submit(request)).await?.into_inner();

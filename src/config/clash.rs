@@ -17,7 +17,7 @@ pub(super) enum NoKinds {
 
 /// Reports every clash. A key whose own value was reported takes part in none.
 pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
-    let Config { server, ops: _, deadline, drain: _, telemetry: _, pools, kinds } = config;
+    let Config { server, ops: _, deadline, drain: _, auth: _, quota: _, telemetry: _, pools, kinds } = config;
     if no_kinds == NoKinds::Fault && !reader.mentions("kind") {
         reader.report(Problem::NoKinds, &["kind"]);
     }
@@ -31,7 +31,7 @@ pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
 }
 
 fn report_listeners(server: &Server, reader: &mut Reader) {
-    let Server { listen, ops_listen, allow_plaintext, .. } = server;
+    let Server { listen, ops_listen, allow_plaintext, tls, .. } = server;
     let all: Vec<&ListenAddress> = listen.iter().chain([ops_listen]).collect();
     for (index, address) in all.iter().enumerate() {
         let keys: &[&str] =
@@ -39,7 +39,8 @@ fn report_listeners(server: &Server, reader: &mut Reader) {
         if all[..index].iter().any(|other| overlap(other, address)) {
             reader.report(Problem::SameAddress { address: address.to_string() }, keys);
         }
-        if !allow_plaintext && address.is_public() {
+        let is_secured = index < listen.len() && tls.is_some();
+        if !allow_plaintext && !is_secured && address.is_public() {
             let key = keys[0].to_owned();
             reader.report(Problem::Plaintext { key, address: address.to_string() }, &keys[..1]);
         }

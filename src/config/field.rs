@@ -96,6 +96,14 @@ pub(super) fn plain<T: Field>(value: &T) -> String {
     }
 }
 
+impl Words {
+    /// Words that stand nowhere: a default.
+    pub(super) fn of(words: &[&str]) -> Self {
+        let nowhere = Span { text: 0, range: 0..0 };
+        Self(words.iter().map(|word| ((*word).to_owned(), nowhere.clone())).collect())
+    }
+}
+
 impl Size {
     const UNITS: [(&'static str, u64); 5] =
         [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];

@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use crate::handler::{Builtin, ExecCommand, KindOptions};
 use crate::model::{DeadlinePolicy, WhenFull};
-use crate::net::{ConnectionLimits, Http2, ListenAddress};
-use crate::{ops, telemetry};
+use crate::net::{ConnectionLimits, Http2, ListenAddress, TlsConfig};
+use crate::{auth, ops, telemetry};
 
 /// The whole configuration: every value checked, every default filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +20,10 @@ pub struct Config {
     pub deadline: DeadlinePolicy,
     /// Phases of the drain.
     pub drain: Drain,
+    /// Who is let in; none where everybody is.
+    pub auth: Option<auth::Config>,
+    /// What one tenant may use, whatever the pool.
+    pub quota: auth::QuotaConfig,
     /// Logs and traces: the filter and the collector are known to parse.
     pub telemetry: telemetry::Config,
     /// Pools, in the order of the file. Names are unique.
@@ -48,8 +52,10 @@ pub struct Server {
     pub max_output: usize,
     /// Jobs in flight on one `SubmitMany` call. Default 256; 1 to 65536.
     pub submit_many_window: usize,
-    /// Origins of pages that may call by gRPC-Web, which also lets callers speak HTTP/1.1. Default none: gRPC-Web is off.
+    /// Origins of pages that may call by gRPC-Web, which also lets callers without TLS speak HTTP/1.1. Default none: gRPC-Web is off.
     pub grpc_web_origins: Vec<String>,
+    /// TLS of the gRPC listeners of a network; none where it names no certificate.
+    pub tls: Option<TlsConfig>,
     /// How many connections there may be, and how long they last.
     pub connections: ConnectionLimits,
     /// Bounds of HTTP/2 on one connection.

@@ -6,6 +6,7 @@ use super::problem::Problem;
 use super::tree::Node;
 use crate::handler::Builtin;
 use crate::model::{FailureCode, WhenFull};
+use crate::net::{ClientAuth, TlsVersion};
 use crate::telemetry::LogFormat;
 
 /// A closed set of names.
@@ -43,6 +44,16 @@ impl<T: Named> Field for T {
 impl Named for LogFormat {
     const EXAMPLE: &'static str = "\"auto\"";
     const NAMES: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("text", Self::Text), ("json", Self::Json)];
+}
+
+impl Named for ClientAuth {
+    const EXAMPLE: &'static str = "\"required\"";
+    const NAMES: &'static [(&'static str, Self)] = &[("required", Self::Required), ("optional", Self::Optional)];
+}
+
+impl Named for TlsVersion {
+    const EXAMPLE: &'static str = "\"1.3\"";
+    const NAMES: &'static [(&'static str, Self)] = &[("1.3", Self::V1_3), ("1.2", Self::V1_2)];
 }
 
 impl Named for WhenFull {

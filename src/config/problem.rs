@@ -1,8 +1,11 @@
 //! Everything that can be wrong with a configuration: one line of what, one line of what to do.
 
+mod security;
+
 use thiserror::Error;
 
 use crate::handler::ExecCommand;
+pub use security::SecurityProblem;
 
 const RESERVED: &str = ExecCommand::RESERVED;
 
@@ -257,6 +260,9 @@ pub enum Problem {
         /// Name of the pool.
         pool: String,
     },
+    /// What concerns TLS, callers and their quotas.
+    #[error(transparent)]
+    Security(#[from] SecurityProblem),
 }
 
 /// Why a program cannot be started.
@@ -333,7 +339,7 @@ impl Problem {
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
             Self::Plaintext { .. } => {
-                "listen on a loopback address or a Unix socket, or set `server.allow_plaintext = true`".into()
+                "listen on a loopback address or a Unix socket, add [server.tls], or set `server.allow_plaintext = true`".into()
             }
             Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
             Self::UploadsOverTotal => "raise `server.uploads.total` or lower `server.uploads.per_connection`".into(),
@@ -342,6 +348,7 @@ impl Problem {
             Self::PayloadOverQueue { pool, .. } => {
                 format!("raise `pool.{pool}.queue.bytes` or lower `server.max_payload`")
             }
+            Self::Security(problem) => problem.help(),
             Self::NoWaiting { pool } => {
                 format!("raise `pool.{pool}.queue.waiting`, or set `when_full` to \"reject\" or \"shed\"")
             }

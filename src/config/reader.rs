@@ -99,6 +99,17 @@ impl Reader {
         matches!(self.standings.get(key), Some(Standing::Faulty))
     }
 
+    /// Whether a source sets the key to something good.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        matches!(self.standings.get(key), Some(Standing::Set(_)))
+    }
+
+    /// Whether the value of the table, or of any key in it, was reported.
+    pub(super) fn is_faulty_within(&self, table: &str) -> bool {
+        let within = |path: &str| path.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        self.standings.iter().any(|(path, standing)| within(path) && matches!(standing, Standing::Faulty))
+    }
+
     /// Whether any source says anything under this table.
     pub(super) fn mentions(&self, table: &str) -> bool {
         let inside = |path: &String| {

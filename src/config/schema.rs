@@ -7,7 +7,7 @@ use super::field::{Size, any, filled, within};
 use super::model::{Config, Drain, Pool, Queue};
 use super::problem::Problem;
 use super::section::Section;
-use super::{clash, kind, server, telemetry};
+use super::{clash, kind, security, server, telemetry};
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::ops;
 use crate::telemetry::{Config as Telemetry, LogFormat};
@@ -30,12 +30,15 @@ pub(super) fn config(root: &mut Section<'_>, env: &[(String, String)], no_kinds:
     let ops = root.section("ops", ops);
     let deadline = root.section("deadline", deadline);
     let drain = root.section("drain", drain);
+    let has_client_ca = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+    let auth = root.section("auth", |section| security::auth(section, has_client_ca));
+    let quota = root.section("quota", security::quota);
     let telemetry = root.section("telemetry", telemetry);
     let pools = root.each("pool", pool);
     let context = kind::Context { pools: &pools, env };
     let kinds = root.each("kind", |name, section| kind::read(name, section, &context));
-    let config =
-        Config { server, ops, deadline, drain, telemetry, kinds: kinds.into_iter().flatten().collect(), pools };
+    let kinds = kinds.into_iter().flatten().collect();
+    let config = Config { server, ops, deadline, drain, auth, quota, telemetry, kinds, pools };
     clash::report(&config, no_kinds, root.reader());
     config
 }

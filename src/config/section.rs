@@ -215,6 +215,26 @@ impl<'r> Section<'r> {
         self.reader.in_file(&self.path)
     }
 
+    /// Whether a source sets the key to something good.
+    pub(super) fn is_key_set(&self, key: &str) -> bool {
+        self.reader.is_set(&self.join(key))
+    }
+
+    /// Whether the value of the key was reported.
+    pub(super) fn is_key_faulty(&self, key: &str) -> bool {
+        self.reader.is_faulty(&self.join(key))
+    }
+
+    /// Whether the value of any key in this table was reported.
+    pub(super) fn is_faulty(&self) -> bool {
+        self.reader.is_faulty_within(&self.path)
+    }
+
+    /// Dotted path of a key in this table.
+    pub(super) fn key(&self, key: &str) -> String {
+        self.join(key)
+    }
+
     /// What has been read so far.
     pub(super) fn reader(&mut self) -> &mut Reader {
         self.reader

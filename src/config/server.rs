@@ -9,6 +9,7 @@ use super::listen::{Addresses, Networks};
 use super::model::{Server, Uploads};
 use super::problem::Problem;
 use super::section::Section;
+use super::security;
 use crate::net::{ConnectionLimits, Http2, ListenAddress};
 
 /// One gRPC message.
@@ -44,6 +45,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         max_output,
         submit_many_window,
         grpc_web_origins,
+        tls: section.section("tls", security::tls),
         connections: section.section("connections", connections),
         http2: section.section("http2", |section| http2(section, max_concurrent_streams)),
         uploads: section.section("uploads", |section| uploads(section, max_payload)),

@@ -11,6 +11,7 @@ mod origins;
 mod precedence;
 mod programs;
 mod samples;
+mod security;
 mod syntax;
 mod values;
 mod variables;

@@ -16,7 +16,8 @@ use super::{Call, Deadline, RequestId};
 
 const MAX_KIND: usize = 64;
 const MAX_CONTENT_TYPE: usize = 128;
-const MAX_TENANT: usize = 128;
+/// Longest tenant, in bytes.
+pub const MAX_TENANT: usize = 128;
 const MAX_ORDERING_KEY: usize = 256;
 const MAX_LABELS: usize = 16;
 const MAX_LABEL_KEY: usize = 64;

@@ -1,4 +1,4 @@
-use std::{fmt, net::SocketAddr};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
 /// Who is at the other end of a connection. All calls of the connection share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub struct Peer {
     pub origin: Origin,
     /// The proxy that named `origin`, where one did.
     pub proxy: Option<SocketAddr>,
+    /// The certificate that it has shown and that was verified, in DER.
+    pub certificate: Option<Arc<[u8]>>,
 }
 
 /// Where a connection comes from.

@@ -39,6 +39,18 @@ pub enum RejectionReason {
     /// The tenant holds its share of the queue, and others are present.
     #[error("the tenant holds its share of the queue")]
     QuotaExceeded,
+    /// The tenant sent more jobs than its rate allows.
+    #[error("the tenant may send {rate} jobs per second")]
+    OverRate {
+        /// Jobs per second that are allowed.
+        rate: u32,
+    },
+    /// The tenant has as many jobs queued and running as it may.
+    #[error("the tenant may have {limit} jobs queued and running; send the next when one ends")]
+    OverInFlight {
+        /// Jobs that are allowed.
+        limit: usize,
+    },
     /// The pool takes no more jobs.
     #[error("the server is draining")]
     Draining,
@@ -87,7 +99,7 @@ impl RejectionReason {
         match self {
             Self::QueueFull | Self::NoRoomInTime => 0,
             Self::DeadlineUnreachable { .. } => 1,
-            Self::QuotaExceeded => 2,
+            Self::QuotaExceeded | Self::OverRate { .. } | Self::OverInFlight { .. } => 2,
             Self::Draining => 3,
             Self::UnknownKind { .. } => 4,
             Self::Invalid { .. } => 5,

@@ -49,6 +49,8 @@ reasons! {
 reasons! {
     /// Why a connection was closed after it was taken.
     Closed {
+        /// There was no handshake of TLS with it.
+        Tls = "tls",
         /// Its peer left.
         Peer = "peer",
         /// Its peer broke a rule of HTTP/2, or its socket failed.

@@ -48,7 +48,8 @@ pub(super) struct Serving<M> {
 
 impl<M> Serving<M> {
     pub(super) fn new(make: M, transport: Transport, proxies: Proxies, stage: watch::Sender<Stage>) -> Self {
-        let stages = Stages { preface_timeout: transport.connections.preface_timeout, proxies, http1: transport.http1 };
+        let (preface_timeout, tls) = (transport.connections.preface_timeout, transport.tls.clone());
+        let stages = Stages { preface_timeout, proxies, tls, http1: transport.http1 };
         Self { make, transport, stages, stage }
     }
 
@@ -64,7 +65,7 @@ impl<M> Serving<M> {
     {
         let Accepted { socket, origin, mut entry } = accepted;
         let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
-        let mut peer = Peer { connection, origin, proxy: None };
+        let mut peer = Peer { connection, origin, proxy: None, certificate: None };
         debug!(connection, peer = %origin, "connection accepted");
         let established = match socket.into_stream() {
             Ok(stream) => tokio::select! {
@@ -95,7 +96,7 @@ impl<M> Serving<M> {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Transport { http2, connections, stream_limit, proxies: _, http1: _ } = &self.transport;
+        let Transport { http2, connections, stream_limit, proxies: _, tls: _, http1: _ } = &self.transport;
         let number = peer.connection;
         let streams = Streams::default();
         let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };

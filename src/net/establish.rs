@@ -1,13 +1,14 @@
 //! What a connection goes through between its acceptance and HTTP/2: each stage in its turn and its time.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     census::{Closed, Entry},
     proxy::{Proxies, read_header},
-    stream::Stream,
+    stream::{Io, Stream},
+    tls::{HandshakeError, Tls},
 };
 use crate::model::Peer;
 
@@ -22,6 +23,7 @@ pub(super) struct Stages {
     pub(super) proxies: Proxies,
     /// Whether the peer may speak HTTP/1.1.
     pub(super) http1: bool,
+    pub(super) tls: Option<Arc<Tls>>,
 }
 
 /// Why a connection did not get as far as HTTP/2.
@@ -36,6 +38,8 @@ pub(super) enum Unestablished {
     #[error("there are as many connections from this address as there may be")]
     PerAddress,
     #[error("{0}")]
+    Tls(#[from] HandshakeError),
+    #[error("{0}")]
     Io(#[from] io::Error),
 }
 
@@ -46,6 +50,7 @@ impl Unestablished {
             Self::NotHttp2 => Closed::NotHttp2,
             Self::ProxyHeader => Closed::ProxyHeader,
             Self::PerAddress => Closed::PerAddress,
+            Self::Tls(error) => error.reason(),
             Self::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Closed::Peer,
             Self::Io(_) => Closed::Error,
         }
@@ -61,16 +66,24 @@ pub(super) async fn establish(
     stages: &Stages,
 ) -> Result<Stream, Unestablished> {
     let within = stages.preface_timeout;
-    let opening = async {
-        // The header of a proxy is in front of all else. The handshake of TLS belongs behind it, with a time of its
-        // own.
-        read_header(&mut stream, peer, &stages.proxies).await?;
-        if peer.proxy.is_some() && !entry.claim(&peer.origin) {
-            return Err(Unestablished::PerAddress);
-        }
-        preface(&mut stream, stages.http1).await
-    };
-    timeout(within, opening).await.map_err(|_| Unestablished::Slow(within))??;
+    let slow = |_| Unestablished::Slow(within);
+    let mut end = Instant::now() + within;
+    // The header of a proxy is in front of all else.
+    timeout_at(end, read_header(&mut stream, peer, &stages.proxies)).await.map_err(slow)??;
+    if peer.proxy.is_some() && !entry.claim(&peer.origin) {
+        return Err(Unestablished::PerAddress);
+    }
+    let mut http1 = stages.http1;
+    if let Some(tls) = stages.tls.as_ref().filter(|_| stream.is_of_network()) {
+        // It has a time of its own.
+        let (secured, certificate) = tls.accept(stream).await?;
+        peer.certificate = certificate;
+        stream = Stream::new(Io::Tls(Box::new(secured)));
+        end = Instant::now() + within;
+        // What speaks HTTP/1.1 has not offered HTTP/2 in the handshake.
+        http1 = false;
+    }
+    timeout_at(end, preface(&mut stream, http1)).await.map_err(slow)??;
     Ok(stream)
 }
 

@@ -1,10 +1,10 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use hyper::server::conn::http2;
 use hyper_util::{rt::TokioTimer, server::conn::auto};
 use ipnet::IpNet;
 
-use super::stream_deadline::StreamLimit;
+use super::{stream_deadline::StreamLimit, tls::Tls};
 
 /// Least room that HTTP/1.1 takes for a head, in bytes.
 const LEAST_BUFFER: usize = 8 << 10;
@@ -19,6 +19,8 @@ pub struct Transport {
     /// Networks of proxies, whose connections begin with a PROXY header that names the peer. It is read from these
     /// only, and from these always. Default none.
     pub proxies: Vec<IpNet>,
+    /// TLS in front of HTTP/2, on listeners of a network. Default none.
+    pub tls: Option<Arc<Tls>>,
     /// How long a stream may last, whether its peer reads or not. Default for ever.
     pub stream_limit: Option<StreamLimit>,
     /// Whether peers may speak HTTP/1.1 too. Default no.

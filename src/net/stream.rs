@@ -9,6 +9,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
 };
+use tokio_rustls::server::TlsStream;
 
 /// The bytes of a connection, over whatever carries them. What was read ahead is read again.
 #[derive(Debug)]
@@ -22,11 +23,17 @@ pub(super) struct Stream {
 pub(super) enum Io {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream<Stream>>),
 }
 
 impl Stream {
     pub(super) fn new(io: Io) -> Self {
         Self { io, ahead: BytesMut::new() }
+    }
+
+    /// Whether it is a socket of a network: others do not leave the machine.
+    pub(super) fn is_of_network(&self) -> bool {
+        matches!(self.io, Io::Tcp(_))
     }
 
     /// What was read ahead.
@@ -58,6 +65,7 @@ macro_rules! with_io {
         match $stream {
             Io::Tcp($io) => $call,
             Io::Unix($io) => $call,
+            Io::Tls($io) => $call,
         }
     };
 }

@@ -57,7 +57,12 @@ impl Catalog {
             let service = self.services.iter().find(|served| served.name == service);
             service.is_some_and(|service| service.methods.iter().any(|served| served == method))
         });
-        served || self.pages.contains(&path)
+        served || self.is_page(path)
+    }
+
+    /// Whether a path leads to a page.
+    pub(super) fn is_page(&self, path: &str) -> bool {
+        self.pages.contains(&path)
     }
 
     /// The answer to a call whose path leads nowhere.

@@ -9,7 +9,10 @@ use super::{
     timeout::{self, GRPC_TIMEOUT},
     trace::{self, Sampler, extract},
 };
-use crate::model::{Call, Deadline, DeadlinePolicy, Job, Peer, RequestId};
+use crate::{
+    auth::Caller,
+    model::{Call, Deadline, DeadlinePolicy, Job, Peer, RequestId},
+};
 
 /// Header that names a request.
 pub(super) const REQUEST_ID: &str = "x-request-id";
@@ -21,6 +24,8 @@ pub struct Arrival {
     pub at: Instant,
     /// Who called.
     pub peer: Option<Arc<Peer>>,
+    /// Who that is, where callers are authenticated.
+    pub caller: Option<Arc<Caller>>,
 }
 
 /// What a call carries besides its message.
@@ -28,6 +33,7 @@ pub(super) struct CallContext {
     call: Arc<Call>,
     asked: Option<std::time::Duration>,
     at: Instant,
+    caller: Option<Arc<Caller>>,
 }
 
 /// The id that the caller sent, or a new one.
@@ -43,7 +49,9 @@ impl CallContext {
     /// INVALID_ARGUMENT where `grpc-timeout` is none.
     pub(super) fn read<T>(request: &Request<T>, method: &'static str, sampler: &Sampler) -> Result<Self, Status> {
         let headers = request.metadata().as_ref();
-        let at = request.extensions().get::<Arrival>().map_or_else(Instant::now, |arrival| arrival.at);
+        let arrival = request.extensions().get::<Arrival>();
+        let at = arrival.map_or_else(Instant::now, |arrival| arrival.at);
+        let caller = arrival.and_then(|arrival| arrival.caller.clone());
         let request_id = request_id(headers.get(REQUEST_ID));
         let asked = match headers.get(GRPC_TIMEOUT) {
             Some(value) => {
@@ -53,7 +61,7 @@ impl CallContext {
             None => None,
         };
         let call = trace::call(method, request_id, extract(headers), sampler);
-        Ok(Self { call: Arc::new(call), asked, at })
+        Ok(Self { call: Arc::new(call), asked, at, caller })
     }
 
     pub(super) fn request_id(&self) -> &RequestId {
@@ -63,6 +71,11 @@ impl CallContext {
     /// When the call arrived.
     pub(super) fn arrival(&self) -> Instant {
         self.at
+    }
+
+    /// Who calls, where callers are authenticated.
+    pub(super) fn caller(&self) -> Option<&Caller> {
+        self.caller.as_deref()
     }
 
     /// Notes how the call ended.

@@ -22,12 +22,14 @@ use super::{
     calls::Method,
     catalog::Catalog,
     context::{Arrival, REQUEST_ID, request_id},
+    guard::Entrance,
     load::{ConnectionLoad, Load},
     status,
     telling::{AnswerBody, Meters, Telling},
     timeout::{self, GRPC_TIMEOUT},
     upload::{ConnectionUploads, Upload, Uploads},
 };
+use crate::auth::Caller;
 use crate::model::{Deadline, DeadlinePolicy, Peer};
 use crate::proto::worker_pool_service_server::WorkerPoolServiceServer;
 
@@ -45,6 +47,8 @@ pub struct Edge {
     browsers: Option<Browsers>,
     /// The other end of the connection; none before there is one.
     peer: Option<Arc<Peer>>,
+    /// Who is let in; none where everybody is.
+    entrance: Option<Entrance>,
     max_header_list: usize,
     uploads: Uploads,
     connection: Arc<ConnectionUploads>,
@@ -76,7 +80,7 @@ impl Edge {
     ) -> Self {
         let connection = uploads.of(0);
         let catalog = Arc::new(catalog);
-        Self { hot, others, catalog, browsers: None, peer: None, max_header_list, uploads, connection }
+        Self { hot, others, catalog, browsers: None, peer: None, entrance: None, max_header_list, uploads, connection }
     }
 
     /// Takes calls from pages of browsers too.
@@ -84,11 +88,25 @@ impl Edge {
         Self { browsers, ..self }
     }
 
+    /// Lets in whom `entrance` lets in.
+    pub(super) fn guarded_by(self, entrance: Option<Entrance>) -> Self {
+        Self { entrance, ..self }
+    }
+
     /// The front for one connection. All its calls carry `peer`.
     #[must_use]
     pub fn for_peer(&self, peer: Arc<Peer>) -> Self {
         let connection = self.uploads.of(peer.connection);
-        Self { peer: Some(peer), connection, ..self.clone() }
+        let entrance = self.entrance.as_ref().map(|entrance| entrance.for_peer(&peer));
+        Self { peer: Some(peer), connection, entrance, ..self.clone() }
+    }
+
+    /// Who calls, where the call is one that needs to know.
+    fn let_in<B>(&self, request: &Request<B>) -> Result<Option<Arc<Caller>>, Status> {
+        match &self.entrance {
+            Some(entrance) if !self.catalog.is_page(request.uri().path()) => entrance.let_in(request),
+            _ => Ok(None),
+        }
     }
 
     fn answer<B>(&self, hot: Option<&Hot>, request: Request<B>) -> Answer
@@ -113,6 +131,7 @@ impl Clone for Edge {
             catalog: Arc::clone(&self.catalog),
             browsers: self.browsers.clone(),
             peer: self.peer.clone(),
+            entrance: self.entrance.clone(),
             max_header_list: self.max_header_list,
             uploads: self.uploads.clone(),
             connection: self.uploads.of(0),
@@ -152,12 +171,17 @@ where
         }
         let give_up = give_up(request.headers(), now);
         if header_list(&request) > self.max_header_list {
-            let refused = status::headers_too_large(self.max_header_list).into_http();
-            let answer = Box::pin(now_ready(Ok(refused)));
-            return EdgeFuture { answer, sent, give_up: None, alarm: None, telling: None };
+            return EdgeFuture::refused(status::headers_too_large(self.max_header_list), sent);
         }
-        request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone() });
         let hot = self.hot.as_ref().zip(Method::of(request.uri().path()));
+        let caller = match self.let_in(&request) {
+            Ok(caller) => caller,
+            Err(status) => {
+                hot.inspect(|(hot, method)| hot.meters.calls.refuse(*method, status.code()));
+                return EdgeFuture::refused(status, sent);
+            }
+        };
+        request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone(), caller });
         let request = request.map(|body| Upload::new(body, Arc::clone(&self.connection)));
         let telling = hot.map(|(hot, method)| Telling::new(Arc::clone(&hot.meters), method, now));
         let answer = self.answer(hot.map(|(hot, _)| hot), request);
@@ -196,6 +220,12 @@ fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
 }
 
 impl EdgeFuture {
+    /// The answer to a call that is not let in.
+    fn refused(status: Status, sent: Option<HeaderValue>) -> Self {
+        let answer = Box::pin(now_ready(Ok(status.into_http())));
+        Self { answer, sent, give_up: None, alarm: None, telling: None }
+    }
+
     /// Whether a call that is pending has no time left. The timer is made for those alone that wait.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(give_up) = self.give_up else { return Poll::Pending };

@@ -4,7 +4,7 @@ use tonic::{codec::CompressionEncoding, service::Routes};
 use tonic_health::pb::health_server::HealthServer;
 
 use super::{
-    Admin, Browsers, Calls, Edge, Health, Load, Orca, UploadLimits, WorkerPool,
+    Admin, Browsers, Calls, Edge, Guard, Health, Load, Orca, UploadLimits, WorkerPool,
     catalog::Catalog,
     edge::{Hot, MakeWorkerPool},
     upload::Uploads,
@@ -59,6 +59,8 @@ pub struct PublicServices {
     pub browsers: Option<Browsers>,
     /// Sizes of messages.
     pub limits: Limits,
+    /// Who is let in.
+    pub guard: Guard,
 }
 
 /// What callers reach: the worker pool, health, load reports and reflection.
@@ -66,7 +68,7 @@ pub struct PublicServices {
 /// # Errors
 /// Where the descriptors cannot be served, which a build with sound protos rules out.
 pub fn public_services(services: PublicServices) -> Result<Edge, tonic_reflection::server::Error> {
-    let PublicServices { worker_pool, health, orca, load, calls, browsers, limits } = services;
+    let PublicServices { worker_pool, health, orca, load, calls, browsers, limits, guard } = services;
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
             .max_decoding_message_size(limits.max_payload.saturating_add(ENVELOPE))
@@ -81,19 +83,26 @@ pub fn public_services(services: PublicServices) -> Result<Edge, tonic_reflectio
     let uploads = Uploads::new(limits.uploads.with(ENVELOPE));
     let hot = Hot::new(make, calls, load);
     let edge = Edge::new(Some(hot), routes.prepare(), catalog, limits.max_header_list, uploads);
-    Ok(edge.with_browsers(browsers))
+    Ok(edge.with_browsers(browsers).guarded_by(guard.entrance()))
 }
 
 /// What operators reach: steering, health and reflection, and pages for tools that speak HTTP.
 ///
 /// # Errors
 /// As for [`public_services`].
-pub fn ops_services(admin: Admin, health: Health, pages: Pages) -> Result<Edge, tonic_reflection::server::Error> {
+pub fn ops_services(
+    admin: Admin,
+    health: Health,
+    pages: Pages,
+    guard: &Guard,
+) -> Result<Edge, tonic_reflection::server::Error> {
     let Pages { router, paths } = pages;
     let routes = Routes::new(HealthServer::new(health)).add_service(AdminServiceServer::new(admin));
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME])?;
     let routes = Routes::from(routes.into_axum_router().merge(router));
-    Ok(Edge::new(None, routes.prepare(), Catalog::new(&names, paths), OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS)))
+    let catalog = Catalog::new(&names, paths);
+    let edge = Edge::new(None, routes.prepare(), catalog, OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS));
+    Ok(edge.guarded_by(guard.ops_entrance()))
 }
 
 /// Pages that are served beside gRPC.

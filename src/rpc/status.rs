@@ -7,6 +7,7 @@ use super::{
     context::REQUEST_ID,
     message::{shorten, shorten_encoded},
 };
+use crate::auth::Denial;
 use crate::model::{
     Execution, Failure, FailureCause, FailureCode, FieldViolation, HandlerError, JobError, Rejection, RejectionReason,
     RequestId,
@@ -164,6 +165,19 @@ pub(super) fn draining(request_id: &RequestId) -> Status {
     status(&rejection.into(), request_id)
 }
 
+/// A call, or a job, that is not let in.
+pub(super) fn denied(denial: &Denial, request_id: Option<&RequestId>) -> Status {
+    let code = if denial.is_unauthenticated() { Code::Unauthenticated } else { Code::PermissionDenied };
+    let facts = denial.facts().into_iter().map(|(name, fact)| (name.to_owned(), shorten(fact, DESCRIPTION)));
+    let facts: HashMap<_, _> = facts.chain([("execution".to_owned(), "NOT_STARTED".to_owned())]).collect();
+    let details = ErrorDetails::with_error_info(denial.reason(), DOMAIN, facts);
+    let mut status = fitting(code, &denial.to_string(), details);
+    if let Some(request_id) = request_id {
+        name(&mut status, request_id);
+    }
+    status
+}
+
 /// Details of a call of which no job is known.
 fn of_a_call(reason: &str, execution: &str) -> ErrorDetails {
     ErrorDetails::with_error_info(reason, DOMAIN, HashMap::from([("execution".to_owned(), execution.to_owned())]))
@@ -183,7 +197,10 @@ fn rejected(rejection: &Rejection) -> Answer {
         RejectionReason::QueueFull
         | RejectionReason::NoRoomInTime
         | RejectionReason::DeadlineUnreachable { .. }
-        | RejectionReason::QuotaExceeded => (Code::ResourceExhausted, pushback()),
+        | RejectionReason::QuotaExceeded
+        | RejectionReason::OverRate { .. } => (Code::ResourceExhausted, pushback()),
+        // It ends with another job of the same tenant, whose time nobody knows.
+        RejectionReason::OverInFlight { .. } => (Code::ResourceExhausted, Pushback::Never),
         RejectionReason::Draining => (Code::Unavailable, Pushback::Unsaid),
         RejectionReason::UnknownKind { .. } | RejectionReason::Invalid { .. } => {
             (Code::InvalidArgument, Pushback::Unsaid)

@@ -14,6 +14,7 @@ use super::{
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
+    auth::{Hold, Rpc},
     model::Completed,
     pool::{Event, JobStream, StreamItem},
     proto::{Finished, OutputChunk, Progress, Started, StreamRequest, StreamResponse, stream_response},
@@ -35,6 +36,13 @@ pub(super) async fn stream(
     let meter = Calls::begin(parts.calls.clone(), Method::Stream, Some(&job.kind), call.arrival());
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
+    let hold = match parts.guard.admit(Rpc::Stream, &call, &mut job) {
+        Ok(hold) => hold,
+        Err(status) => {
+            meter.end(status.code());
+            return Err(status);
+        }
+    };
     match parts.pools.stream(job).await {
         Ok(job) => {
             let answer = call.answer(());
@@ -42,6 +50,7 @@ pub(super) async fn stream(
                 job,
                 call,
                 meter: Some(meter),
+                _hold: hold,
                 sequence: 0,
                 bytes: 0,
                 rest: Bytes::new(),
@@ -64,6 +73,8 @@ struct Events {
     call: CallContext,
     /// Taken at the end.
     meter: Option<Meter<Calls>>,
+    /// Room of the quota, for as long as the job lasts.
+    _hold: Option<Hold>,
     sequence: u64,
     bytes: u64,
     /// What is left of a chunk that is too large for one message.

@@ -9,6 +9,7 @@ use super::{
     worker_pool::Parts,
 };
 use crate::{
+    auth::Rpc,
     model::Waterfall,
     pool::Polled,
     proto::{SubmitRequest, SubmitResponse},
@@ -24,6 +25,13 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
     let meter = Calls::begin(&parts.calls, Method::Submit, Some(&job.kind), call.arrival());
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
+    let _hold = match parts.guard.admit(Rpc::Submit, &call, &mut job) {
+        Ok(hold) => hold,
+        Err(status) => {
+            meter.end(status.code());
+            return Err(status);
+        }
+    };
     let mut job = Some(job);
     let begun = poll_fn(|cx| Poll::Ready(parts.pools.begin(job.take().expect("polled once"), cx))).await;
     let outcome = match begun {

@@ -18,6 +18,7 @@ use super::{
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
+    auth::{Hold, Rpc},
     model::{Completed, FieldViolation, Job, JobError, WhenFull},
     pool::{Polled, Room, Ticket},
     proto::{JobFailure, SubmitManyRequest, SubmitManyResponse, submit_many_response::Outcome},
@@ -73,6 +74,8 @@ struct Driver {
 struct Parked {
     tag: String,
     ticket: Ticket,
+    /// Room of the quota, for as long as the job lasts.
+    _hold: Option<Hold>,
 }
 
 impl Future for Parked {
@@ -188,10 +191,13 @@ impl Driver {
 
     fn start(&mut self, request: SubmitManyRequest, arrival: Instant) {
         let SubmitManyRequest { tag, job } = request;
-        let job = match self.job(&tag, job.map(|job| *job), arrival) {
-            Ok(job) => job,
-            Err(violations) => {
-                let status = status::unreadable(violations, self.call.request_id());
+        let admitted = self.job(&tag, job.map(|job| *job), arrival).and_then(|mut job| {
+            let hold = self.parts.guard.admit(Rpc::SubmitMany, &self.call, &mut job)?;
+            Ok((job, hold))
+        });
+        let (job, hold) = match admitted {
+            Ok(admitted) => admitted,
+            Err(status) => {
                 let outcome = Some(Outcome::Failure(failure(&status)));
                 self.unread = self.outbox.push(SubmitManyResponse { tag, outcome });
                 return;
@@ -202,7 +208,7 @@ impl Driver {
             Polled::Ended(outcome) => self.answer(tag, outcome),
             Polled::Pending(ticket) => {
                 self.full = ticket.room().filter(Room::is_awaited);
-                self.running.push(Parked { tag, ticket });
+                self.running.push(Parked { tag, ticket, _hold: hold });
             }
         }
     }
@@ -215,12 +221,14 @@ impl Driver {
         self.unread = self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
     }
 
-    fn job(&self, tag: &str, job: Option<crate::proto::Job>, arrival: Instant) -> Result<Job, Vec<FieldViolation>> {
+    fn job(&self, tag: &str, job: Option<crate::proto::Job>, arrival: Instant) -> Result<Job, Status> {
         if tag.len() > MAX_TAG {
             let description = format!("{} bytes; at most {MAX_TAG} are allowed", tag.len());
-            return Err(vec![FieldViolation::new("tag", description)]);
+            let violations = vec![FieldViolation::new("tag", description)];
+            return Err(status::unreadable(violations, self.call.request_id()));
         }
-        let mut job = convert::job(job)?;
+        let job = convert::job(job);
+        let mut job = job.map_err(|violations| status::unreadable(violations, self.call.request_id()))?;
         job.when_full.get_or_insert(WhenFull::Wait);
         self.call.own(&mut job, self.call.later_deadline(&self.parts.deadline, arrival));
         Ok(job)

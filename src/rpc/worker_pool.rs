@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
 use super::{
+    Guard,
     calls::{Calls, Method},
     stats, stream, submit, submit_many,
     trace::Sampler,
@@ -33,6 +34,7 @@ pub(super) struct Parts {
     pub(super) sampler: Sampler,
     pub(super) window: usize,
     pub(super) tasks: Tasks,
+    pub(super) guard: Guard,
     pub(super) started: Instant,
     pub(super) calls: Calls,
 }
@@ -51,8 +53,10 @@ impl WorkerPool {
         window: usize,
         tasks: Tasks,
         calls: Calls,
+        guard: Guard,
     ) -> Self {
-        Self(Arc::new(Parts { pools, phase, deadline, sampler, window, tasks, started: Instant::now(), calls }))
+        let started = Instant::now();
+        Self(Arc::new(Parts { pools, phase, deadline, sampler, window, tasks, guard, started, calls }))
     }
 }
 

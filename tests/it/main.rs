@@ -10,6 +10,7 @@
 )]
 
 mod attack;
+mod auth;
 mod bench;
 mod cancel;
 mod cancel_rpc;
@@ -36,9 +37,11 @@ mod panics;
 mod pool_outcomes;
 mod process;
 mod proxies;
+mod quotas;
 mod readme;
 mod reentry;
 mod refusal;
+mod secrets;
 mod service;
 mod service_manager;
 mod slots;
@@ -49,5 +52,6 @@ mod stream_rpc;
 mod streaming;
 mod submit_many;
 mod support;
+mod tls;
 mod tracing;
 mod uploads;

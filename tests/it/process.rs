@@ -1,5 +1,7 @@
 //! The program in a process of its own, as its operators and callers meet it.
 
+// tidy: real time, because the log of another process is looked at until it is as wanted.
+
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -49,10 +51,15 @@ impl Process {
 
     /// As [`serve`](Self::serve), with variables of the environment.
     pub(crate) async fn serve_with(config: &str, env: &[(&str, &str)]) -> Self {
+        Self::serve_logging(config, env, "warn").await
+    }
+
+    /// The same, with this filter of its log.
+    pub(crate) async fn serve_logging(config: &str, env: &[(&str, &str)], filter: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("waterwheel.toml");
         std::fs::write(&file, config).unwrap();
-        let mut command = on_free_ports(&["serve", "--config", file.to_str().unwrap(), "--log", "warn"]);
+        let mut command = on_free_ports(&["serve", "--config", file.to_str().unwrap(), "--log", filter]);
         command.envs(env.iter().copied());
         Self::start(dir, command).await
     }
@@ -97,6 +104,26 @@ impl Process {
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id().expect("it runs")
+    }
+
+    /// Waits until the log holds a text.
+    pub(crate) async fn logged(&self, text: &str) {
+        let begin = Instant::now();
+        while !self.log().contains(text) {
+            assert!(begin.elapsed() < PATIENCE, "no {text:?} in {}", self.log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// What the process has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
+    }
+
+    /// Waits for the end, and returns all that was logged.
+    pub(crate) async fn last_log(mut self) -> String {
+        timeout(PATIENCE, self.child.wait()).await.expect("an end").unwrap();
+        self.log()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

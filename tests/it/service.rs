@@ -32,6 +32,7 @@ pub(crate) struct Address(pub(crate) SocketAddr);
 /// A service in this process.
 pub(crate) struct Service {
     pub(crate) public: Address,
+    pub(crate) ops: Address,
     pub(crate) control: Control,
     pub(crate) census: Census,
     run: JoinHandle<Receipt>,
@@ -59,8 +60,9 @@ impl Service {
         config.server.ops_listen = ANY_PORT.parse().unwrap();
         let app = App::start_with(&config, own, sample_ratio)?;
         let public = app.addresses().iter().find_map(ListenAddress::tcp).expect("it listens on a port");
+        let ops = app.ops_address().tcp().expect("it listens on a port");
         let (control, census) = (app.control(), app.connections().clone());
-        Ok(Self { public: Address(public), control, census, run: tokio::spawn(app.run()) })
+        Ok(Self { public: Address(public), ops: Address(ops), control, census, run: tokio::spawn(app.run()) })
     }
 
     /// Waits for the end of the drain.

@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use super::tally::Reason;
+use crate::cli::access::{Access, Secured};
 
 /// Bytes before each message: compression flag and length.
 pub(super) const PREFIX: usize = 5;
@@ -28,7 +29,7 @@ pub(super) struct Link {
     /// Opens calls.
     pub(super) sender: SendRequest<Bytes>,
     /// Does the input and output while it is polled; ends when the connection does.
-    pub(super) connection: Connection<TcpStream, Bytes>,
+    pub(super) connection: Connection<Secured, Bytes>,
 }
 
 /// The request head of a method; each call sends a copy.
@@ -40,16 +41,20 @@ impl Head {
     ///
     /// # Errors
     /// Where `authority` is none.
-    pub(super) fn new(authority: &str, method: &str, deadline: Duration) -> Result<Self, http::Error> {
+    pub(super) fn new(authority: &str, access: &Access, method: &str, deadline: Duration) -> Result<Self, http::Error> {
         let head = Request::builder()
             .method(Method::POST)
             .version(Version::HTTP_2)
-            .uri(format!("http://{authority}/waterwheel.v1.WorkerPoolService/{method}"))
+            .uri(format!("{}://{authority}/waterwheel.v1.WorkerPoolService/{method}", access.scheme()))
             .header("grpc-timeout", grpc_timeout(deadline))
             .header(header::TE, "trailers")
             .header(header::CONTENT_TYPE, "application/grpc")
             .header(header::USER_AGENT, concat!("waterwheel-bench/", env!("CARGO_PKG_VERSION")));
-        Ok(Self(head.body(())?))
+        let mut head = head.body(())?;
+        if let Some(token) = access.token() {
+            head.headers_mut().insert(header::AUTHORIZATION, token.clone());
+        }
+        Ok(Self(head))
     }
 
     /// Opens a call.
@@ -65,13 +70,14 @@ impl Head {
     }
 }
 
-/// Connects without TLS.
+/// Connects to the server `host`.
 ///
 /// # Errors
-/// Where nobody accepts connections on `server`.
-pub(super) async fn connect(server: SocketAddr) -> io::Result<Link> {
+/// Where nobody accepts connections on `server`, or it is not the one that is trusted.
+pub(super) async fn connect(server: SocketAddr, host: &str, access: &Access) -> io::Result<Link> {
     let socket = TcpStream::connect(server).await?;
     socket.set_nodelay(true)?;
+    let socket = access.secure(host, socket).await?;
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW).enable_push(false);
     let (sender, connection) = builder.handshake(socket).await.map_err(io::Error::other)?;

@@ -1,6 +1,6 @@
 //! One client thread: its connections and the calls on them, all in one task.
 
-use std::{cell::Cell, pin::pin, time::Duration};
+use std::{cell::Cell, io, pin::pin, time::Duration};
 
 use futures_util::{
     FutureExt, StreamExt,
@@ -57,7 +57,7 @@ impl Client {
             Rpc::Submit => plan.deadline,
             Rpc::SubmitMany => [plan.warm_up, plan.window].into_iter().fold(plan.deadline, Duration::saturating_add),
         };
-        let head = Head::new(&plan.server.to_string(), plan.rpc.method(), deadline)?;
+        let head = Head::new(&plan.server.to_string(), &plan.access, plan.rpc.method(), deadline)?;
         Ok(Self { plan, head, tally, stage, outstanding: Cell::new(0) })
     }
 
@@ -90,7 +90,7 @@ impl Client {
             Err(error) => return drop(connected.try_send(Err(BenchError::Thread(error)))),
         };
         runtime.block_on(async {
-            let links = future::try_join_all((0..self.plan.connections).map(|_| call::connect(self.plan.server))).await;
+            let links = future::try_join_all((0..self.plan.connections).map(|_| self.connect())).await;
             match links {
                 Ok(links) => {
                     let _ = connected.try_send(Ok(()));
@@ -121,6 +121,10 @@ impl Client {
         }
     }
 
+    async fn connect(&self) -> io::Result<Link> {
+        call::connect(self.plan.server, &self.plan.host, &self.plan.access).await
+    }
+
     async fn keep_connected(&self, link: Link) {
         let mut link = Ok(link);
         loop {
@@ -132,7 +136,7 @@ impl Client {
                 return;
             }
             sleep(RECONNECT_PAUSE).await;
-            link = call::connect(self.plan.server).await;
+            link = self.connect().await;
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::{io, net::SocketAddr};
 
-use http::uri::Authority;
-
 use super::Rpc;
-use crate::cli::{connect::explain, exit::Exit};
+use crate::cli::{
+    access::AccessError,
+    connect::{Address, explain},
+    exit::Exit,
+};
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
@@ -14,10 +16,13 @@ pub(crate) enum BenchError {
     #[error("cannot resolve {server}: {}", explain(cause))]
     Resolve {
         /// What was given.
-        server: Authority,
+        server: Address,
         /// What the system says.
         cause: io::Error,
     },
+    /// A certificate, a key or a token cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// Nobody takes connections.
     #[error("cannot reach {server}: {}", explain(cause))]
     Connect {
@@ -85,7 +90,7 @@ impl BenchError {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Resolve { .. } | Self::Connect { .. } => Exit::Unreachable,
-            Self::Usage { .. } | Self::Authority(_) => Exit::Usage,
+            Self::Usage { .. } | Self::Authority(_) | Self::Access(_) => Exit::Usage,
             Self::Thread(_)
             | Self::ThreadLost
             | Self::Executable(_)
@@ -100,6 +105,7 @@ impl BenchError {
     pub(crate) fn help(&self) -> Option<&'static str> {
         match self {
             Self::Resolve { .. } | Self::Authority(_) => Some("pass --server HOST:PORT"),
+            Self::Access(error) => Some(error.help()),
             Self::Connect { .. } => Some("start one with \"waterwheel dev\", or pass --server"),
             Self::Usage { .. } => Some("pass --server-pid with a process of yours on this machine"),
             Self::Failures { .. } => Some("pass fewer --in-flight, or a longer --deadline"),

@@ -21,7 +21,7 @@ use super::{
     process::{Spent, Usage},
     tally::{Tally, Totals},
 };
-use crate::{proto::Job, task::spawn_thread};
+use crate::{cli::access::Access, proto::Job, task::spawn_thread};
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +31,10 @@ mod tests;
 pub(super) struct Plan {
     /// Where the server listens.
     pub(super) server: SocketAddr,
+    /// Its name, which its certificate must bear.
+    pub(super) host: String,
+    /// What it is shown, and what is wanted of it.
+    pub(super) access: Access,
     /// The process to read CPU time of, where it is known.
     pub(super) server_pid: Option<u32>,
     /// The method.

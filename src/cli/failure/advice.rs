@@ -26,11 +26,17 @@ pub(crate) enum Reason {
     PayloadTooLarge,
     OutputTooLarge,
     NotFound,
+    NoCredentials,
+    InvalidToken,
+    InvalidCertificate,
+    RpcDenied,
+    KindDenied,
+    TenantMismatch,
     /// A reason that this client does not know.
     Other(String),
 }
 
-const NAMES: [(&str, Reason); 16] = [
+const NAMES: [(&str, Reason); 22] = [
     ("QUEUE_FULL", Reason::QueueFull),
     ("DEADLINE_UNREACHABLE", Reason::DeadlineUnreachable),
     ("SHED", Reason::Shed),
@@ -47,6 +53,12 @@ const NAMES: [(&str, Reason); 16] = [
     ("PAYLOAD_TOO_LARGE", Reason::PayloadTooLarge),
     ("OUTPUT_TOO_LARGE", Reason::OutputTooLarge),
     ("NOT_FOUND", Reason::NotFound),
+    ("NO_CREDENTIALS", Reason::NoCredentials),
+    ("INVALID_TOKEN", Reason::InvalidToken),
+    ("INVALID_CERTIFICATE", Reason::InvalidCertificate),
+    ("RPC_DENIED", Reason::RpcDenied),
+    ("KIND_DENIED", Reason::KindDenied),
+    ("TENANT_MISMATCH", Reason::TenantMismatch),
 ];
 
 impl Reason {
@@ -84,6 +96,7 @@ impl CallError {
         let started = match (&self.reason, self.execution) {
             // Without a job, or with one that no retry mends, there is nothing to say.
             (None | Some(Reason::NotFound | Reason::InvalidField | Reason::UnknownKind), _) => "",
+            (Some(reason), _) if reason.is_of_access() => "",
             (_, Execution::NotStarted) => "; the job did not start",
             (Some(reason), Execution::Started) if reason.tells_the_start() => "",
             (_, Execution::Started) => "; the job had started",
@@ -147,6 +160,11 @@ impl CallError {
             Reason::PayloadTooLarge => "send less, or raise server.max_payload in the server's config".to_owned(),
             Reason::OutputTooLarge => "stream it, or raise max_output in the server's config".to_owned(),
             Reason::NotFound => "\"waterwheel stats\" lists the pools".to_owned(),
+            Reason::NoCredentials => "pass --cert and --key, or --token-file".to_owned(),
+            Reason::InvalidToken => "write a new token to the --token-file".to_owned(),
+            Reason::InvalidCertificate => "pass another --cert and --key".to_owned(),
+            Reason::RpcDenied | Reason::KindDenied => "the operator allows it by a rule in [auth.rule]".to_owned(),
+            Reason::TenantMismatch => "leave out --tenant".to_owned(),
             Reason::Other(_) => return self.retry(),
         };
         Some(help)
@@ -172,6 +190,19 @@ impl CallError {
 }
 
 impl Reason {
+    /// Whether the call was not let in.
+    fn is_of_access(&self) -> bool {
+        matches!(
+            self,
+            Self::NoCredentials
+                | Self::InvalidToken
+                | Self::InvalidCertificate
+                | Self::RpcDenied
+                | Self::KindDenied
+                | Self::TenantMismatch
+        )
+    }
+
     /// Whether the words for it say by themselves that the job had started.
     fn tells_the_start(&self) -> bool {
         matches!(

@@ -76,7 +76,7 @@ error: `server.listen` is 10.0.0.1:9000, where other machines would be served in
 2 | listen = ["127.0.0.1:9000", "10.0.0.1:9000"]
   |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   |
-  = help: listen on a loopback address or a Unix socket, or set `server.allow_plaintext = true`
+  = help: listen on a loopback address or a Unix socket, add [server.tls], or set `server.allow_plaintext = true`
 "#,
         ..Case::NONE
     },
@@ -89,7 +89,7 @@ error: `server.ops_listen` is [::]:7071, where other machines would be served in
  | --ops-listen [::]:7071
  |              ^^^^^^^^^
  |
- = help: listen on a loopback address or a Unix socket, or set `server.allow_plaintext = true`
+ = help: listen on a loopback address or a Unix socket, add [server.tls], or set `server.allow_plaintext = true`
 "#,
         ..Case::NONE
     },

@@ -39,6 +39,13 @@ max_output = "1MiB"                 # env WATERWHEEL_SERVER__MAX_OUTPUT
 submit_many_window = 256            # default
 grpc_web_origins = []               # default
 max_concurrent_streams = 256        # default
+# tls.cert is not set
+# tls.key is not set
+# tls.client_ca is not set
+tls.client_auth = "required"        # default
+tls.min_version = "1.3"             # default
+tls.handshake_timeout = "5s"        # default
+tls.reload = "5s"                   # default
 connections.max = 4096              # default
 connections.max_per_address = 1024  # default
 connections.preface_timeout = "5s"  # default
@@ -69,6 +76,22 @@ reply_margin = "10ms"  # default
 notice = "1s"   # ww.toml:3
 finish = "30s"  # default
 kill = "5s"     # default
+
+[auth]
+# jwt.jwks is not set
+jwt.algorithms = ["ES256", "EdDSA", "RS256"]  # default
+# jwt.issuer is not set
+# jwt.audience is not set
+# jwt.tenant_claim is not set
+jwt.leeway = "30s"                            # default
+jwt.reload = "10s"                            # default
+ops = false                                   # default
+
+[quota]
+# rate is not set
+# burst is not set
+# in_flight is not set
+tenants = 10000         # default
 
 [telemetry]
 log = "info"                 # default

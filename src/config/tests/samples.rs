@@ -105,8 +105,18 @@ fn the_starter_comments_out_every_default_as_it_is() {
 
 #[test]
 fn the_examples_of_the_starter_load() {
-    let examples = starter::TEXT.replace("## ", "").replace("/usr/bin/convert", "/bin/sh");
+    let dir = super::security::files();
+    let mut examples = starter::TEXT.replace("## ", "").replace("/usr/bin/convert", "/bin/sh");
+    for (named, file) in
+        [("tls.crt", "tls.crt"), ("tls.key", "tls.key"), ("clients.crt", "tls.crt"), ("jwks.json", "jwks.json")]
+    {
+        let path = dir.path().join(file);
+        examples = examples.replace(&format!("\"{named}\""), &format!("{path:?}"));
+    }
     let config = ok(&examples, &[("HOME", "/root")], &[]).config;
+    let rule = &config.auth.as_ref().expect("callers are known").rules[0];
+    assert_eq!((rule.name.as_str(), rule.principals.len(), rule.tenant.as_deref()), ("web", 3, Some("web")));
+    assert_eq!(config.quota.named.len(), 1);
     assert_eq!(config.telemetry.otlp.as_deref(), Some("http://127.0.0.1:4317"));
     let kind = config.kinds.last().expect("the starter has kinds");
     assert_eq!((kind.name.as_str(), kind.options.max_output), ("thumbnail", Some(16 << 20)));

@@ -59,6 +59,8 @@ async fn a_load_without_a_server_names_its_address() {
 
 fn plan(server: SocketAddr) -> Plan {
     Plan {
+        host: String::new(),
+        access: Access::default(),
         server,
         server_pid: None,
         rpc: Rpc::Submit,

@@ -1,0 +1,51 @@
+use std::sync::Arc;
+
+use crate::{
+    auth::{Gate, KeysError, Quotas},
+    config::Config,
+    net::{Tls, TlsError},
+    phase::{Phase, PhaseCell},
+    rpc::Guard,
+    task::Tasks,
+};
+
+/// Why the files that callers are trusted by cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SecurityError {
+    /// Those of TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The keys of the token issuer.
+    #[error("the keys of auth.jwt.jwks cannot be used: {0}; put the issuer's public keys there, as a JSON Web Key Set")]
+    Keys(#[from] KeysError),
+}
+
+/// What stands between a peer and the pools.
+pub(super) struct Security {
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) guard: Guard,
+}
+
+/// Reads the files, and follows them until the process has stopped.
+pub(super) fn open(config: &Config, phase: &PhaseCell, tasks: &Tasks) -> Result<Security, SecurityError> {
+    let tls = config.server.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
+    let gate = config.auth.as_ref().map(Gate::open).transpose()?.map(Arc::new);
+    let quotas = Quotas::new(&config.quota).map(Arc::new);
+    if let Some(tls) = &tls {
+        follow(Arc::clone(tls).keep_fresh(), phase, tasks);
+    }
+    if let (Some(gate), Some(jwt)) = (&gate, config.auth.as_ref().and_then(|auth| auth.jwt.as_ref())) {
+        follow(gate.keep_fresh(jwt.reload), phase, tasks);
+    }
+    Ok(Security { tls, guard: Guard { gate, quotas } })
+}
+
+fn follow(files: impl Future<Output = ()> + Send + 'static, phase: &PhaseCell, tasks: &Tasks) {
+    let phase = phase.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = files => {}
+            () = phase.reached(Phase::Stopped) => {}
+        }
+    });
+}

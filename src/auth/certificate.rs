@@ -1,0 +1,177 @@
+use std::sync::{Arc, OnceLock};
+
+use x509_parser::{
+    certificate::X509Certificate,
+    extensions::GeneralName,
+    objects::{oid_registry, oid2abbrev},
+    prelude::FromDer,
+    x509::{AttributeTypeAndValue, X509Name},
+};
+
+use super::{Caller, Denial, denial::CertificateFault};
+
+/// Longest SPIFFE ID, by its specification.
+const MOST_SPIFFE: usize = 2_048;
+
+/// The verified client certificate of a connection.
+#[derive(Debug)]
+pub struct Certificate {
+    principal: Result<String, CertificateFault>,
+    /// Who that is, once asked.
+    caller: OnceLock<Arc<Caller>>,
+}
+
+impl Certificate {
+    /// Reads the names of a certificate that was verified: its SPIFFE ID, else its subject.
+    #[must_use]
+    pub fn read(der: &[u8]) -> Self {
+        Self { principal: principal(der), caller: OnceLock::new() }
+    }
+
+    /// The name: `spiffe://…` or `subject:…`.
+    ///
+    /// # Errors
+    /// [`Denial::InvalidCertificate`] where it names nobody.
+    pub fn principal(&self) -> Result<&str, Denial> {
+        self.principal.as_deref().map_err(|fault| Denial::InvalidCertificate(*fault))
+    }
+
+    /// The caller, made once for the connection.
+    pub(super) fn caller(&self, make: impl FnOnce(&str) -> Caller) -> Result<Arc<Caller>, Denial> {
+        let principal = self.principal()?;
+        Ok(Arc::clone(self.caller.get_or_init(|| Arc::new(make(principal)))))
+    }
+}
+
+fn principal(der: &[u8]) -> Result<String, CertificateFault> {
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|_| CertificateFault::Malformed)?;
+    let names = certificate.subject_alternative_name().map_err(|_| CertificateFault::Malformed)?;
+    let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
+    let ids: Vec<&str> = names
+        .iter()
+        .filter_map(|name| match name {
+            GeneralName::URI(uri) if is_spiffe(uri) => Some(*uri),
+            _ => None,
+        })
+        .collect();
+    match ids.as_slice() {
+        [] => subject(certificate.subject()),
+        [id] if is_sound(id) => Ok((*id).to_owned()),
+        _ => Err(CertificateFault::Spiffe),
+    }
+}
+
+fn is_spiffe(uri: &str) -> bool {
+    uri.get(..9).is_some_and(|start| start.eq_ignore_ascii_case("spiffe://"))
+}
+
+/// Whether an ID is as SPIFFE's specification has it: a trust domain in lower case, and a path without empty or
+/// relative segments, so that one name has one spelling.
+fn is_sound(id: &str) -> bool {
+    let Some(rest) = id.strip_prefix("spiffe://").filter(|_| id.len() <= MOST_SPIFFE) else { return false };
+    let (domain, path) = rest.split_once('/').map_or((rest, None), |(domain, path)| (domain, Some(path)));
+    let in_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
+    let in_path = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let segment = |segment: &str| !["", ".", ".."].contains(&segment) && segment.bytes().all(in_path);
+    !domain.is_empty() && domain.bytes().all(in_domain) && path.is_none_or(|path| path.split('/').all(segment))
+}
+
+/// The subject as RFC 4514 writes it, in the order of the certificate: what would pass for a separator is escaped.
+fn subject(name: &X509Name<'_>) -> Result<String, CertificateFault> {
+    let mut text = String::new();
+    for rdn in name.iter_rdn() {
+        for (at, attribute) in rdn.iter().enumerate() {
+            let separator = if text.is_empty() {
+                "subject:"
+            } else if at > 0 {
+                "+"
+            } else {
+                ","
+            };
+            text.push_str(separator);
+            write_attribute(&mut text, attribute)?;
+        }
+    }
+    if text.is_empty() { Err(CertificateFault::Nameless) } else { Ok(text) }
+}
+
+fn write_attribute(text: &mut String, attribute: &AttributeTypeAndValue<'_>) -> Result<(), CertificateFault> {
+    match oid2abbrev(attribute.attr_type(), oid_registry()) {
+        Ok(short) => text.push_str(short),
+        Err(_) => text.push_str(&attribute.attr_type().to_id_string()),
+    }
+    text.push('=');
+    let value = attribute.as_str().map_err(|_| CertificateFault::Malformed)?;
+    if value.chars().any(char::is_control) {
+        return Err(CertificateFault::Malformed);
+    }
+    for (at, letter) in value.char_indices() {
+        let at_the_edge = at == 0 || at + letter.len_utf8() == value.len();
+        if ",+\"\\<>;=".contains(letter) || (at == 0 && letter == '#') || (at_the_edge && letter == ' ') {
+            text.push('\\');
+        }
+        text.push(letter);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    use super::*;
+
+    fn named(uris: &[&str], subject: &[(DnType, &str)]) -> Result<String, CertificateFault> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, value) in subject {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
+        let uri = |uri: &&str| SanType::URI(rcgen::string::Ia5String::try_from(*uri).expect("ASCII"));
+        params.subject_alt_names = uris.iter().map(uri).collect();
+        let key = KeyPair::generate().expect("a key");
+        principal(params.self_signed(&key).expect("a certificate").der())
+    }
+
+    #[test]
+    fn a_spiffe_id_goes_before_the_subject() {
+        let subject = [(DnType::CommonName, "web")];
+        assert_eq!(named(&["spiffe://prod/ns/a/sa/web"], &subject), Ok("spiffe://prod/ns/a/sa/web".into()));
+        assert_eq!(named(&["https://web"], &subject), Ok("subject:CN=web".into()));
+        assert_eq!(named(&[], &subject), Ok("subject:CN=web".into()));
+        assert_eq!(named(&[], &[]), Err(CertificateFault::Nameless));
+    }
+
+    #[test]
+    fn an_unsound_spiffe_id_is_nobody_and_not_the_subject() {
+        let subject = [(DnType::CommonName, "web")];
+        for uris in [
+            &["spiffe://a/b", "spiffe://a/c"][..],
+            &["spiffe://"],
+            &["spiffe://a/"],
+            &["spiffe://a/../b"],
+            &["spiffe://a//b"],
+            &["spiffe://A/b"],
+            &["SPIFFE://a/b"],
+            &["spiffe://a/b*"],
+            &["spiffe://a:1/b"],
+            &["spiffe://a/b?c"],
+        ] {
+            assert_eq!(named(uris, &subject), Err(CertificateFault::Spiffe), "{uris:?}");
+        }
+    }
+
+    #[test]
+    fn a_subject_cannot_pass_for_a_longer_one() {
+        let two = named(&[], &[(DnType::CommonName, "web"), (DnType::OrganizationName, "acme")]);
+        assert_eq!(two, Ok("subject:CN=web,O=acme".into()));
+        assert_eq!(named(&[], &[(DnType::CommonName, "web,O=acme")]), Ok("subject:CN=web\\,O\\=acme".into()));
+        assert_eq!(named(&[], &[(DnType::CommonName, "web\n")]), Err(CertificateFault::Malformed));
+        assert_eq!(named(&[], &[(DnType::CommonName, " web ")]), Ok("subject:CN=\\ web\\ ".into()));
+    }
+
+    #[test]
+    fn bytes_that_are_no_certificate_name_nobody() {
+        assert_eq!(principal(b"\x30\x03abc"), Err(CertificateFault::Malformed));
+    }
+}

@@ -1,0 +1,139 @@
+use super::Rpc;
+
+/// Why a call is not let in. The texts are for the caller: they say what to do, and nothing of keys or rules.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Denial {
+    /// No certificate and no token.
+    #[error("no credentials; {}", how(*tokens))]
+    NoCredentials {
+        /// Whether tokens are taken.
+        tokens: bool,
+    },
+    /// The token is not a sound one of the issuer.
+    #[error("the token is not accepted: {0}")]
+    InvalidToken(TokenFault),
+    /// The certificate was verified and names nobody.
+    #[error("the client certificate is not accepted: {0}")]
+    InvalidCertificate(CertificateFault),
+    /// No rule allows the call.
+    #[error("{principal} may not call {rpc}; ask the operator for a rule in [auth.rule] that allows it")]
+    Rpc {
+        /// Who calls.
+        principal: String,
+        /// What was called.
+        rpc: &'static str,
+    },
+    /// A rule allows the call, but not with this kind of job.
+    #[error(
+        "{principal} may not call {} with jobs of this kind; ask the operator for a rule in [auth.rule] that allows it",
+        rpc.name()
+    )]
+    Kind {
+        /// Who calls.
+        principal: String,
+        /// What was called.
+        rpc: Rpc,
+        /// The kind, as the caller named it.
+        kind: String,
+    },
+    /// The job names a tenant that is not the caller's.
+    #[error("the job names a tenant that is not the caller's; leave job.tenant empty, or send {tenant:?}")]
+    Tenant {
+        /// Who calls.
+        principal: String,
+        /// Tenant of the caller.
+        tenant: String,
+    },
+}
+
+/// What is wrong with a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenFault {
+    /// Not three parts of JSON, or not a bearer token at all.
+    #[error("it cannot be read; send \"authorization: Bearer\" with a signed JWT, once")]
+    Malformed,
+    /// Longer than any sound one.
+    #[error("it is too long; send one of at most 8 KiB")]
+    TooLong,
+    /// Its algorithm is not one of the pinned ones.
+    #[error("its algorithm is not allowed; sign it as the issuer of this server does")]
+    Algorithm,
+    /// It has parts that must be understood and are not.
+    #[error("it has critical, encrypted or compressed parts; send a plain signed JWT")]
+    Extensions,
+    /// No key of this name.
+    #[error("it is signed by an unknown key; get a new one from the issuer")]
+    UnknownKey,
+    /// The signature is wrong.
+    #[error("its signature is wrong; get a new one from the issuer")]
+    Signature,
+    /// It was valid once.
+    #[error("it has expired; get a new one from the issuer")]
+    Expired,
+    /// It is not valid yet.
+    #[error("it is not valid yet; compare the clocks, or wait")]
+    Immature,
+    /// `iss` is another.
+    #[error("its issuer is not the one that this server trusts")]
+    Issuer,
+    /// `aud` names others.
+    #[error("it is for another audience; ask the issuer for one that names this server")]
+    Audience,
+    /// A claim that must be there is not.
+    #[error("it lacks a claim; it needs exp, iss, aud and sub, and the tenant's where the server asks for it")]
+    MissingClaim,
+}
+
+/// What is wrong with the names in a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateFault {
+    /// It cannot be read.
+    #[error("it cannot be read; issue it anew")]
+    Malformed,
+    /// More than one SPIFFE ID, or one that is none.
+    #[error("its SPIFFE ID is not sound; it needs exactly one URI spiffe://TRUST-DOMAIN/PATH")]
+    Spiffe,
+    /// Neither a SPIFFE ID nor a subject.
+    #[error("it names nobody; it needs a SPIFFE ID or a subject")]
+    Nameless,
+}
+
+impl Denial {
+    /// Whether better credentials are what it takes.
+    #[must_use]
+    pub fn is_unauthenticated(&self) -> bool {
+        matches!(self, Self::NoCredentials { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_))
+    }
+
+    /// Name in `google.rpc.ErrorInfo`.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoCredentials { .. } => "NO_CREDENTIALS",
+            Self::InvalidToken(_) => "INVALID_TOKEN",
+            Self::InvalidCertificate(_) => "INVALID_CERTIFICATE",
+            Self::Rpc { .. } => "RPC_DENIED",
+            Self::Kind { .. } => "KIND_DENIED",
+            Self::Tenant { .. } => "TENANT_MISMATCH",
+        }
+    }
+
+    /// What is known of the call, by name.
+    #[must_use]
+    pub fn facts(&self) -> Vec<(&'static str, &str)> {
+        match self {
+            Self::NoCredentials { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_) => Vec::new(),
+            Self::Rpc { principal, rpc } => vec![("principal", principal), ("rpc", rpc)],
+            Self::Kind { principal, rpc, kind } => vec![("principal", principal), ("rpc", rpc.name()), ("kind", kind)],
+            Self::Tenant { principal, tenant } => vec![("principal", principal), ("tenant", tenant)],
+        }
+    }
+}
+
+fn how(tokens: bool) -> &'static str {
+    if tokens {
+        "connect with a client certificate, or send \"authorization: Bearer\" with a token"
+    } else {
+        "connect with a client certificate"
+    }
+}

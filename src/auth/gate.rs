@@ -1,0 +1,148 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{
+    Caller, Certificate, Config, Denial, KeysError, PrincipalPattern, Rule,
+    denial::TokenFault,
+    token::{Subject, Tokens},
+};
+use crate::reload::{Reload, keep_fresh};
+
+/// Tells who calls. There is one only where some authentication is configured.
+pub struct Gate {
+    rules: Vec<Arc<Rule>>,
+    tokens: Option<Arc<Tokens>>,
+    /// Those without credentials, where a rule names them.
+    anonymous: Option<Arc<Caller>>,
+    ops: bool,
+    unauthenticated: AtomicU64,
+    denied: AtomicU64,
+}
+
+/// What a gate has refused, and what became of the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls whose credentials were missing or unsound.
+    pub unauthenticated: u64,
+    /// Calls and jobs that no rule allows.
+    pub denied: u64,
+    /// Times that new keys were taken over.
+    pub keys_reloaded: u64,
+    /// Times that new keys were broken.
+    pub keys_broken: u64,
+}
+
+impl Gate {
+    /// Reads the keys of the token issuer.
+    ///
+    /// # Errors
+    /// Where they cannot be used.
+    pub fn open(config: &Config) -> Result<Self, KeysError> {
+        let Config { jwt, rules, ops } = config;
+        let tokens = jwt.clone().map(Tokens::open).transpose()?.map(Arc::new);
+        let rules: Vec<_> = rules.iter().cloned().map(Arc::new).collect();
+        let names_nobody = |rule: &&Arc<Rule>| rule.principals.contains(&PrincipalPattern::Anonymous);
+        let grants: Vec<_> = rules.iter().filter(names_nobody).cloned().collect();
+        let anonymous = (!grants.is_empty()).then(|| Caller::new("anonymous".into(), None, grants.into_iter()));
+        Ok(Self {
+            rules,
+            tokens,
+            anonymous: anonymous.map(Arc::new),
+            ops: *ops,
+            unauthenticated: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
+        })
+    }
+
+    /// Follows the file of keys, for ever.
+    pub fn keep_fresh(&self, every: std::time::Duration) -> impl Future<Output = ()> + use<> {
+        let tokens = self.tokens.clone();
+        async move {
+            match tokens {
+                Some(tokens) => keep_fresh(tokens, every).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Looks at the file of keys.
+    pub fn reload(&self) {
+        if let Some(tokens) = &self.tokens {
+            tokens.reload();
+        }
+    }
+
+    /// Whether the operator's listener is under the rules, too.
+    #[must_use]
+    pub fn guards_ops(&self) -> bool {
+        self.ops
+    }
+
+    /// The caller, by what was sent: a token goes before a certificate. `authorization` holds the values of the header
+    /// of that name, which is not looked at where no tokens are taken.
+    ///
+    /// # Errors
+    /// A [`Denial`] that is unauthenticated. Unsound credentials are refused even where others are sound, or none needed.
+    pub fn authenticate<'a>(
+        &self,
+        certificate: Option<&Certificate>,
+        authorization: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Arc<Caller>, Denial> {
+        if let Some(tokens) = &self.tokens
+            && let Some(token) = bearer(authorization).map_err(Denial::InvalidToken)?
+        {
+            return tokens.verify(token, |subject| self.of_token(subject)).map_err(Denial::InvalidToken);
+        }
+        match (certificate, &self.anonymous) {
+            (Some(certificate), _) => certificate.caller(|principal| self.caller(principal.to_owned(), None)),
+            (None, Some(anonymous)) => Ok(Arc::clone(anonymous)),
+            (None, None) => Err(Denial::NoCredentials { tokens: self.tokens.is_some() }),
+        }
+    }
+
+    /// Counts a refusal, and logs it for those who look for it.
+    pub fn note(&self, denial: &Denial) {
+        let count = if denial.is_unauthenticated() { &self.unauthenticated } else { &self.denied };
+        count.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(reason = denial.reason(), "{denial}");
+    }
+
+    /// What was refused so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let reloads = self.tokens.as_ref().map(|tokens| (tokens.reloads().done(), tokens.reloads().failed()));
+        let (keys_reloaded, keys_broken) = reloads.unwrap_or_default();
+        Counts {
+            unauthenticated: self.unauthenticated.load(Ordering::Relaxed),
+            denied: self.denied.load(Ordering::Relaxed),
+            keys_reloaded,
+            keys_broken,
+        }
+    }
+
+    fn of_token(&self, Subject { principal, tenant }: Subject) -> Caller {
+        self.caller(principal, tenant)
+    }
+
+    fn caller(&self, principal: String, tenant: Option<String>) -> Caller {
+        let rules = self.rules.iter().filter(|rule| rule.principals.iter().any(|one| one.matches(&principal)));
+        let rules: Vec<_> = rules.cloned().collect();
+        Caller::new(principal, tenant, rules.into_iter())
+    }
+}
+
+/// The token of a bearer header; `None` without such a header.
+fn bearer<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<Option<&'a [u8]>, TokenFault> {
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(TokenFault::Malformed);
+    }
+    let scheme = value.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case(b"bearer "));
+    scheme.ok_or(TokenFault::Malformed)?;
+    Ok(Some(value[7..].trim_ascii()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use std::{io, path::Path};
+
+use jsonwebtoken::{
+    Algorithm as Signature, DecodingKey, Validation,
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
+};
+
+use super::{Algorithm, Jwt, denial::TokenFault};
+
+/// Largest file of keys.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The public keys of the issuer.
+pub(super) struct Keys {
+    keys: Vec<Key>,
+    /// Counts the sets of keys, so that a token that an older one verified is verified again.
+    pub(super) generation: u64,
+}
+
+/// A key with what it may verify.
+pub(super) struct Key {
+    id: Option<String>,
+    pub(super) decoding: DecodingKey,
+    /// Its algorithms are the pinned ones of this very key.
+    pub(super) validation: Validation,
+}
+
+/// Why a file of keys cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// It cannot be read.
+    #[error("cannot read it: {0}")]
+    Unreadable(#[from] io::Error),
+    /// It is no set of keys.
+    #[error("it is no JSON Web Key Set, at line {line}")]
+    Malformed {
+        /// Where the parser stopped.
+        line: usize,
+    },
+    /// It is larger than any sound one.
+    #[error("it is larger than 1 MiB")]
+    TooLarge,
+    /// No key fits the pinned algorithms.
+    #[error("no key in it fits the algorithms of auth.jwt.algorithms")]
+    NoKey,
+}
+
+/// The contents of the file.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, KeysError> {
+    if std::fs::metadata(path)?.len() > MOST_BYTES {
+        return Err(KeysError::TooLarge);
+    }
+    Ok(std::fs::read(path)?)
+}
+
+impl Keys {
+    pub(super) fn parse(json: &[u8], config: &Jwt, generation: u64) -> Result<Self, KeysError> {
+        // What the parser says may quote the file, which could hold a secret key by mistake.
+        let set: JwkSet = serde_json::from_slice(json).map_err(|error| KeysError::Malformed { line: error.line() })?;
+        let keys: Vec<_> = set.keys.iter().filter_map(|jwk| Key::new(jwk, config)).collect();
+        if keys.is_empty() { Err(KeysError::NoKey) } else { Ok(Self { keys, generation }) }
+    }
+
+    /// The key that a token names, and that may verify its algorithm. A token that names none gets the only one that
+    /// may.
+    pub(super) fn find(&self, id: Option<&str>, signature: Signature) -> Result<&Key, TokenFault> {
+        let fits = |key: &&Key| key.validation.algorithms.contains(&signature);
+        if !self.keys.iter().any(|key| fits(&key)) {
+            return Err(TokenFault::Algorithm);
+        }
+        let mut named = self.keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id).peekable();
+        if named.peek().is_none() {
+            return Err(TokenFault::UnknownKey);
+        }
+        let mut fitting = named.filter(fits);
+        match (fitting.next(), fitting.next()) {
+            (None, _) => Err(TokenFault::Algorithm),
+            (Some(_), Some(_)) if id.is_none() => Err(TokenFault::UnknownKey),
+            (Some(key), _) => Ok(key),
+        }
+    }
+}
+
+impl Key {
+    /// `None` for a key that may verify nothing here: one for encryption, one that is a secret, one that does not fit.
+    fn new(jwk: &Jwk, config: &Jwt) -> Option<Self> {
+        if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
+            return None;
+        }
+        let own = jwk.common.key_algorithm;
+        let fits = |signature: &Signature| {
+            own.is_none_or(|own| own.to_string() == format!("{signature:?}")) && fits_type(jwk, *signature)
+        };
+        let pinned = config.algorithms.iter().map(|algorithm| signature(*algorithm)).filter(fits);
+        let algorithms: Vec<_> = pinned.collect();
+        let mut validation = Validation::new(*algorithms.first()?);
+        validation.algorithms = algorithms;
+        validation.leeway = config.leeway.as_secs();
+        validation.validate_nbf = true;
+        validation.set_issuer(&[&config.issuer]);
+        validation.set_audience(&config.audience);
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        Some(Self { id: jwk.common.key_id.clone(), decoding: DecodingKey::from_jwk(jwk).ok()?, validation })
+    }
+}
+
+fn fits_type(jwk: &Jwk, signature: Signature) -> bool {
+    use Signature::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+    match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => matches!(signature, RS256 | RS384 | RS512 | PS256 | PS384 | PS512),
+        AlgorithmParameters::EllipticCurve(params) => {
+            matches!((&params.curve, signature), (EllipticCurve::P256, ES256) | (EllipticCurve::P384, ES384))
+        }
+        AlgorithmParameters::OctetKeyPair(params) => {
+            matches!((&params.curve, signature), (EllipticCurve::Ed25519, EdDSA))
+        }
+        // A secret that both sides share, and what is yet to come.
+        _ => false,
+    }
+}
+
+fn signature(algorithm: Algorithm) -> Signature {
+    match algorithm {
+        Algorithm::Rs256 => Signature::RS256,
+        Algorithm::Rs384 => Signature::RS384,
+        Algorithm::Rs512 => Signature::RS512,
+        Algorithm::Ps256 => Signature::PS256,
+        Algorithm::Ps384 => Signature::PS384,
+        Algorithm::Ps512 => Signature::PS512,
+        Algorithm::Es256 => Signature::ES256,
+        Algorithm::Es384 => Signature::ES384,
+        Algorithm::EdDsa => Signature::EdDSA,
+    }
+}
+
+/// Whether the file of keys can be used.
+///
+/// # Errors
+/// As for opening a gate with it.
+pub fn check(config: &Jwt) -> Result<(), KeysError> {
+    Keys::parse(&read(&config.jwks)?, config, 0).map(drop)
+}

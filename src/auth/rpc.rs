@@ -1,0 +1,94 @@
+/// What a rule can allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rpc {
+    /// `WorkerPoolService.Submit`.
+    Submit,
+    /// `WorkerPoolService.Stream`.
+    Stream,
+    /// `WorkerPoolService.SubmitMany`.
+    SubmitMany,
+    /// `WorkerPoolService.Stats`.
+    Stats,
+    /// `WorkerPoolService.WatchStats`.
+    WatchStats,
+    /// `AdminService.Drain`.
+    Drain,
+    /// Server reflection, in each of its versions.
+    Reflection,
+    /// Out-of-band load reports, for clients that balance by load.
+    LoadReports,
+}
+
+/// A set of RPCs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rpcs(u16);
+
+impl Rpc {
+    /// Every one, with its name in the configuration and in errors.
+    pub const NAMES: [(&'static str, Self); 8] = [
+        ("Submit", Self::Submit),
+        ("Stream", Self::Stream),
+        ("SubmitMany", Self::SubmitMany),
+        ("Stats", Self::Stats),
+        ("WatchStats", Self::WatchStats),
+        ("Drain", Self::Drain),
+        ("Reflection", Self::Reflection),
+        ("LoadReports", Self::LoadReports),
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
+
+    /// Whether it is one of `WorkerPoolService`.
+    #[must_use]
+    pub fn is_of_worker_pool(self) -> bool {
+        matches!(self, Self::Submit | Self::Stream | Self::SubmitMany | Self::Stats | Self::WatchStats)
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rpc)| *rpc)
+    }
+}
+
+impl Rpcs {
+    /// All of them: `*`.
+    pub const ALL: Self = Self((1 << Rpc::NAMES.len()) - 1);
+
+    /// The set with one more.
+    #[must_use]
+    pub fn with(self, rpc: Rpc) -> Self {
+        Self(self.0 | 1 << rpc as u16)
+    }
+
+    /// The RPCs of both sets.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether the set has it.
+    #[must_use]
+    pub fn has(self, rpc: Rpc) -> bool {
+        self.0 & 1 << rpc as u16 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_stands_at_its_place_and_in_its_set_alone() {
+        for (name, rpc) in Rpc::NAMES {
+            assert_eq!((rpc.name(), Rpc::named(name)), (name, Some(rpc)));
+            let only = Rpcs::default().with(rpc);
+            assert!(Rpc::NAMES.iter().all(|(_, other)| only.has(*other) == (*other == rpc)));
+            assert!(Rpcs::ALL.has(rpc) && !Rpcs::default().has(rpc));
+        }
+    }
+}

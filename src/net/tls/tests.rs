@@ -1,0 +1,101 @@
+use std::fs;
+
+use rcgen::{CertificateParams, KeyPair};
+
+use super::*;
+
+struct Setting {
+    dir: tempfile::TempDir,
+    tls: Tls,
+}
+
+/// A certificate and its key, in PEM.
+fn pair() -> (String, String) {
+    let key = KeyPair::generate().expect("a key");
+    let cert = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name").self_signed(&key);
+    (cert.expect("a certificate").pem(), key.serialize_pem())
+}
+
+impl Setting {
+    fn new(client_auth: ClientAuth) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (cert, key) = pair();
+        for (name, text) in [("crt", &cert), ("key", &key), ("ca", &cert)] {
+            fs::write(dir.path().join(name), text).expect("written");
+        }
+        let config = TlsConfig {
+            cert: dir.path().join("crt"),
+            key: dir.path().join("key"),
+            client_ca: Some(dir.path().join("ca")),
+            client_auth,
+            min_version: TlsVersion::V1_3,
+            handshake_timeout: Duration::from_secs(5),
+            reload: Duration::from_secs(5),
+        };
+        Self { tls: Tls::open(config).expect("sound files"), dir }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.dir.path().join(name), text).expect("written");
+    }
+
+    /// What is in use after another look: whether there is anything, and how often it was changed, and found broken.
+    fn look(&self) -> (bool, u64, u64) {
+        self.tls.reload();
+        (self.tls.current.load().is_some(), self.tls.reloads.done(), self.tls.reloads.failed())
+    }
+}
+
+#[test]
+fn what_is_broken_is_counted_once_and_the_old_files_stay() {
+    let setting = Setting::new(ClientAuth::Required);
+    let first = setting.tls.current.load_full().expect("settings");
+    assert_eq!(setting.look(), (true, 0, 0));
+    let (cert, key) = pair();
+    for (broken, (name, text)) in
+        [("crt", cert.as_str()), ("key", "no key"), ("key", ""), ("crt", "no certificate")].into_iter().enumerate()
+    {
+        setting.write(name, text);
+        let failed = broken as u64 + 1;
+        assert_eq!((setting.look(), setting.look()), ((true, 0, failed), (true, 0, failed)), "{name}: {text}");
+        assert!(Arc::ptr_eq(&first, &setting.tls.current.load_full().expect("settings")));
+    }
+    setting.write("crt", &cert);
+    setting.write("key", &key);
+    assert_eq!((setting.look(), setting.look()), ((true, 1, 4), (true, 1, 4)));
+    assert!(!Arc::ptr_eq(&first, &setting.tls.current.load_full().expect("settings")));
+}
+
+#[test]
+fn a_client_ca_that_is_gone_counts_from_the_second_look() {
+    for (auth, is_left) in [(ClientAuth::Required, false), (ClientAuth::Optional, true)] {
+        let setting = Setting::new(auth);
+        let ca = fs::read_to_string(setting.dir.path().join("ca")).expect("read");
+        fs::remove_file(setting.dir.path().join("ca")).expect("removed");
+        assert_eq!(setting.look(), (true, 0, 1), "it may be on its way");
+        assert_eq!(setting.look(), (is_left, 1, 1));
+        assert_eq!(setting.look(), (is_left, 1, 1), "told once");
+        setting.write("ca", "");
+        assert_eq!(setting.look().0, is_left, "empty is gone");
+        setting.write("ca", "no certificate");
+        assert_eq!(setting.look().0, is_left);
+        setting.write("ca", &ca);
+        assert!(setting.look().0);
+    }
+}
+
+#[test]
+fn an_error_says_what_to_do_and_nothing_of_the_file() {
+    let setting = Setting::new(ClientAuth::Required);
+    let config = setting.tls.config.clone();
+    let open = || Tls::open(config.clone()).map(drop).expect_err("broken").to_string();
+    setting.write("key", &pair().1);
+    assert!(
+        open()
+            .ends_with("it is not the key of the certificate; put the key beside the certificate that was made for it")
+    );
+    setting.write("key", "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n");
+    assert!(!open().contains("hunter2"), "{}", open());
+    fs::remove_file(&config.key).expect("removed");
+    assert!(open().starts_with("private key ") && open().contains("correct the path"), "{}", open());
+}

@@ -1,0 +1,143 @@
+use std::sync::Arc;
+
+use http::{HeaderValue, Request, header::AUTHORIZATION};
+use tonic::Status;
+
+use super::{context::CallContext, status};
+use crate::{
+    auth::{Caller, Certificate, Denial, Gate, Hold, OverQuota, Quotas, Rpc},
+    model::{Job, Peer, Rejection, RejectionReason},
+    proto::{admin_service_server, worker_pool_service_server},
+};
+
+/// Decides which calls and jobs are let in. Where nothing is configured, it asks nothing.
+#[derive(Clone, Default)]
+pub struct Guard {
+    /// Tells who calls, and knows what they may do.
+    pub gate: Option<Arc<Gate>>,
+    /// Bounds what each tenant sends.
+    pub quotas: Option<Arc<Quotas>>,
+}
+
+/// The gate as the calls of one connection meet it.
+#[derive(Clone)]
+pub(super) struct Entrance {
+    gate: Arc<Gate>,
+    certificate: Option<Arc<Certificate>>,
+}
+
+/// What a path leads to.
+enum Target {
+    /// Health: load balancers and probes have no credentials, and learn no more from it than from a refusal.
+    Open,
+    Guarded(Rpc),
+    /// Nothing that a rule could name.
+    Unknown,
+}
+
+impl Guard {
+    pub(super) fn entrance(&self) -> Option<Entrance> {
+        let gate = self.gate.clone()?;
+        Some(Entrance { gate, certificate: None })
+    }
+
+    pub(super) fn ops_entrance(&self) -> Option<Entrance> {
+        self.entrance().filter(|entrance| entrance.gate.guards_ops())
+    }
+
+    /// Lets a job in: gives it the tenant of its caller, and takes room of that tenant's quota until the hold is dropped.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED and RESOURCE_EXHAUSTED, with the id of the call, whose span has noted it.
+    pub(super) fn admit(&self, rpc: Rpc, call: &CallContext, job: &mut Job) -> Result<Option<Hold>, Status> {
+        let Self { gate, quotas } = self;
+        if let Some(gate) = gate {
+            assign_tenant(gate, rpc, call, job)?;
+        }
+        match quotas {
+            Some(quotas) => take_room(quotas, call, job),
+            None => Ok(None),
+        }
+    }
+}
+
+fn assign_tenant(gate: &Gate, rpc: Rpc, call: &CallContext, job: &mut Job) -> Result<(), Status> {
+    // Without a caller the call came past the edge: nobody is let in by mistake.
+    let caller = call.caller().ok_or(Denial::NoCredentials { tokens: true });
+    match caller.and_then(|caller| caller.tenant_of_job(rpc, &job.kind, &job.tenant)) {
+        Ok(tenant) => {
+            if job.tenant.is_empty() {
+                job.tenant.push_str(tenant);
+            }
+            Ok(())
+        }
+        Err(denial) => {
+            gate.note(&denial);
+            Err(noted(call, status::denied(&denial, Some(call.request_id()))))
+        }
+    }
+}
+
+fn take_room(quotas: &Quotas, call: &CallContext, job: &Job) -> Result<Option<Hold>, Status> {
+    quotas.take(&job.tenant).map_err(|over| {
+        let (reason, retry_after) = match over {
+            OverQuota::Rate { rate, retry_after } => {
+                (RejectionReason::OverRate { rate: rate.get() }, Some(retry_after))
+            }
+            OverQuota::InFlight { limit } => (RejectionReason::OverInFlight { limit }, None),
+        };
+        let rejection = Rejection { reason, pool: None, kind: job.kind.as_str().into(), retry_after };
+        noted(call, status::status(&rejection.into(), call.request_id()))
+    })
+}
+
+fn noted(call: &CallContext, status: Status) -> Status {
+    call.record_status(status.code());
+    status
+}
+
+impl Entrance {
+    /// The entrance for one connection.
+    pub(super) fn for_peer(&self, peer: &Peer) -> Self {
+        let certificate = peer.certificate.as_ref().map(|der| Arc::new(Certificate::read(der)));
+        Self { gate: Arc::clone(&self.gate), certificate }
+    }
+
+    /// Who calls, where the call is one that needs to know.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED and PERMISSION_DENIED.
+    pub(super) fn let_in<B>(&self, request: &Request<B>) -> Result<Option<Arc<Caller>>, Status> {
+        let target = target(request.uri().path());
+        if let Target::Open = target {
+            return Ok(None);
+        }
+        let tokens = request.headers().get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
+        let caller = self.gate.authenticate(self.certificate.as_deref(), tokens).and_then(|caller| {
+            match target {
+                Target::Guarded(rpc) => caller.may_call(rpc)?,
+                Target::Open | Target::Unknown => return Err(caller.denied("a method that no rule can name")),
+            }
+            Ok(caller)
+        });
+        caller.map(Some).map_err(|denial| {
+            self.gate.note(&denial);
+            status::denied(&denial, None)
+        })
+    }
+}
+
+fn target(path: &str) -> Target {
+    let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
+        return Target::Unknown;
+    };
+    let rpc = match service {
+        "grpc.health.v1.Health" => return Target::Open,
+        worker_pool_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_worker_pool()),
+        admin_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| *rpc == Rpc::Drain),
+        "grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection" => Some(Rpc::Reflection),
+        "xds.service.orca.v3.OpenRcaService" => Some(Rpc::LoadReports),
+        _ => None,
+    };
+    rpc.map_or(Target::Unknown, Target::Guarded)
+}

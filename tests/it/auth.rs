@@ -1,0 +1,217 @@
+//! Who is let in: every row of a table of rules, by client certificates and by tokens.
+
+mod ops;
+mod tokens;
+
+use tokio_stream::StreamExt;
+use tonic::{Code, Request, transport::Channel};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest,
+};
+use tonic_types::StatusExt;
+use waterwheel::proto::{Job, StatsRequest, WatchStatsRequest};
+
+use crate::{
+    refusal::{Refusal, Way},
+    service::{Client, Service, job},
+    support::{Authority, Files, Name, TlsClient},
+};
+
+const KINDS: &str = r#"
+    drain.notice = "0s"
+    pool.one.workers = 4
+    kind.echo = { pool = "one", builtin = "echo" }
+    kind.sha256 = { pool = "one", builtin = "sha256" }
+"#;
+
+/// The table that is tested. `tenant-of` is a kind of the test's own, which answers with the tenant of its job.
+const RULES: &str = r#"
+    [auth.rule.web]
+    principals = ["spiffe://prod/ns/*/sa/web"]
+    rpcs = ["Submit", "Stream", "SubmitMany"]
+    kinds = ["echo", "tenant-*"]
+    tenant = "acme"
+    [auth.rule.dashboards]
+    principals = ["subject:CN=dash*", "anonymous"]
+    rpcs = ["Stats", "WatchStats"]
+    [auth.rule.batch]
+    principals = ["subject:CN=batch"]
+    rpcs = ["SubmitMany"]
+    [auth.rule.admins]
+    principals = ["spiffe://prod/admin/**"]
+    rpcs = ["*"]
+"#;
+
+/// What may be called.
+const CALLS: [&str; 6] = ["Submit", "Stream", "SubmitMany", "Stats", "WatchStats", "Reflection"];
+
+struct Setting {
+    service: Service,
+    ca: Authority,
+    _files: Files,
+}
+
+impl Setting {
+    fn new() -> Self {
+        let (files, ca) = (Files::new(), Authority::new("ca"));
+        files.put_leaf("server", &ca.server(1));
+        files.put("clients.crt", &ca.pem());
+        let config = format!("{KINDS}{}{RULES}", files.tls_section(Some("optional")));
+        Self { service: Service::start(&config, vec![tenant_of()]), ca, _files: files }
+    }
+
+    async fn channel(&self, name: Option<&Name<'_>>) -> Channel {
+        let leaf = name.map(|name| self.ca.client(name));
+        TlsClient::new(&self.ca, leaf.as_ref()).channel(self.service.public.0).await.unwrap()
+    }
+}
+
+/// A kind that answers with the tenant of its job.
+fn tenant_of() -> waterwheel::app::OwnKind {
+    let kind = crate::support::kind("tenant-of", |job, _| async move { Ok(waterwheel::Output::new(job.tenant)) });
+    waterwheel::app::OwnKind::new("one", kind)
+}
+
+/// How a call by `channel` ends.
+async fn code(channel: &Channel, call: &str, job: Job) -> Code {
+    let mut client = Client::new(channel.clone());
+    let ended = match call {
+        "Stats" => client.stats(StatsRequest::default()).await.map(drop),
+        "WatchStats" => client.watch_stats(WatchStatsRequest::default()).await.map(drop),
+        "Reflection" => reflect(channel.clone()).await,
+        way => return job_code(client, way, job).await,
+    };
+    ended.err().map_or(Code::Ok, |status| status.code())
+}
+
+async fn reflect(channel: Channel) -> Result<(), tonic::Status> {
+    let request = MessageRequest::ListServices(String::new());
+    let asked = tokio_stream::once(ServerReflectionRequest { host: String::new(), message_request: Some(request) });
+    let answers = ServerReflectionClient::new(channel).server_reflection_info(asked).await?;
+    answers.into_inner().message().await.map(drop)
+}
+
+async fn job_code(client: Client, way: &str, job: Job) -> Code {
+    let (way, mut client) = match way {
+        "Submit" => (Way::Submit, client),
+        "Stream" => (Way::Stream, client),
+        _ => (Way::SubmitMany, client),
+    };
+    let completes = match way {
+        Way::Submit => client.submit(waterwheel::proto::SubmitRequest { job: Some(job.clone()) }).await.is_ok(),
+        Way::Stream => {
+            let events = client.stream(waterwheel::proto::StreamRequest { job: Some(job.clone()) }).await;
+            events.is_ok()
+        }
+        Way::SubmitMany => {
+            let one = waterwheel::proto::SubmitManyRequest { tag: "it".into(), job: Some(Box::new(job.clone())) };
+            match client.submit_many(tokio_stream::once(one)).await {
+                Ok(results) => {
+                    let first = results.into_inner().next().await.unwrap().unwrap();
+                    matches!(first.outcome, Some(waterwheel::proto::submit_many_response::Outcome::Result(_)))
+                }
+                Err(_) => false,
+            }
+        }
+    };
+    if completes { Code::Ok } else { way.fail(&client, Some(job), &[]).await.code() }
+}
+
+/// Each cell of principal × RPC: allowed where a rule says so, and denied by default everywhere else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_row_of_the_table_allows_what_it_says_and_no_more() {
+    let setting = Setting::new();
+    let rows: [(&str, Option<Name<'_>>, &[&str]); 8] = [
+        ("web", Some(Name::Spiffe("spiffe://prod/ns/a/sa/web")), &["Submit", "Stream", "SubmitMany"]),
+        ("web below", Some(Name::Spiffe("spiffe://prod/ns/a/b/sa/web")), &[]),
+        ("web elsewhere", Some(Name::Spiffe("spiffe://test/ns/a/sa/web")), &[]),
+        ("dashboard", Some(Name::Common("dash-1")), &["Stats", "WatchStats"]),
+        ("batch", Some(Name::Common("batch")), &["SubmitMany"]),
+        ("admin", Some(Name::Spiffe("spiffe://prod/admin/a/b")), &CALLS),
+        ("nobody", None, &["Stats", "WatchStats"]),
+        ("unnamed", Some(Name::Common("other")), &[]),
+    ];
+    for (who, name, allowed) in rows {
+        let channel = setting.channel(name.as_ref()).await;
+        for call in CALLS {
+            let expected = if allowed.contains(&call) { Code::Ok } else { Code::PermissionDenied };
+            assert_eq!(code(&channel, call, job("echo", "x")).await, expected, "{who} calls {call}");
+        }
+    }
+}
+
+/// A rule that names kinds allows those alone, and says so before anything is known of the kind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_allows_its_kinds_alone() {
+    let setting = Setting::new();
+    let channel = setting.channel(Some(&Name::Spiffe("spiffe://prod/ns/a/sa/web"))).await;
+    for way in Way::ALL {
+        for kind in ["sha256", "no-such-kind"] {
+            let refusal = way.fail(&Client::new(channel.clone()), Some(job(kind, "x")), &[]).await;
+            assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::PermissionDenied, "KIND_DENIED"), "{way:?}");
+            let facts = refusal.facts();
+            assert_eq!(facts["principal"], "spiffe://prod/ns/a/sa/web");
+            assert_eq!((facts["kind"].as_str(), facts["execution"].as_str()), (kind, "NOT_STARTED"));
+            assert!(refusal.status.message().contains("[auth.rule]"), "it says what to do: {refusal:?}");
+        }
+    }
+}
+
+/// The tenant is the caller's: given to a job without one, and no other is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tenant_comes_from_the_caller() {
+    let setting = Setting::new();
+    for (name, tenant) in [
+        (Name::Spiffe("spiffe://prod/ns/a/sa/web"), "acme"),
+        (Name::Spiffe("spiffe://prod/admin/me"), "spiffe://prod/admin/me"),
+    ] {
+        let mut client = Client::new(setting.channel(Some(&name)).await);
+        for sent in ["", tenant] {
+            let job = Job { tenant: sent.into(), ..job("tenant-of", "") };
+            let answer = client.submit(waterwheel::proto::SubmitRequest { job: Some(job) }).await.unwrap();
+            assert_eq!(answer.into_inner().result.unwrap().output, tenant.as_bytes());
+        }
+        for way in Way::ALL {
+            let job = Job { tenant: "other".into(), ..job("tenant-of", "") };
+            let refusal = way.fail(&client, Some(job), &[("x-request-id", "it")]).await;
+            assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::PermissionDenied, "TENANT_MISMATCH"));
+            assert_eq!(refusal.request_id(), Some("it"), "{way:?}");
+        }
+    }
+}
+
+/// Health answers everybody, as probes have no credentials; a method that is none answers nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_open_and_unknown_methods_are_not() {
+    let setting = Setting::new();
+    let channel = setting.channel(None).await;
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel.clone());
+    health.check(HealthCheckRequest { service: String::new() }).await.unwrap();
+    for path in
+        ["/waterwheel.v1.WorkerPoolService/Drain", "/no.such.Service/Method", "/waterwheel.v1.AdminService/Drain"]
+    {
+        let mut grpc = tonic::client::Grpc::new(channel.clone());
+        grpc.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let status = grpc.unary(Request::new(()), path.parse().unwrap(), codec).await.unwrap_err();
+        assert_eq!(status.code(), Code::PermissionDenied, "{path}");
+        assert_eq!(status.get_error_details().error_info().unwrap().reason, "RPC_DENIED");
+    }
+}
+
+/// Without a rule for those who show nothing, they are asked for credentials, with what to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_shows_nothing_is_unauthenticated() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let rules = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
+    let config = format!("{KINDS}{}{rules}", files.tls_section(Some("optional")));
+    let service = Service::start(&config, Vec::new());
+    let channel = TlsClient::new(&ca, None).channel(service.public.0).await.unwrap();
+    let refusal: Refusal = Way::Submit.fail(&Client::new(channel), Some(job("echo", "")), &[]).await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
+    assert!(refusal.status.message().contains("connect with a client certificate"), "{refusal:?}");
+}

@@ -1,0 +1,251 @@
+//! Bearer tokens: the sound ones, and every way of forging one that is known.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp, jwk::Jwk};
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+use tonic::Code;
+use waterwheel::proto::SubmitRequest;
+
+use super::{KINDS, tenant_of};
+use crate::{
+    process::PATIENCE,
+    refusal::{Refusal, Way},
+    service::{Client, Service, job},
+    support::{Files, toml_string},
+};
+
+// tidy: real time, because the file of keys is polled.
+
+/// The public key of RFC 7517's example.
+const RSA: &str = "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw";
+
+/// A key of the issuer.
+struct Signer {
+    id: &'static str,
+    pair: KeyPair,
+}
+
+impl Signer {
+    fn new(id: &'static str) -> Self {
+        Self { id, pair: KeyPair::generate().unwrap() }
+    }
+
+    fn private(&self) -> EncodingKey {
+        EncodingKey::from_ec_der(self.pair.serialized_der())
+    }
+
+    fn public(&self) -> Value {
+        let mut jwk = Jwk::from_encoding_key(&self.private(), Algorithm::ES256).unwrap();
+        jwk.common.key_id = Some(self.id.into());
+        serde_json::to_value(jwk).unwrap()
+    }
+
+    fn sign(&self, claims: &Value) -> String {
+        let header = Header { kid: Some(self.id.into()), ..Header::new(Algorithm::ES256) };
+        encode(&header, claims, &self.private()).unwrap()
+    }
+}
+
+fn jwks(keys: &[Value]) -> String {
+    json!({ "keys": keys }).to_string()
+}
+
+fn claims() -> Value {
+    json!({
+        "iss": "https://issuer.test", "aud": "waterwheel", "sub": "me", "org": "acme",
+        "exp": get_current_timestamp() + 600,
+    })
+}
+
+fn with(name: &str, value: Value) -> Value {
+    let mut claims = claims();
+    claims[name] = value;
+    claims
+}
+
+fn without(name: &str) -> Value {
+    let mut claims = claims();
+    claims.as_object_mut().unwrap().remove(name);
+    claims
+}
+
+fn raw(header: &Value, claims: &Value, signature: &[u8]) -> String {
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    format!("{}.{}.{}", part(header), part(claims), URL_SAFE_NO_PAD.encode(signature))
+}
+
+struct Setting {
+    service: Service,
+    signer: Signer,
+    files: Files,
+}
+
+impl Setting {
+    fn new() -> Self {
+        let (files, signer) = (Files::new(), Signer::new("one"));
+        let rsa = json!({ "kty": "RSA", "kid": "rsa", "n": RSA, "e": "AQAB", "alg": "RS256" });
+        files.put("jwks.json", &jwks(&[signer.public(), rsa]));
+        let config = format!(
+            r#"{KINDS}
+            [auth.jwt]
+            jwks = {}
+            algorithms = ["ES256", "RS256"]
+            issuer = "https://issuer.test"
+            audience = ["waterwheel", "other"]
+            tenant_claim = "org"
+            leeway = "5s"
+            reload = "100ms"
+            [auth.rule.all]
+            principals = ["jwt:me"]
+            rpcs = ["Submit", "Stream", "SubmitMany"]
+            "#,
+            toml_string(&files.path("jwks.json"))
+        );
+        Self { service: Service::start(&config, vec![tenant_of()]), signer, files }
+    }
+
+    async fn client(&self) -> Client {
+        self.service.public.client().await
+    }
+
+    async fn refusal(&self, token: &str) -> Refusal {
+        let value = format!("Bearer {token}");
+        Way::Submit.fail(&self.client().await, Some(job("echo", "x")), &[("authorization", &value)]).await
+    }
+}
+
+async fn tenant(client: &mut Client, token: &str) -> Result<String, tonic::Status> {
+    let mut request = tonic::Request::new(SubmitRequest { job: Some(job("tenant-of", "")) });
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    let answer = client.submit(request).await?.into_inner();
+    Ok(String::from_utf8(answer.result.unwrap().output.to_vec()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sound_token_names_its_caller_and_tenant() {
+    let setting = Setting::new();
+    let mut client = setting.client().await;
+    for claims in [
+        claims(),
+        with("aud", json!(["x", "other"])),
+        with("nbf", json!(get_current_timestamp() + 3)),
+        with("exp", json!(get_current_timestamp() - 2)),
+    ] {
+        let token = setting.signer.sign(&claims);
+        for _ in 0..2 {
+            assert_eq!(tenant(&mut client, &token).await.unwrap(), "acme", "{claims}");
+        }
+    }
+    let other = setting.signer.sign(&with("sub", json!("you")));
+    let refusal = setting.refusal(&other).await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::PermissionDenied, "RPC_DENIED"));
+    assert_eq!(refusal.facts()["principal"], "jwt:you");
+}
+
+/// Each known way to forge a token, or to use one that is not for this server, is refused before anything runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_forged_token_gets_in() {
+    let setting = Setting::new();
+    let signer = &setting.signer;
+    let good = signer.sign(&claims());
+    let (head, signature) = good.rsplit_once('.').unwrap();
+    let now = get_current_timestamp();
+    let hs = |id: &str, secret: &[u8]| {
+        let header = Header { kid: Some(id.into()), ..Header::new(Algorithm::HS256) };
+        encode(&header, &claims(), &EncodingKey::from_secret(secret)).unwrap()
+    };
+    let stranger = Signer::new("one");
+    let unknown = Signer::new("two");
+    let mut own = Header { kid: Some("one".into()), ..Header::new(Algorithm::ES256) };
+    own.jwk = Some(serde_json::from_value(stranger.public()).unwrap());
+    let nameless = encode(&Header::new(Algorithm::ES256), &claims(), &stranger.private()).unwrap();
+    let critical = Header { kid: Some("one".into()), crit: Some(vec!["x".into()]), ..Header::new(Algorithm::ES256) };
+    let critical = encode(&critical, &claims(), &signer.private()).unwrap();
+    let huge = signer.sign(&with("x", json!("x".repeat(7_000))));
+    let attacks = [
+        ("alg none", raw(&json!({ "alg": "none", "kid": "one" }), &claims(), b"")),
+        ("alg None", raw(&json!({ "alg": "None" }), &claims(), b"")),
+        ("no alg", raw(&json!({ "kid": "one" }), &claims(), b"")),
+        ("HMAC with the public key of ECDSA", hs("one", signer.pair.public_key_raw())),
+        ("HMAC with the public key of ECDSA in PEM", hs("one", signer.pair.public_key_pem().as_bytes())),
+        ("HMAC with the public key of RSA", hs("rsa", &URL_SAFE_NO_PAD.decode(RSA).unwrap())),
+        ("HMAC with nothing", hs("one", b"")),
+        ("the algorithm of another key", raw(&json!({ "alg": "RS256", "kid": "one" }), &claims(), &[0; 256])),
+        ("an algorithm that is not pinned", raw(&json!({ "alg": "ES384", "kid": "one" }), &claims(), &[0; 96])),
+        ("signed by a stranger under a known name", stranger.sign(&claims())),
+        ("signed by a stranger without a name", nameless),
+        ("the key comes with the token", encode(&own, &claims(), &stranger.private()).unwrap()),
+        ("an unknown key", unknown.sign(&claims())),
+        ("critical extensions", critical),
+        ("no signature", format!("{head}.")),
+        ("a signature of zeros", format!("{head}.{}", URL_SAFE_NO_PAD.encode([0; 64]))),
+        (
+            "another's claims under the signature",
+            format!("{}.{signature}", unknown.sign(&without("x")).rsplit_once('.').unwrap().0),
+        ),
+        ("two parts", head.to_owned()),
+        ("four parts", format!("{good}.x")),
+        ("nonsense", "x".into()),
+        ("nothing", String::new()),
+        ("a huge token", huge),
+        ("expired", signer.sign(&with("exp", json!(now - 6)))),
+        ("never expires", signer.sign(&without("exp"))),
+        ("expires at a text", signer.sign(&with("exp", json!("tomorrow")))),
+        ("not valid yet", signer.sign(&with("nbf", json!(now + 60)))),
+        ("another issuer", signer.sign(&with("iss", json!("https://issuer.test.evil")))),
+        ("no issuer", signer.sign(&without("iss"))),
+        ("another audience", signer.sign(&with("aud", json!(["someone"])))),
+        ("no audience", signer.sign(&without("aud"))),
+        ("no subject", signer.sign(&without("sub"))),
+        ("a subject that is no text", signer.sign(&with("sub", json!(["me"])))),
+        ("no tenant", signer.sign(&without("org"))),
+        ("an empty tenant", signer.sign(&with("org", json!("")))),
+    ];
+    for (what, token) in attacks {
+        let refusal = setting.refusal(&token).await;
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"), "{what}");
+        assert_eq!(refusal.facts()["execution"], "NOT_STARTED", "{what}");
+        assert!(token.len() < 8 || !format!("{refusal:?}").contains(&token), "{what}: the token is not told");
+    }
+    assert_eq!(tenant(&mut setting.client().await, &good).await.unwrap(), "acme");
+}
+
+/// A header that is longer than any sound token is refused; so are two tokens, and a scheme that is not bearer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_header_that_is_no_bearer_token_is_refused() {
+    let setting = Setting::new();
+    let good = format!("Bearer {}", setting.signer.sign(&claims()));
+    let long = format!("Bearer {}", "x".repeat(9_000));
+    let client = setting.client().await;
+    for headers in [&[("authorization", "Basic bWU6aXQ=")][..], &[("authorization", &long)], &[("authorization", "")]] {
+        let refusal = Way::Submit.fail(&client, Some(job("echo", "")), headers).await;
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"));
+    }
+    let mut twice = tonic::Request::new(SubmitRequest { job: Some(job("echo", "")) });
+    twice.metadata_mut().append("authorization", good.parse().unwrap());
+    twice.metadata_mut().append("authorization", good.parse().unwrap());
+    let status = client.clone().submit(twice).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let refusal = Way::Submit.fail(&client, Some(job("echo", "")), &[]).await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
+}
+
+/// The issuer's keys are changed under load: tokens of the new key get in, those of the one that is gone do not, though
+/// they were seen before; a broken file changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_followed() {
+    let setting = Setting::new();
+    let next = Signer::new("next");
+    let (old, new) = (setting.signer.sign(&claims()), next.sign(&claims()));
+    let mut client = setting.client().await;
+    assert!(tenant(&mut client, &old).await.is_ok() && tenant(&mut client, &new).await.is_err());
+    setting.files.put("jwks.json", "{ \"keys\": [");
+    setting.files.put("jwks.json", &jwks(&[next.public()]));
+    let begin = tokio::time::Instant::now();
+    while tenant(&mut client, &new).await.is_err() {
+        assert!(begin.elapsed() < PATIENCE);
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(tenant(&mut client, &old).await.unwrap_err().code(), Code::Unauthenticated);
+}

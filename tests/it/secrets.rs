@@ -1,0 +1,91 @@
+//! What is secret appears nowhere: not in a log at its finest, an answer, a report or a configuration that is shown.
+
+use rustix::process::Signal;
+use tonic::Code;
+
+use crate::{
+    process::{self, Process},
+    refusal::Way,
+    service::{Client, job},
+    support::{Authority, Files, Name, TlsClient},
+};
+
+const ECHO: &str = "drain.notice = \"0s\"\npool.one.workers = 1\nkind.echo = { pool = \"one\", builtin = \"echo\" }\n";
+const RULES: &str = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
+/// A token as an issuer would sign it, as far as anybody can see.
+const TOKEN: &str = "eyJhbGciOiJFUzI1NiIsImtpZCI6Im9uZSJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJlLWh1bnRlcjI";
+
+/// The lines between the markers of a PEM file, each of which would be a leak.
+fn lines_of_key(pem: &str) -> Vec<&str> {
+    pem.lines().filter(|line| !line.starts_with("-----")).collect()
+}
+
+fn assert_free_of(text: &str, secrets: &[&str], place: &str) {
+    for secret in secrets {
+        assert!(!text.contains(secret), "{place} holds {secret:?}:\n{text}");
+    }
+}
+
+/// A server that logs all it can gets good and bad credentials, reloads a broken key, and drains.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_output_of_a_server_holds_a_secret() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    let leaf = ca.server(1);
+    files.put_leaf("server", &leaf);
+    files.put("clients.crt", &ca.pem());
+    let key = leaf.key.serialize_pem();
+    let mut secrets = lines_of_key(&key);
+    secrets.extend([TOKEN, "aHVudGVyMg", "hunter2", "c2lnbmF0dXJl"]);
+    // A secret key that was put into the file of public ones by mistake.
+    let keys = r#"{"keys":[{"kty":"oct","k":"aHVudGVyMg","kid":"s"},{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","kid":"one"}]}"#;
+    files.put("jwks.json", keys);
+    let jwt = format!(
+        "[auth.jwt]\njwks = {}\nissuer = \"i\"\naudience = [\"a\"]\nreload = \"100ms\"\n",
+        crate::support::toml_string(&files.path("jwks.json"))
+    );
+    let config = format!("{ECHO}{}{jwt}{RULES}", files.tls_section(Some("optional")));
+    let server = Process::serve_logging(&config, &[], "trace").await;
+    let client = TlsClient::new(&ca, Some(&ca.client(&Name::Common("web"))));
+    let client = Client::new(client.channel(server.public.0).await.unwrap());
+    let bearer = format!("Bearer {TOKEN}");
+    let refusal = Way::Submit.fail(&client, Some(job("echo", "x")), &[("authorization", &bearer)]).await;
+    assert_eq!(refusal.code(), Code::Unauthenticated);
+    assert_free_of(&format!("{refusal:?}"), &secrets, "the answer");
+
+    let broken = key.replace("BEGIN PRIVATE", "BEGIN PUBLIC");
+    files.put("server.key", &broken);
+    files.put("jwks.json", "{\"keys\": [{\"kty\": \"hunter2\", aHVudGVyMg");
+    server.logged("kept the old files for TLS").await;
+    server.logged("kept the old keys of the token issuer").await;
+    server.signal(Signal::TERM);
+    let text = server.last_log().await;
+    assert!(text.contains("DEBUG") || text.contains("TRACE"), "a log at its finest: {text}");
+    assert_free_of(&text, &secrets, "the log");
+}
+
+/// `check` and `config show` name files, and say nothing of what is in them, be it sound or broken.
+#[tokio::test]
+async fn no_report_of_a_configuration_holds_a_secret() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    let leaf = ca.server(1);
+    files.put_leaf("server", &leaf);
+    let key = leaf.key.serialize_pem();
+    let config = format!("{ECHO}{}", files.tls_section(None));
+    files.put("ww.toml", &config);
+    let secrets = lines_of_key(&key);
+    for (command, broken, code) in [
+        (&["config", "show", "--origin"][..], false, 0),
+        (&["check"], false, 0),
+        (&["check"], true, 2),
+        (&["check", "--output", "json"], true, 2),
+        (&["serve"], true, 2),
+    ] {
+        let key = if broken { key.replace("PRIVATE KEY", "PUBLIC KEY") } else { key.clone() };
+        files.put("server.key", &key);
+        let output = process::program(command).arg("--config").arg(files.path("ww.toml")).output().await.unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).join("\n");
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {text}");
+        assert!(!broken || text.contains("server.tls.key"), "{command:?} names the key: {text}");
+        assert_free_of(&text, &secrets, &format!("{command:?}"));
+    }
+}

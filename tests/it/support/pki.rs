@@ -1,0 +1,168 @@
+//! Certificates made for one test, and what a client does with them.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use hyper_util::rt::TokioIo;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair, SanType,
+    SerialNumber, string::Ia5String,
+};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion,
+        crypto::aws_lc_rs,
+        pki_types::{PrivateKeyDer, ServerName},
+    },
+};
+use tonic::transport::{Channel, Endpoint, Error, Uri};
+
+/// An authority that issues certificates.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate with its key.
+pub(crate) struct Leaf {
+    pub(crate) cert: rcgen::Certificate,
+    pub(crate) key: KeyPair,
+}
+
+/// Whom a certificate names.
+pub(crate) enum Name<'a> {
+    Spiffe(&'a str),
+    Common(&'a str),
+}
+
+/// What a client trusts, shows and speaks.
+#[derive(Clone)]
+pub(crate) struct TlsClient(pub(crate) ClientConfig);
+
+/// Files in a directory that lasts as long as the test.
+pub(crate) struct Files(TempDir);
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A server on 127.0.0.1.
+    pub(crate) fn server(&self, serial: u64) -> Leaf {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        params.serial_number = Some(SerialNumber::from(serial));
+        self.issue(params)
+    }
+
+    pub(crate) fn client(&self, name: &Name<'_>) -> Leaf {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        match name {
+            Name::Spiffe(id) => {
+                params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(*id).unwrap())];
+            }
+            Name::Common(name) => params.distinguished_name.push(DnType::CommonName, *name),
+        }
+        self.issue(params)
+    }
+
+    fn issue(&self, params: CertificateParams) -> Leaf {
+        let key = KeyPair::generate().unwrap();
+        Leaf { cert: params.signed_by(&key, &self.0).unwrap(), key }
+    }
+}
+
+impl TlsClient {
+    pub(crate) fn new(trusts: &Authority, shows: Option<&Leaf>) -> Self {
+        Self::of_version(DEFAULT_VERSIONS, trusts, shows)
+    }
+
+    pub(crate) fn of_version(
+        versions: &[&'static SupportedProtocolVersion],
+        trusts: &Authority,
+        shows: Option<&Leaf>,
+    ) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(trusts.0.der().clone()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let builder = builder.with_protocol_versions(versions).unwrap().with_root_certificates(roots);
+        let mut config = match shows {
+            Some(Leaf { cert, key }) => {
+                let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+                builder.with_client_auth_cert(vec![cert.der().clone()], key).unwrap()
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Self(config)
+    }
+
+    /// The handshake alone, as far as the client sees it.
+    pub(crate) async fn handshake(&self, server: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
+        let socket = TcpStream::connect(server).await?;
+        let name = ServerName::IpAddress(server.ip().into());
+        TlsConnector::from(Arc::new(self.0.clone())).connect(name, socket).await
+    }
+
+    /// A connection of its own.
+    pub(crate) async fn channel(&self, server: SocketAddr) -> Result<Channel, Error> {
+        let client = self.clone();
+        let connect = move |_: Uri| {
+            let client = client.clone();
+            async move { client.handshake(server).await.map(TokioIo::new) }
+        };
+        let endpoint = Endpoint::from_shared(format!("http://{server}")).unwrap();
+        endpoint.connect_with_connector(tower::service_fn(connect)).await
+    }
+}
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Puts a file in its place at once, as a mounted secret is.
+    pub(crate) fn put(&self, name: &str, text: &str) {
+        let new = self.path("new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.path(name)).unwrap();
+    }
+
+    pub(crate) fn put_leaf(&self, name: &str, leaf: &Leaf) {
+        self.put(&format!("{name}.crt"), &leaf.cert.pem());
+        self.put(&format!("{name}.key"), &leaf.key.serialize_pem());
+    }
+
+    /// `server.tls` of a configuration, with the files `server.crt`, `server.key` and, where `clients` says how they
+    /// are looked at, `clients.crt`.
+    pub(crate) fn tls_section(&self, clients: Option<&str>) -> String {
+        let path = |name: &str| toml_string(&self.path(name));
+        let clients = clients.map(|auth| format!("client_ca = {}\nclient_auth = \"{auth}\"\n", path("clients.crt")));
+        format!(
+            "[server.tls]\ncert = {}\nkey = {}\nreload = \"100ms\"\n{}",
+            path("server.crt"),
+            path("server.key"),
+            clients.unwrap_or_default()
+        )
+    }
+}
+
+pub(crate) fn toml_string(path: &Path) -> String {
+    format!("{:?}", path.to_str().unwrap())
+}
