@@ -16,7 +16,6 @@ use std::{convert::Infallible, io, time::Duration};
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
 pub use receipt::Receipt;
-use security::Security;
 pub use security::SecurityError;
 pub use service_manager::ServiceManager;
 use surface::Surface;
@@ -54,7 +53,8 @@ pub enum StartError {
     /// The service manager passed a socket that other machines reach.
     #[error(
         "{address}, which the service manager passed for {key}, would serve other machines in plaintext\n  help: let its \
-         unit listen on a loopback address or a Unix socket, or set server.allow_plaintext = true"
+         unit listen on a loopback address or a Unix socket, serve callers with [server.tls], or set \
+         server.allow_plaintext = true"
     )]
     Plaintext {
         /// The address.
@@ -128,18 +128,18 @@ impl App {
         let Listeners { public: public_listeners, ops: ops_listener } = listen(&config.server)?;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
-        let Security { tls, guard } = security::open(config, &phase, &tasks)?;
+        let security = security::open(config)?;
         let pools = Pools::new(assemble::pools(config, &own)?);
         let control = Control::new(pools, phase.clone(), config.drain);
 
-        let surface = surface::surface(config, &own, &control, guard, &phase, sample_ratio, &tasks)?;
+        let surface = surface::surface(config, &own, &control, &security, &phase, sample_ratio, &tasks)?;
         let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
 
         let transport = Transport {
             http2: config.server.http2,
             connections: config.server.connections,
             proxies: config.server.proxies.clone(),
-            tls,
+            tls: security.tls.clone(),
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
             // Browsers speak HTTP/2 with TLS alone.
             http1: !config.server.grpc_web_origins.is_empty(),
@@ -163,6 +163,7 @@ impl App {
         let public = Server::start(public_listeners, threads, transport, make, begin, &tasks);
         let public = public.map_err(StartError::Threads)?;
         surface::watch(&connections, [("public", public.census()), ("ops", ops.census())]);
+        security.follow(config, &phase, &tasks);
         phase.advance(Phase::Serving);
         Ok(Self { control, public, ops, tasks })
     }
@@ -226,15 +227,17 @@ struct Listeners {
 
 fn listen(server: &config::Server) -> Result<Listeners, StartError> {
     let mut inherited = Inherited::take();
-    let mut bound = |address: &ListenAddress, key| {
+    let mut bound = |address: &ListenAddress, key, may_be_public: bool| {
         let failed = |error| StartError::Listen { address: address.clone(), key, error };
         let bound = bind(address, &mut inherited).map_err(failed)?;
-        if bound.address().is_public() && !server.allow_plaintext {
+        if bound.address().is_public() && !may_be_public {
             return Err(StartError::Plaintext { address: bound.address().clone(), key });
         }
         Ok(bound)
     };
-    let ops = bound(&server.ops_listen, "server.ops_listen")?;
-    let public = server.listen.iter().map(|address| bound(address, "server.listen")).collect::<Result<_, _>>()?;
+    let ops = bound(&server.ops_listen, "server.ops_listen", server.allow_plaintext)?;
+    let may_be_public = server.allow_plaintext || server.tls.is_some();
+    let public = server.listen.iter().map(|address| bound(address, "server.listen", may_be_public));
+    let public = public.collect::<Result<_, _>>()?;
     Ok(Listeners { public, ops })
 }

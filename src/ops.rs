@@ -21,9 +21,10 @@ use tokio::time::Instant;
 pub use runtimes::Runtimes;
 
 use crate::{
+    net::Tls,
     phase::PhaseCell,
     pool::Pools,
-    rpc::{Calls, Health, Pages},
+    rpc::{Calls, Guard, Health, Pages},
 };
 
 /// Which pages there are. Whoever reaches the listener can drain the service: it is private in any case.
@@ -58,6 +59,10 @@ pub struct Subject {
     pub runtimes: Runtimes,
     /// The connections of each listener, once there are any.
     pub connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
+    /// Who is let in.
+    pub guard: Guard,
+    /// TLS of the callers' listeners.
+    pub tls: Option<Arc<Tls>>,
     /// When the process began.
     pub started: Instant,
 }

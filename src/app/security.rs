@@ -26,18 +26,25 @@ pub(super) struct Security {
     pub(super) guard: Guard,
 }
 
-/// Reads the files, and follows them until the process has stopped.
-pub(super) fn open(config: &Config, phase: &PhaseCell, tasks: &Tasks) -> Result<Security, SecurityError> {
+/// Reads the files.
+pub(super) fn open(config: &Config) -> Result<Security, SecurityError> {
     let tls = config.server.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
     let gate = config.auth.as_ref().map(Gate::open).transpose()?.map(Arc::new);
     let quotas = Quotas::new(&config.quota).map(Arc::new);
-    if let Some(tls) = &tls {
-        follow(Arc::clone(tls).keep_fresh(), phase, tasks);
-    }
-    if let (Some(gate), Some(jwt)) = (&gate, config.auth.as_ref().and_then(|auth| auth.jwt.as_ref())) {
-        follow(gate.keep_fresh(jwt.reload), phase, tasks);
-    }
     Ok(Security { tls, guard: Guard { gate, quotas } })
+}
+
+impl Security {
+    /// Follows the files until the process has stopped.
+    pub(super) fn follow(&self, config: &Config, phase: &PhaseCell, tasks: &Tasks) {
+        let Self { tls, guard } = self;
+        if let Some(tls) = tls {
+            follow(Arc::clone(tls).keep_fresh(), phase, tasks);
+        }
+        if let (Some(gate), Some(jwt)) = (&guard.gate, config.auth.as_ref().and_then(|auth| auth.jwt.as_ref())) {
+            follow(gate.keep_fresh(jwt.reload), phase, tasks);
+        }
+    }
 }
 
 fn follow(files: impl Future<Output = ()> + Send + 'static, phase: &PhaseCell, tasks: &Tasks) {

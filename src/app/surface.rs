@@ -2,14 +2,14 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-use super::{Control, OwnKind, StartError, assemble};
+use super::{Control, OwnKind, StartError, assemble, security::Security};
 use crate::{
     config::{self, Config},
     net::{Census, Closed, Refused},
     ops::{self, Connections, ReadConnections, Runtimes, Subject},
     phase::PhaseCell,
     rpc::{
-        Admin, Browsers, Calls, Edge, Guard, Health, Limits, Load, Orca, PublicServices, UploadLimits, WorkerPool,
+        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, PublicServices, UploadLimits, WorkerPool,
         ops_services, public_services, trace::Sampler,
     },
     task::Tasks,
@@ -30,11 +30,12 @@ pub(super) fn surface(
     config: &Config,
     own: &[OwnKind],
     control: &Control,
-    guard: Guard,
+    security: &Security,
     phase: &PhaseCell,
     sample_ratio: Option<f64>,
     tasks: &Tasks,
 ) -> Result<Surface, StartError> {
+    let Security { tls, guard } = security;
     let pools = control.pools().clone();
     let calls = Calls::new(&pools, config.server.threads);
     let health = Health::new(pools.clone(), phase.clone());
@@ -76,10 +77,12 @@ pub(super) fn surface(
         health: health.clone(),
         runtimes: runtimes.clone(),
         connections: Arc::clone(&connections),
+        guard: guard.clone(),
+        tls: tls.clone(),
         started: Instant::now(),
     };
     let pages = ops::pages(config.ops, subject);
-    let ops = ops_services(Admin::new(control.as_drain_control()), health, pages, &guard)?;
+    let ops = ops_services(Admin::new(control.as_drain_control()), health, pages, guard)?;
     Ok(Surface { public, ops, runtimes, connections })
 }
 

@@ -6,6 +6,7 @@ mod calls;
 mod family;
 mod jobs;
 mod process;
+mod security;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use axum::{
 };
 use prometheus_client::{encoding::text, registry::Registry};
 
-use self::{calls::CallMetrics, jobs::JobMetrics, process::ProcessMetrics};
+use self::{calls::CallMetrics, jobs::JobMetrics, process::ProcessMetrics, security::SecurityMetrics};
 use super::Subject;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -36,5 +37,6 @@ fn write(subject: &Arc<Subject>, page: &mut String) -> std::fmt::Result {
     registry.register_collector(Box::new(ProcessMetrics(Arc::clone(subject))));
     registry.register_collector(Box::new(CallMetrics(Arc::clone(subject))));
     registry.register_collector(Box::new(JobMetrics(Arc::clone(subject))));
+    registry.register_collector(Box::new(SecurityMetrics(Arc::clone(subject))));
     text::encode(page, &registry)
 }

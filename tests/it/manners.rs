@@ -240,11 +240,12 @@ async fn reflection_lists_what_its_listener_serves() {
     drop(AdminServiceClient::new(process.ops.channel().await).drain(DrainRequest {}).await.unwrap());
 }
 
-/// A request as a page of a browser sends it.
-async fn from_page(
+/// A request as a page of a browser sends it, with the value of `authorization`.
+pub(crate) async fn from_page(
     address: Address,
     method: Method,
     origin: &str,
+    token: Option<&str>,
     body: Vec<u8>,
 ) -> http::Response<hyper::body::Incoming> {
     let stream = TokioIo::new(TcpStream::connect(address.0).await.unwrap());
@@ -258,15 +259,18 @@ async fn from_page(
     if method == Method::OPTIONS {
         request = request
             .header("access-control-request-method", "POST")
-            .header("access-control-request-headers", "content-type,x-grpc-web");
+            .header("access-control-request-headers", "authorization,content-type,x-grpc-web");
     } else {
         let text = "application/grpc-web-text";
         request = request.header("content-type", text).header("accept", text).header("x-grpc-web", "1");
     }
+    if let Some(token) = token {
+        request = request.header("authorization", token);
+    }
     sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
 }
 
-fn framed(message: &impl Message) -> Vec<u8> {
+pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
     let bytes = message.encode_to_vec();
     let mut frame = vec![0];
     frame.extend(u32::try_from(bytes.len()).unwrap().to_be_bytes());
@@ -279,11 +283,11 @@ async fn pages_of_named_origins_may_call() {
     let (ours, theirs) = ("https://app.example", "https://evil.example");
     let process = Process::serve(&format!("server.grpc_web_origins = [\"{ours}\"]\n{CONFIG}")).await;
     for (origin, allowed) in [(ours, Some(ours)), (theirs, None)] {
-        let asked = from_page(process.public, Method::OPTIONS, origin, Vec::new()).await;
+        let asked = from_page(process.public, Method::OPTIONS, origin, None, Vec::new()).await;
         let answer = asked.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap());
         assert_eq!((asked.status(), answer), (StatusCode::OK, allowed));
     }
-    let answer = from_page(process.public, Method::POST, ours, framed(&submit("echo", "from a page"))).await;
+    let answer = from_page(process.public, Method::POST, ours, None, framed(&submit("echo", "from a page"))).await;
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(answer.headers()["access-control-allow-origin"], ours);
     assert_eq!(answer.headers()["content-type"], "application/grpc-web-text+proto");

@@ -61,12 +61,12 @@ async fn get_in(address: Address, version: Version, path: &str) -> (StatusCode, 
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-async fn get(address: Address, path: &str) -> (StatusCode, String) {
+pub(crate) async fn get(address: Address, path: &str) -> (StatusCode, String) {
     get_in(address, Version::Http1, path).await
 }
 
 /// The metrics by name and labels.
-async fn metrics(address: Address) -> BTreeMap<String, f64> {
+pub(crate) async fn metrics(address: Address) -> BTreeMap<String, f64> {
     let (status, page) = get(address, "/metrics").await;
     assert_eq!(status, StatusCode::OK);
     assert!(page.ends_with("# EOF\n"), "{page}");

@@ -23,7 +23,7 @@ use waterwheel::proto::SubmitRequest;
 
 use crate::{
     process::PATIENCE,
-    service::{Client, Service, job},
+    service::{Client, Service, job, load_config},
     support::{Authority, Files, Leaf, Name, TlsClient},
 };
 
@@ -191,4 +191,33 @@ async fn a_peer_without_a_handshake_is_cut() {
         assert!(ended.is_err() || answer.len() < 64, "an alert at most: {answer:?}");
         assert!(gets_through(&TlsClient::new(&ca, None), &service).await);
     }
+}
+
+/// With TLS, other machines are served without the permission for plaintext.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_machines_are_served_with_tls() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    let config = load_config(&format!("server.listen = \"0.0.0.0:0\"\n{ECHO}{}", files.tls_section(None)));
+    let service = Service::start_with(config, Vec::new()).unwrap();
+    let here = (std::net::Ipv4Addr::LOCALHOST, service.public.0.port()).into();
+    let channel = TlsClient::new(&ca, None).channel(here).await.unwrap();
+    call(&mut client_of(channel)).await.unwrap();
+}
+
+/// Whoever has agreed on HTTP/2 in the handshake speaks it, though pages may call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_tls_nothing_but_http2_is_spoken() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    let pages = "server.grpc_web_origins = [\"https://app.example\"]\n";
+    let service = Service::start(&format!("{pages}{ECHO}{}", files.tls_section(None)), Vec::new());
+    let client = TlsClient::new(&ca, None);
+    let mut stream = client.handshake(service.public.0).await.unwrap();
+    stream.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    // The end may come with an alert or without one.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
+    assert!(!answer.starts_with(b"HTTP/1.1"), "{}", String::from_utf8_lossy(&answer));
+    assert!(gets_through(&client, &service).await);
 }

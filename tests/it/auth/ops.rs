@@ -1,12 +1,15 @@
 //! The operator's listener under the same rules, by option.
 
+use http::StatusCode;
 use tonic::Code;
-use waterwheel::proto::{DrainRequest, admin_service_client::AdminServiceClient};
+use waterwheel::proto::{DrainRequest, SubmitRequest, admin_service_client::AdminServiceClient};
 
 use super::KINDS;
 use crate::{
-    service::Service,
-    support::{Authority, Files},
+    ops_pages::{get, metrics},
+    process::PATIENCE,
+    service::{Client, Service, job},
+    support::{Authority, Files, Name, TlsClient},
 };
 
 async fn drain(service: &Service) -> Result<(), tonic::Status> {
@@ -29,4 +32,46 @@ async fn draining_needs_credentials_where_the_option_says_so() {
     let open = Service::start(&config("false"), Vec::new());
     drain(&open).await.unwrap();
     assert!(open.ended().await.is_clean());
+}
+
+/// Who was not let in, and which files were taken over, is told by the metrics, which ask for no credentials.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_tell_who_was_not_let_in() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let rules = "[auth]\nops = true\n[auth.rule.a]\nprincipals = [\"subject:CN=a\"]\nrpcs = [\"Submit\"]\n";
+    let quota = "[quota]\nrate = 1\nburst = 1\n";
+    let service = Service::start(&format!("{KINDS}{}{rules}{quota}", files.tls_section(Some("optional"))), Vec::new());
+    let echo = || SubmitRequest { job: Some(job("echo", "x")) };
+    for (name, expected) in [(None, Code::Unauthenticated), (Some("b"), Code::PermissionDenied)] {
+        let leaf = name.map(|name| ca.client(&Name::Common(name)));
+        let channel = TlsClient::new(&ca, leaf.as_ref()).channel(service.public.0).await.unwrap();
+        assert_eq!(Client::new(channel).submit(echo()).await.unwrap_err().code(), expected);
+    }
+    let mut a =
+        Client::new(TlsClient::new(&ca, Some(&ca.client(&Name::Common("a")))).channel(service.public.0).await.unwrap());
+    while a.submit(echo()).await.is_ok() {}
+    files.put_leaf("server", &ca.server(2));
+    let taken = r#"waterwheel_file_changes_total{files="tls",outcome="taken"}"#;
+    let taken_over = async { while metrics(service.ops).await[taken] == 0.0 {} };
+    tokio::time::timeout(PATIENCE, taken_over).await.unwrap();
+    let metrics = metrics(service.ops).await;
+    for (name, value) in [
+        (r#"waterwheel_calls_denied_total{reason="unauthenticated"}"#, 1.0),
+        (r#"waterwheel_calls_denied_total{reason="permission_denied"}"#, 1.0),
+        (r#"waterwheel_file_changes_total{files="keys",outcome="taken"}"#, 0.0),
+        ("waterwheel_quota_refused_total", 1.0),
+        ("waterwheel_quota_tenants", 1.0),
+    ] {
+        assert_eq!(metrics.get(name), Some(&value), "{name} of {metrics:#?}");
+    }
+    let calls = |kind: &str, status: &str| {
+        let labels =
+            format!(r#"rpc_method="waterwheel.v1.WorkerPoolService/Submit",kind="{kind}",rpc_status_code="{status}""#);
+        metrics.get(&format!("rpc_server_call_duration_seconds_count{{{labels}}}")).copied()
+    };
+    assert_eq!((calls("_OTHER", "UNAUTHENTICATED"), calls("_OTHER", "PERMISSION_DENIED")), (Some(1.0), Some(1.0)));
+    assert_eq!((calls("echo", "RESOURCE_EXHAUSTED"), calls("echo", "CANCELLED")), (Some(1.0), None));
+    assert_eq!(get(service.ops, "/debug/tasks").await.0, StatusCode::OK);
 }

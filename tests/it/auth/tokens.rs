@@ -1,6 +1,11 @@
 //! Bearer tokens: the sound ones, and every way of forging one that is known.
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
+use http::Method;
+use http_body_util::BodyExt;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp, jwk::Jwk};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
@@ -9,6 +14,7 @@ use waterwheel::proto::SubmitRequest;
 
 use super::{KINDS, tenant_of};
 use crate::{
+    manners::{framed, from_page},
     process::PATIENCE,
     refusal::{Refusal, Way},
     service::{Client, Service, job},
@@ -83,11 +89,16 @@ struct Setting {
 
 impl Setting {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// The same, with these keys of the server.
+    fn with(server: &str) -> Self {
         let (files, signer) = (Files::new(), Signer::new("one"));
         let rsa = json!({ "kty": "RSA", "kid": "rsa", "n": RSA, "e": "AQAB", "alg": "RS256" });
         files.put("jwks.json", &jwks(&[signer.public(), rsa]));
         let config = format!(
-            r#"{KINDS}
+            r#"{server}{KINDS}
             [auth.jwt]
             jwks = {}
             algorithms = ["ES256", "RS256"]
@@ -248,4 +259,34 @@ async fn keys_are_followed() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert_eq!(tenant(&mut client, &old).await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+/// Pages are asked for a token like everybody else. The question of their browser, which brings none, is answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_needs_a_token_too() {
+    let origin = "https://app.example";
+    let setting = Setting::with(&format!("server.grpc_web_origins = [\"{origin}\"]\n"));
+    let sound = format!("Bearer {}", setting.signer.sign(&claims()));
+    let stranger = format!("Bearer {}", Signer::new("one").sign(&claims()));
+    let other = format!("Bearer {}", setting.signer.sign(&with("sub", json!("you"))));
+    let address = setting.service.public;
+    let asked = from_page(address, Method::OPTIONS, origin, None, Vec::new()).await;
+    assert_eq!(asked.headers()["access-control-allow-origin"], origin);
+    for (token, expected) in [(None, "16"), (Some(&stranger), "16"), (Some(&other), "7"), (Some(&sound), "0")] {
+        let message = framed(&SubmitRequest { job: Some(job("tenant-of", "")) });
+        let answer = from_page(address, Method::POST, origin, token.map(String::as_str), message).await;
+        assert_eq!(web_status(answer).await, expected, "{token:?}");
+    }
+}
+
+/// The status of an answer to a page: in its headers where it has no message, else in its last frame.
+async fn web_status(answer: http::Response<hyper::body::Incoming>) -> String {
+    if let Some(status) = answer.headers().get("grpc-status") {
+        return status.to_str().unwrap().to_owned();
+    }
+    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    let decoded: Vec<_> = text.chunks(4).flat_map(|part| STANDARD.decode(part).unwrap()).collect();
+    let trailers = String::from_utf8_lossy(&decoded).into_owned();
+    let status = trailers.lines().find_map(|line| line.rsplit_once("grpc-status:")).unwrap();
+    status.1.trim().to_owned()
 }
