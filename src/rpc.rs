@@ -44,4 +44,4 @@ pub use orca::Orca;
 pub use services::{Limits, Pages, PublicServices, ops_services, public_services};
 pub use stream_limit::stream_limit;
 pub use upload::UploadLimits;
-pub use worker_pool::WorkerPool;
+pub use worker_pool::{Parts, WorkerPool};

@@ -9,7 +9,7 @@ use crate::{
     ops::{self, Connections, ReadConnections, Runtimes, Subject},
     phase::PhaseCell,
     rpc::{
-        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, PublicServices, UploadLimits, WorkerPool,
+        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, Parts, PublicServices, UploadLimits, WorkerPool,
         ops_services, public_services, trace::Sampler,
     },
     task::Tasks,
@@ -40,16 +40,18 @@ pub(super) fn surface(
     let calls = Calls::new(&pools, config.server.threads);
     let health = Health::new(pools.clone(), phase.clone());
     let load = Load::new(pools.clone());
-    let worker_pool = WorkerPool::new(
-        pools.clone(),
-        phase.clone(),
-        config.deadline,
-        Sampler::new(sample_ratio),
-        config.server.submit_many_window,
-        tasks.clone(),
-        calls.clone(),
-        guard.clone(),
-    );
+    let started = Instant::now();
+    let worker_pool = WorkerPool::new(Parts {
+        pools: pools.clone(),
+        phase: phase.clone(),
+        deadline: config.deadline,
+        sampler: Sampler::new(sample_ratio),
+        window: config.server.submit_many_window,
+        tasks: tasks.clone(),
+        guard: guard.clone(),
+        started,
+        calls: calls.clone(),
+    });
     let config::Uploads { total, per_connection } = config.server.uploads;
     let limits = Limits {
         max_payload: config.server.max_payload,
@@ -79,7 +81,7 @@ pub(super) fn surface(
         connections: Arc::clone(&connections),
         guard: guard.clone(),
         tls: tls.clone(),
-        started: Instant::now(),
+        started,
     };
     let pages = ops::pages(config.ops, subject);
     let ops = ops_services(Admin::new(control.as_drain_control()), health, pages, guard)?;

@@ -27,36 +27,35 @@ use crate::{
 pub struct WorkerPool(pub(super) Arc<Parts>);
 
 /// What the RPCs share.
-pub(super) struct Parts {
-    pub(super) pools: Pools,
-    pub(super) phase: PhaseCell,
-    pub(super) deadline: DeadlinePolicy,
-    pub(super) sampler: Sampler,
-    pub(super) window: usize,
-    pub(super) tasks: Tasks,
-    pub(super) guard: Guard,
-    pub(super) started: Instant,
-    pub(super) calls: Calls,
+pub struct Parts {
+    /// The pools that run the jobs.
+    pub pools: Pools,
+    /// Where the process is in its life.
+    pub phase: PhaseCell,
+    /// Bounds of deadlines.
+    pub deadline: DeadlinePolicy,
+    /// Decides which calls are traced.
+    pub sampler: Sampler,
+    /// Most jobs in flight on one `SubmitMany` call.
+    pub window: usize,
+    /// Where tasks of calls run.
+    pub tasks: Tasks,
+    /// Who is let in.
+    pub guard: Guard,
+    /// When the process began.
+    pub started: Instant,
+    /// Takes what calls took.
+    pub calls: Calls,
 }
 
 /// What a streaming RPC answers with.
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl WorkerPool {
-    /// The service; `window` is the most jobs in flight on one `SubmitMany` call.
+    /// The service over these parts.
     #[must_use]
-    pub fn new(
-        pools: Pools,
-        phase: PhaseCell,
-        deadline: DeadlinePolicy,
-        sampler: Sampler,
-        window: usize,
-        tasks: Tasks,
-        calls: Calls,
-        guard: Guard,
-    ) -> Self {
-        let started = Instant::now();
-        Self(Arc::new(Parts { pools, phase, deadline, sampler, window, tasks, guard, started, calls }))
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
     }
 }
 
