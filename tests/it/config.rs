@@ -78,7 +78,7 @@ fn show_names_the_origin_of_every_value_and_reads_back() {
         "notice = \"5s\"   # default",
         "kill = \"1s\"     # env WATERWHEEL_DRAIN__KILL",
         "log = \"debug\"                # flag --log",
-        "workers = 64           # ww.toml:91",
+        "workers = 64           # ww.toml:97",
     ] {
         assert!(shown.lines().any(|found| found == line), "{line}\n{shown}");
     }
