@@ -74,11 +74,13 @@ fn show_names_the_origin_of_every_value_and_reads_back() {
     let env = [("WATERWHEEL_CONFIG", "ww.toml"), ("WATERWHEEL_DRAIN__KILL", "1s")];
     let shown = run(dir.path(), &["config", "show", "--origin", "--log", "debug"], &env);
     let shown = text(&shown.stdout);
+    let starter = text(&starter.stdout);
+    let workers = 1 + starter.lines().position(|line| line == "workers = 64").expect("the starter has such a pool");
     for line in [
         "notice = \"5s\"   # default",
         "kill = \"1s\"     # env WATERWHEEL_DRAIN__KILL",
         "log = \"debug\"                # flag --log",
-        "workers = 64           # ww.toml:97",
+        &format!("workers = 64           # ww.toml:{workers}"),
     ] {
         assert!(shown.lines().any(|found| found == line), "{line}\n{shown}");
     }
