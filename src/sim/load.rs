@@ -66,8 +66,8 @@ pub(crate) struct Arrivals {
 }
 
 impl Load {
-    #[cfg(test)]
     /// Eight workers, 50 ms, half a second to answer: the case of the table in the heart's README.
+    #[cfg(test)]
     pub(crate) fn steady(times: f64, seconds: u64, service: Service, seed: u64) -> Self {
         Self {
             workers: 8,
