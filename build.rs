@@ -24,7 +24,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(PROTOS, ["proto"])?;
     // `compile_fds` ignores `file_descriptor_set_path`, and reflection needs the encoded set.
     fs::write(out_dir.join("waterwheel.v1.bin"), descriptors.encode_to_vec())?;
-    let mut config = tonic_prost_build::configure().bytes(".waterwheel.v1").btree_map(".waterwheel.v1");
+    let mut config = tonic_prost_build::configure()
+        .bytes(".waterwheel.v1")
+        .btree_map(".waterwheel.v1")
+        .extern_path(".waterwheel.v1.Waterfall", "crate::proto::Waterfall");
     for large in MOVED_OFTEN {
         config = config.boxed(large);
     }

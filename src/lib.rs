@@ -65,46 +65,12 @@ pub mod net;
 pub mod ops;
 pub mod phase;
 pub mod pool;
+pub mod proto;
 pub mod reload;
 pub mod rpc;
 mod sim;
 pub mod task;
 pub mod telemetry;
-
-/// The contract in `proto/waterwheel/v1`, as generated.
-#[allow(
-    missing_docs,
-    clippy::all,
-    clippy::pedantic,
-    clippy::restriction,
-    unreachable_pub,
-    unused_qualifications,
-    reason = "generated code"
-)]
-pub mod proto {
-    tonic::include_proto!("waterwheel.v1");
-
-    /// The vendored contract of load reports.
-    pub mod xds {
-        pub mod data {
-            pub mod orca {
-                pub mod v3 {
-                    tonic::include_proto!("xds.data.orca.v3");
-                }
-            }
-        }
-        pub mod service {
-            pub mod orca {
-                pub mod v3 {
-                    tonic::include_proto!("xds.service.orca.v3");
-                }
-            }
-        }
-    }
-
-    /// The encoded descriptors, for reflection.
-    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waterwheel.v1.bin"));
-}
 
 pub use model::{Completed, Criticality, Job, JobError, Output, Rejection, WhenFull};
 pub use pool::{Pool, Pools};

@@ -1,9 +1,9 @@
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use prost_types::Duration as ProtoDuration;
 
 use crate::{
-    model::{Completed, Criticality, FieldViolation, Job, JobId, Waterfall, WhenFull},
+    model::{Completed, Criticality, FieldViolation, Job, Waterfall, WhenFull},
     phase::Phase,
     proto,
 };
@@ -50,11 +50,8 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Job, Vec<FieldViolation>> {
 
 pub(super) fn job_result(completed: Completed) -> proto::JobResult {
     let Completed { job, output, waterfall } = completed;
-    // Sized for what is written: `to_string` grows step by step.
-    let mut job_id = String::with_capacity(JobId::MOST_DIGITS);
-    let _ = write!(job_id, "{job}");
     proto::JobResult {
-        job_id,
+        job_id: job.into(),
         output: output.bytes,
         content_type: output.content_type,
         waterfall: Some(self::waterfall(waterfall)),

@@ -1,0 +1,44 @@
+//! The contract in `proto/waterwheel/v1`, as generated.
+
+mod waterfall;
+
+pub use generated::*;
+pub use waterfall::Waterfall;
+
+/// The vendored contract of load reports.
+pub mod xds {
+    pub use super::generated::xds::*;
+}
+
+/// The encoded descriptors, for reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waterwheel.v1.bin"));
+
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "generated code"
+)]
+mod generated {
+    tonic::include_proto!("waterwheel.v1");
+
+    pub mod xds {
+        pub mod data {
+            pub mod orca {
+                pub mod v3 {
+                    tonic::include_proto!("xds.data.orca.v3");
+                }
+            }
+        }
+        pub mod service {
+            pub mod orca {
+                pub mod v3 {
+                    tonic::include_proto!("xds.service.orca.v3");
+                }
+            }
+        }
+    }
+}
