@@ -74,7 +74,7 @@ impl Pool {
     /// [`JobError::Rejected`] where the job was not accepted, [`JobError::Failed`] where it did not complete.
     pub fn submit(&self, job: Job) -> Submission {
         match self.locate(&job) {
-            Ok(kind) => self.submit_at(kind, job),
+            Ok(kind) => self.submit_at(kind, Box::new(job)),
             Err(rejection) => Submission::refused(rejection),
         }
     }
@@ -103,7 +103,7 @@ impl Pool {
     /// Why the job was not accepted.
     pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
         let kind = self.locate(&job)?;
-        self.try_submit_at(kind, job)
+        self.try_submit_at(kind, Box::new(job))
     }
 
     /// Runs `job` without a caller: fire and forget. Its failure is in the log and in the counters.
@@ -131,7 +131,7 @@ impl Pool {
     /// Why the job was not accepted.
     pub fn send(&self, job: Job) -> Result<JobId, Rejection> {
         let kind = self.locate(&job)?;
-        let admitted = self.admit(kind, job)?;
+        let admitted = self.admit(kind, Box::new(job))?;
         let cx = admitted.context().clone();
         let id = cx.job();
         self.0.tasks.spawn(async move {
@@ -148,7 +148,7 @@ impl Pool {
     /// As for [`submit`](Self::submit), for whatever happens before the job runs.
     pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
         let kind = self.locate(&job)?;
-        self.stream_at(kind, job).await
+        self.stream_at(kind, Box::new(job)).await
     }
 
     /// Number of workers that could run a job: all but the stuck ones.
@@ -185,21 +185,21 @@ impl Pool {
         &self.0
     }
 
-    pub(super) fn submit_at(&self, kind: usize, job: Job) -> Submission {
+    pub(super) fn submit_at(&self, kind: usize, job: Box<Job>) -> Submission {
         match self.admit(kind, job) {
             Ok(admitted) => admitted.submission(),
             Err(rejection) => Submission::refused(rejection),
         }
     }
 
-    pub(super) fn try_submit_at(&self, kind: usize, job: Job) -> Result<Ticket, Rejection> {
+    pub(super) fn try_submit_at(&self, kind: usize, job: Box<Job>) -> Result<Ticket, Rejection> {
         let admitted = self.admit(kind, job)?;
         let (job, room) = (admitted.context().job(), admitted.room());
         Ok(Ticket { job, room, outcome: admitted.submission() })
     }
 
     /// [`try_submit`](Self::try_submit) with the ticket's first poll.
-    pub(super) fn begin_at(&self, kind: usize, job: Job, task: &mut TaskContext<'_>) -> Polled<Ticket> {
+    pub(super) fn begin_at(&self, kind: usize, job: Box<Job>, task: &mut TaskContext<'_>) -> Polled<Ticket> {
         let admitted = match self.admit(kind, job) {
             Ok(admitted) => admitted,
             Err(rejection) => return Polled::Ended(Err(rejection.into())),
@@ -211,7 +211,7 @@ impl Pool {
         }
     }
 
-    pub(super) async fn stream_at(&self, kind: usize, job: Job) -> Result<JobStream, JobError> {
+    pub(super) async fn stream_at(&self, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
         stream(&self.0, kind, job).await
     }
 
@@ -226,7 +226,7 @@ impl Pool {
         })
     }
 
-    fn admit(&self, kind: usize, job: Job) -> Result<Admitted, Rejection> {
+    fn admit(&self, kind: usize, job: Box<Job>) -> Result<Admitted, Rejection> {
         let limit = self.0.kinds[kind].get_options().max_output.unwrap_or(self.0.settings.max_output);
         Admitted::admit(&self.0, kind, job, OutputSink::collect(limit))
     }

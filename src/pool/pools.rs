@@ -72,7 +72,7 @@ impl Pools {
     /// As there, and where no pool serves the kind.
     pub fn submit(&self, job: Job) -> Submission {
         match self.locate(&job) {
-            Ok((pool, kind)) => pool.submit_at(kind, job),
+            Ok((pool, kind)) => pool.submit_at(kind, Box::new(job)),
             Err(rejection) => Submission::refused(rejection),
         }
     }
@@ -83,11 +83,11 @@ impl Pools {
     /// As there, and where no pool serves the kind.
     pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
         let (pool, kind) = self.locate(&job)?;
-        pool.try_submit_at(kind, job)
+        pool.try_submit_at(kind, Box::new(job))
     }
 
     /// [`Pools::try_submit`] with the ticket's first poll: most short jobs need no more.
-    pub(crate) fn begin(&self, job: Job, task: &mut TaskContext<'_>) -> Polled<Ticket> {
+    pub(crate) fn begin(&self, job: Box<Job>, task: &mut TaskContext<'_>) -> Polled<Ticket> {
         match self.locate(&job) {
             Ok((pool, kind)) => pool.begin_at(kind, job, task),
             Err(rejection) => Polled::Ended(Err(rejection.into())),
@@ -117,7 +117,7 @@ impl Pools {
     /// As there, and where no pool serves the kind.
     pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
         let (pool, kind) = self.locate(&job)?;
-        pool.stream_at(kind, job).await
+        pool.stream_at(kind, Box::new(job)).await
     }
 
     fn locate(&self, job: &Job) -> Result<(&Pool, usize), Rejection> {

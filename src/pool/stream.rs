@@ -104,7 +104,7 @@ impl Drop for JobStream {
     }
 }
 
-pub(super) async fn stream(shell: &Arc<Shell>, kind: usize, job: Job) -> Result<JobStream, JobError> {
+pub(super) async fn stream(shell: &Arc<Shell>, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
     let (sender, events) = mpsc::channel(AHEAD);
     // Only a limit of the kind itself bounds a stream: nothing of it is held here.
     let limit = shell.kinds[kind].get_options().max_output.unwrap_or(usize::MAX);

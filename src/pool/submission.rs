@@ -38,9 +38,7 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    pub(super) fn admit(shell: &Arc<Shell>, kind: usize, job: Job, output: OutputSink) -> Result<Self, Rejection> {
-        // From here to its handler the job passes through many hands: a pointer is cheaper to move.
-        let mut job = Box::new(job);
+    pub(super) fn admit(shell: &Arc<Shell>, kind: usize, mut job: Box<Job>, output: OutputSink) -> Result<Self, Rejection> {
         check(shell, kind, &job)?;
         let now = Instant::now();
         let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(now, job.timeout));

@@ -8,11 +8,11 @@ use crate::{
     proto,
 };
 
-/// A job as its caller sent it.
+/// A job as its caller sent it; boxed, for it passes through many hands.
 ///
 /// # Errors
 /// Every field that no job can have.
-pub(super) fn job(job: Option<proto::Job>) -> Result<Job, Vec<FieldViolation>> {
+pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolation>> {
     let Some(job) = job else {
         return Err(vec![FieldViolation::new("job", "required")]);
     };
@@ -36,7 +36,7 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Job, Vec<FieldViolation>> {
     if !violations.is_empty() {
         return Err(violations);
     }
-    let mut job = Job::new(kind, payload);
+    let mut job = Box::new(Job::new(kind, payload));
     job.content_type = content_type;
     job.run_timeout = run_timeout;
     job.queue_timeout = queue_timeout;

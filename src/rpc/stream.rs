@@ -43,7 +43,7 @@ pub(super) async fn stream(
             return Err(status);
         }
     };
-    match parts.pools.stream(job).await {
+    match parts.pools.stream(*job).await {
         Ok(job) => {
             let answer = call.answer(());
             let events = Events {

@@ -221,7 +221,7 @@ impl Driver {
         self.unread = self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
     }
 
-    fn job(&self, tag: &str, job: Option<crate::proto::Job>, arrival: Instant) -> Result<Job, Status> {
+    fn job(&self, tag: &str, job: Option<crate::proto::Job>, arrival: Instant) -> Result<Box<Job>, Status> {
         if tag.len() > MAX_TAG {
             let description = format!("{} bytes; at most {MAX_TAG} are allowed", tag.len());
             let violations = vec![FieldViolation::new("tag", description)];
