@@ -226,9 +226,12 @@ impl<H: Host> Core<H> {
 
     /// Closes the windows that are over.
     fn turn_windows(&mut self, now: Instant) {
-        let end = *self.window_end.get_or_insert(now + WINDOW);
-        let Some(late) = now.checked_duration_since(end) else { return };
-        let empty = u32::try_from(late.as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
+        let end = *self.window_end.get_or_insert_with(|| now + WINDOW);
+        // Each event asks: a difference of instants takes five times as long as a comparison.
+        if now < end {
+            return;
+        }
+        let empty = u32::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
         self.margin.turn(empty, &self.law);
         self.queues.turn(empty);
         self.window += u64::from(empty) + 1;

@@ -38,7 +38,12 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    pub(super) fn admit(shell: &Arc<Shell>, kind: usize, mut job: Box<Job>, output: OutputSink) -> Result<Self, Rejection> {
+    pub(super) fn admit(
+        shell: &Arc<Shell>,
+        kind: usize,
+        mut job: Box<Job>,
+        output: OutputSink,
+    ) -> Result<Self, Rejection> {
         check(shell, kind, &job)?;
         let now = Instant::now();
         let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(now, job.timeout));

@@ -31,9 +31,10 @@ impl Message for Waterfall {
         for (tag, duration) in (1..).zip([self.budget, self.queue, self.run, self.left]) {
             let Some(duration) = duration else { continue };
             bytes.key(tag, WireType::LengthDelimited);
-            bytes.varint(length(&duration) as u64);
-            bytes.integer(1, duration.seconds);
-            bytes.integer(2, duration.nanos.into());
+            bytes.short(|bytes| {
+                bytes.integer(1, duration.seconds);
+                bytes.integer(2, duration.nanos.into());
+            });
         }
         bytes.integer(WORKER, self.worker.into());
         buf.put_slice(bytes.written());
@@ -97,6 +98,14 @@ impl Default for Bytes {
 impl Bytes {
     fn written(&self) -> &[u8] {
         &self.bytes[..self.length]
+    }
+
+    /// A message of fewer than 128 bytes, behind its length.
+    fn short(&mut self, write: impl FnOnce(&mut Self)) {
+        let at = self.length;
+        self.byte(0);
+        write(self);
+        self.bytes[at] = (self.length - at - 1) as u8;
     }
 
     fn key(&mut self, tag: u32, wire_type: WireType) {
