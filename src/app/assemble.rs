@@ -84,6 +84,7 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
     let config::Queue { jobs, bytes, waiting } = queue;
     let settings = Settings {
         workers: NonZeroUsize::new(*workers).unwrap_or(NonZeroUsize::MIN),
+        max_workers: None,
         queue_jobs: *jobs,
         queue_bytes: *bytes,
         queue_waiting: *waiting,

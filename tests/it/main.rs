@@ -31,6 +31,7 @@ mod ledger;
 mod library_drain;
 mod listeners;
 mod manners;
+mod operate;
 mod ops_pages;
 mod ordering;
 mod panics;

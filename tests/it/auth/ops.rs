@@ -13,7 +13,7 @@ use crate::{
 };
 
 async fn drain(service: &Service) -> Result<(), tonic::Status> {
-    AdminServiceClient::new(service.ops.channel().await).drain(DrainRequest {}).await.map(drop)
+    AdminServiceClient::new(service.ops.channel().await).drain(DrainRequest::default()).await.map(drop)
 }
 
 /// Without `auth.ops` whoever reaches the listener may drain; with it, credentials are asked for, and health is still
