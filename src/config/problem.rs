@@ -254,6 +254,12 @@ pub enum Problem {
         /// `queue.bytes` of the pool.
         queue: String,
     },
+    /// The bounds of the workers are no bounds.
+    #[error("`pool.{pool}.workers.min` is more than `pool.{pool}.workers.max`")]
+    WorkersOverMax {
+        /// Name of the pool.
+        pool: String,
+    },
     /// Callers are to wait, and none may.
     #[error("pool `{pool}` lets callers wait for room, but has no place for one that waits")]
     NoWaiting {
@@ -349,6 +355,7 @@ impl Problem {
                 format!("raise `pool.{pool}.queue.bytes` or lower `server.max_payload`")
             }
             Self::Security(problem) => problem.help(),
+            Self::WorkersOverMax { pool } => format!("lower `pool.{pool}.workers.min` or raise the other"),
             Self::NoWaiting { pool } => {
                 format!("raise `pool.{pool}.queue.waiting`, or set `when_full` to \"reject\" or \"shed\"")
             }

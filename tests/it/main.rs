@@ -45,6 +45,7 @@ mod refusal;
 mod secrets;
 mod service;
 mod service_manager;
+mod sizing;
 mod slots;
 mod stats;
 mod stats_rpc;

@@ -205,8 +205,9 @@ impl<S> Workers<S> {
         let mut parked: Vec<usize> = self.idle.iter().flatten().copied().collect();
         parked.sort_unstable_by_key(|slot| std::cmp::Reverse(self.slots[*slot].id));
         parked.truncate(count - unmissed);
-        for stack in &mut self.idle {
-            stack.retain(|slot| !parked.contains(slot));
+        if let Some(oldest) = parked.last().map(|slot| self.slots[*slot].id) {
+            let slots = &self.slots;
+            self.idle.iter_mut().for_each(|stack| stack.retain(|slot| slots[*slot].id < oldest));
         }
         self.idle_count -= parked.len();
         self.surplus += count - unmissed - parked.len();

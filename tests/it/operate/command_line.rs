@@ -42,12 +42,18 @@ async fn a_pool_is_paused_resized_and_resumed() {
     let held = caller.leave(job("echo", ""));
     until(&caller, |pool| queued(pool) == 1).await;
     let shown = run(&process, "pause one --output json").await.json();
-    assert_eq!((&shown["name"], &shown["queued"], &shown["phase"]), (&"one".into(), &1.into(), &"PHASE_SERVING".into()));
+    assert_eq!(
+        (&shown["name"], &shown["queued"], &shown["phase"]),
+        (&"one".into(), &1.into(), &"PHASE_SERVING".into())
+    );
     assert!(shown["paused"].as_str().is_some_and(|paused| paused.ends_with('s')), "{shown}");
     let ran = run(&process, "resize one 2..9").await;
     assert!(ran.out.ends_with("1 queued  0 running  2 workers of 2 to 9\n"), "{} {}", ran.out, ran.err);
     let shown = run(&process, "resize one 3 --output json").await.json();
-    assert_eq!((&shown["size"]["min"], &shown["size"]["max"], &shown["size"]["workers"]), (&3.into(), &3.into(), &3.into()));
+    assert_eq!(
+        (&shown["size"]["min"], &shown["size"]["max"], &shown["size"]["workers"]),
+        (&3.into(), &3.into(), &3.into())
+    );
     let ran = run(&process, "resume one").await;
     assert!(ran.out.starts_with("pool one  SERVING  ") && ran.code == Some(0), "{} {}", ran.out, ran.err);
     held.await.unwrap().unwrap();

@@ -29,6 +29,7 @@ const AT_LEAST: &[(u64, &[&str])] = &[
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: draining"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
     (80, &["told: no room", "told: refused", "hit a caller"]),
+    (60, &["runs on"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
@@ -45,7 +46,6 @@ const AT_LEAST: &[(u64, &[&str])] = &[
             "paused",
             "not paused",
             "hit in the queue",
-            "runs on",
             "hit nothing",
         ],
     ),

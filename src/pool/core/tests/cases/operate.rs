@@ -43,12 +43,12 @@ pub(super) const CASES: &[Case] = &[
         ROOMY,
         "offer a => starts on 0
          end a completed 100 => decided
-         offer b for=5000 => queued
-         offer c for=5000 => queued
-         offer d for=5000 => queued
-         offer e for=5000 => queued
-         offer f for=5000 => queued
-         offer g for=5000 => queued
+         offer b for=9000 => queued
+         offer c for=9000 => queued
+         offer d for=9000 => queued
+         offer e for=9000 => queued
+         offer f for=9000 => queued
+         offer g for=9000 => queued
          pass 200 => done
          release a => done; b starts on 0
          release b => done; c starts on 0
@@ -58,7 +58,7 @@ pub(super) const CASES: &[Case] = &[
          pass 200 => done
          release e => done; f starts on 0
          pause => paused
-         pass 60000 => done
+         pass 5000 => done
          offer h for=1000 => queued
          resume => done
          offer i for=1000 => queued",
