@@ -302,10 +302,7 @@ impl Problem {
                 format!("write it like `{example}`")
             }
             Self::OutOfRange { low, high, .. } => format!("give a value from {low} to {high}"),
-            Self::NotATable { key, .. } if key == "pool" || key == "kind" => {
-                format!("start a section [{key}.NAME]")
-            }
-            Self::NotATable { key, .. } => format!("start a section [{key}]"),
+            Self::NotATable { key, .. } => format!("start a section [{key}{}]", place_of_names(key)),
             Self::Nul { .. } => "remove it".into(),
             Self::ValueAndTable { .. } => "remove one of the two".into(),
             Self::BadName { .. } => "a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`".into(),
@@ -374,6 +371,11 @@ impl ProgramFault {
             }
         }
     }
+}
+
+/// What follows the key of a table whose keys are names.
+fn place_of_names(key: &str) -> &'static str {
+    if matches!(key, "pool" | "kind") { ".NAME" } else { "" }
 }
 
 fn within(section: &str) -> String {

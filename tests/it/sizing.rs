@@ -10,7 +10,6 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
-    thread,
     time::Duration,
 };
 
@@ -38,7 +37,7 @@ fn waiting(millis: &Arc<AtomicU64>) -> Kind {
     kind("work", move |_, _| {
         let millis = millis.load(Ordering::Relaxed);
         async move {
-            tokio::time::sleep(Duration::from_millis(millis)).await;
+            pass_time(Duration::from_millis(millis)).await;
             Ok(Output::default())
         }
     })
@@ -173,9 +172,8 @@ async fn threads_come_and_go_with_their_workers() {
     while pool.stats().counts.completed < 8 {
         tokio::task::yield_now().await;
     }
-    let wait =
-        thread::spawn(move || (0..6).map(|_| ends.recv_timeout(PATIENCE).is_ok()).all(|ended| ended).then_some(ends));
-    let ends = tokio::task::spawn_blocking(|| wait.join()).await.expect("joined").expect("no panic");
+    let six = move || (0..6).all(|_| ends.recv_timeout(PATIENCE).is_ok()).then_some(ends);
+    let ends = tokio::task::spawn_blocking(six).await.expect("no panic");
     assert!(ends.expect("six threads end").try_recv().is_err(), "and no more");
     assert_eq!((pool.stats().workers.len(), pool.worker_count()), (2, 2));
 }

@@ -145,12 +145,7 @@ error: `pool.cpu.workers.min` is more than `pool.cpu.workers.max`
  --> ww.toml:2:19
   |
 2 | workers = { min = 16, max = 2 }
-  |                   ^^
-  |
- ::: ww.toml:2:29
-  |
-2 | workers = { min = 16, max = 2 }
-  |                             -
+  |                   ^^        -
   |
   = help: lower `pool.cpu.workers.min` or raise the other
 "#,

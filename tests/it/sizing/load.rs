@@ -1,8 +1,10 @@
 use std::time::Duration;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use waterwheel::{Job, Pool};
+
+use crate::support::pass_time;
 
 /// Jobs that come at random times, whether earlier ones have ended or not.
 pub(super) struct Load<'a> {
@@ -28,12 +30,12 @@ impl<'a> Load<'a> {
                 if next >= end {
                     break;
                 }
-                sleep_until(next).await;
+                pass_time(next - Instant::now()).await;
                 // Whoever is refused stays away.
                 let _ = self.pool.send(Job::new("work", ""));
             }
             next = end;
-            sleep_until(end).await;
+            pass_time(end - Instant::now()).await;
             sizes.push(self.pool.stats().size.workers);
         }
         sizes
