@@ -7,6 +7,7 @@
 mod access;
 mod bench;
 mod call;
+mod cancel;
 mod check;
 mod completions;
 mod config;
@@ -22,12 +23,16 @@ mod failure;
 mod fake;
 mod job;
 mod output;
+mod pause;
 mod probe;
+mod resize;
+mod resume;
 mod serve;
 mod server;
 mod session;
 mod sim;
 mod stats;
+mod steer;
 mod stream;
 mod submit;
 
@@ -65,6 +70,10 @@ enum Command {
     Stream(stream::StreamArgs),
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
+    Pause(pause::PauseArgs),
+    Resume(resume::ResumeArgs),
+    Resize(resize::ResizeArgs),
+    Cancel(cancel::CancelArgs),
     Probe(probe::ProbeArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
@@ -94,6 +103,10 @@ pub fn run(cli: Cli) -> Exit {
         Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),
         Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),
         Command::Drain(args) => session::client(args.format(), async |console| drain::run(args, console).await),
+        Command::Pause(args) => session::client(args.format(), async |console| pause::run(args, console).await),
+        Command::Resume(args) => session::client(args.format(), async |console| resume::run(args, console).await),
+        Command::Resize(args) => session::client(args.format(), async |console| resize::run(args, console).await),
+        Command::Cancel(args) => session::client(args.format(), async |console| cancel::run(args, console).await),
         Command::Probe(args) => session::client(args.format(), async |console| probe::run(args, console).await),
         Command::Sim(args) => session::client(args.format(), async |console| sim::run(args, console).await),
         Command::Check(args) => session::client(args.format(), async |console| check::run(args, console).await),

@@ -16,7 +16,7 @@ mod trace_context;
 pub use call::Call;
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
-pub use job::{Criticality, FieldViolation, Job, JobId, Labels, MAX_TENANT, WhenFull};
+pub use job::{Criticality, FieldViolation, InvalidJobId, Job, JobId, Labels, MAX_TENANT, WhenFull};
 pub use outcome::{
     Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,
 };

@@ -34,9 +34,10 @@ use super::{
     output::Format,
 };
 use crate::proto::{
-    DrainRequest, DrainResponse, Job, JobResult, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse,
-    SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
-    Waterfall,
+    CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, Job, JobResult, PauseRequest, PauseResponse,
+    ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest,
+    StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest,
+    WatchStatsResponse, Waterfall,
     admin_service_server::{AdminService, AdminServiceServer},
     worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
 };
@@ -268,6 +269,22 @@ impl WorkerPoolService for Play {
 #[tonic::async_trait]
 impl AdminService for Play {
     type DrainStream = Events<DrainResponse>;
+
+    async fn pause(&self, _: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
+        Err(Status::unimplemented("no script pauses"))
+    }
+
+    async fn resume(&self, _: Request<ResumeRequest>) -> Result<Response<ResumeResponse>, Status> {
+        Err(Status::unimplemented("no script resumes"))
+    }
+
+    async fn resize(&self, _: Request<ResizeRequest>) -> Result<Response<ResizeResponse>, Status> {
+        Err(Status::unimplemented("no script resizes"))
+    }
+
+    async fn cancel_job(&self, _: Request<CancelJobRequest>) -> Result<Response<CancelJobResponse>, Status> {
+        Err(Status::unimplemented("no script cancels"))
+    }
 
     async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
         let reports = stream::iter(self.script.reports.clone().into_iter().map(Ok));

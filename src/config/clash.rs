@@ -87,6 +87,10 @@ fn report_pool(pool: &Pool, server: &Server, reader: &mut Reader) {
         };
         reader.report(problem, &[&key("queue.bytes"), "server.max_payload"]);
     }
+    if pool.workers > pool.max_workers {
+        let pool = pool.name.clone();
+        reader.report(Problem::WorkersOverMax { pool }, &[&key("workers.min"), &key("workers.max")]);
+    }
     if pool.when_full == WhenFull::Wait && waiting == 0 {
         let pool = pool.name.clone();
         let keys = [&key("queue.waiting"), &*key("when_full")];

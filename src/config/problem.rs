@@ -254,6 +254,12 @@ pub enum Problem {
         /// `queue.bytes` of the pool.
         queue: String,
     },
+    /// The bounds of the workers are no bounds.
+    #[error("`pool.{pool}.workers.min` is more than `pool.{pool}.workers.max`")]
+    WorkersOverMax {
+        /// Name of the pool.
+        pool: String,
+    },
     /// Callers are to wait, and none may.
     #[error("pool `{pool}` lets callers wait for room, but has no place for one that waits")]
     NoWaiting {
@@ -296,10 +302,7 @@ impl Problem {
                 format!("write it like `{example}`")
             }
             Self::OutOfRange { low, high, .. } => format!("give a value from {low} to {high}"),
-            Self::NotATable { key, .. } if key == "pool" || key == "kind" => {
-                format!("start a section [{key}.NAME]")
-            }
-            Self::NotATable { key, .. } => format!("start a section [{key}]"),
+            Self::NotATable { key, .. } => format!("start a section [{key}{}]", place_of_names(key)),
             Self::Nul { .. } => "remove it".into(),
             Self::ValueAndTable { .. } => "remove one of the two".into(),
             Self::BadName { .. } => "a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`".into(),
@@ -349,6 +352,7 @@ impl Problem {
                 format!("raise `pool.{pool}.queue.bytes` or lower `server.max_payload`")
             }
             Self::Security(problem) => problem.help(),
+            Self::WorkersOverMax { pool } => format!("lower `pool.{pool}.workers.min` or raise the other"),
             Self::NoWaiting { pool } => {
                 format!("raise `pool.{pool}.queue.waiting`, or set `when_full` to \"reject\" or \"shed\"")
             }
@@ -367,6 +371,11 @@ impl ProgramFault {
             }
         }
     }
+}
+
+/// What follows the key of a table whose keys are names.
+fn place_of_names(key: &str) -> &'static str {
+    if matches!(key, "pool" | "kind") { ".NAME" } else { "" }
 }
 
 fn within(section: &str) -> String {

@@ -1,3 +1,5 @@
+mod parse;
+
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -11,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+pub use parse::InvalidJobId;
 
 use super::{Call, Deadline, RequestId};
 

@@ -25,6 +25,8 @@ const SHORT: usize = 200;
 const DESCRIPTION: usize = 160;
 /// Other messages are whole by then.
 const UPLOAD_AGAIN: Duration = Duration::from_secs(1);
+/// Longest id of a job that is repeated, in bytes.
+const JOB: usize = 64;
 /// Most violations that are listed.
 const VIOLATIONS: usize = 8;
 
@@ -102,6 +104,20 @@ pub(super) fn invalid_field(field: &str, description: &str) -> Status {
 /// A call that names something that does not exist.
 pub(super) fn not_found(what: &str) -> Status {
     fitting(Code::NotFound, what, of_a_call("NOT_FOUND", "NOT_STARTED"))
+}
+
+/// A call that names a job which does not exist any more.
+pub(super) fn no_job(job: &str) -> Status {
+    let mut facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
+    let job = shorten(job, JOB);
+    let message = format!("no pool has a job {job:?}; it has ended, or its id is another one");
+    facts.insert("job".to_owned(), job);
+    fitting(Code::NotFound, &message, ErrorDetails::with_error_info("NOT_FOUND", DOMAIN, facts))
+}
+
+/// A call of an operator that the state of its pool, or of the process, rules out.
+pub(super) fn failed_precondition(reason: &str, message: &str) -> Status {
+    fitting(Code::FailedPrecondition, message, of_a_call(reason, "NOT_STARTED"))
 }
 
 /// A call of something that is not served; `reason` says what.
@@ -201,7 +217,7 @@ fn rejected(rejection: &Rejection) -> Answer {
         | RejectionReason::OverRate { .. } => (Code::ResourceExhausted, pushback()),
         // It ends with another job of the same tenant, whose time nobody knows.
         RejectionReason::OverInFlight { .. } => (Code::ResourceExhausted, Pushback::Never),
-        RejectionReason::Draining => (Code::Unavailable, Pushback::Unsaid),
+        RejectionReason::Draining | RejectionReason::PoolDraining => (Code::Unavailable, Pushback::Unsaid),
         RejectionReason::UnknownKind { .. } | RejectionReason::Invalid { .. } => {
             (Code::InvalidArgument, Pushback::Unsaid)
         }
@@ -225,6 +241,7 @@ fn failed(failure: &Failure) -> Answer {
         FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => {
             (Code::Cancelled, "CANCELLED", Pushback::Never)
         }
+        FailureCause::CancelledByOperator => (Code::Cancelled, "CANCELLED_BY_OPERATOR", Pushback::Never),
         FailureCause::Shed { retry_after } => (Code::ResourceExhausted, "SHED", Pushback::After(*retry_after)),
         FailureCause::Drained => (Code::Unavailable, "DRAINING", Pushback::Unsaid),
         FailureCause::DrainKilled { idempotent: true } => (Code::Unavailable, "DRAIN_KILLED", Pushback::Unsaid),

@@ -116,7 +116,6 @@ impl CallError {
             }
             Reason::QueueFull => Some(format!("the queue of pool {} is full", pool?)),
             Reason::Shed => Some("evicted from the queue for a more important job".to_owned()),
-            Reason::Draining => Some("the server is draining".to_owned()),
             Reason::DrainKilled => {
                 let run = exact(self.milliseconds("run_ms")?);
                 Some(format!("stopped by the drain after it ran {run}"))
@@ -147,7 +146,7 @@ impl CallError {
             },
             Reason::Shed => self.retry_or("pass a higher --criticality"),
             Reason::QuotaExceeded => self.retry().unwrap_or_else(|| "send less for this tenant".to_owned()),
-            Reason::Draining => "send it to another server, or here after the restart".to_owned(),
+            Reason::Draining => "send it to another server, or here once it serves again".to_owned(),
             Reason::DrainKilled => "send it again if the work may run twice".to_owned(),
             Reason::ExpiredInQueue => {
                 "pass a longer --deadline or --queue-timeout; \"waterwheel stats\" shows the wait".to_owned()
@@ -159,6 +158,9 @@ impl CallError {
             Reason::InvalidField => "correct the fields and send it again".to_owned(),
             Reason::PayloadTooLarge => "send less, or raise server.max_payload in the server's config".to_owned(),
             Reason::OutputTooLarge => "stream it, or raise max_output in the server's config".to_owned(),
+            Reason::NotFound if self.fact("job").is_some() => {
+                "\"waterwheel stats\" shows the jobs that run, and /debug/tasks at --ops all of them".to_owned()
+            }
             Reason::NotFound => "\"waterwheel stats\" lists the pools".to_owned(),
             Reason::NoCredentials => "pass --cert and --key, or --token-file".to_owned(),
             Reason::InvalidToken => "write a new token to the --token-file".to_owned(),

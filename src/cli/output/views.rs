@@ -1,6 +1,10 @@
 //! The messages of the contract as JSON: their own field names, durations as in proto3 JSON (`"1.503s"`), bytes in
 //! base64, enums by name, counters as numbers.
 
+mod admin;
+
+pub(crate) use admin::{CancelJobResponseView, PoolStateView};
+use admin::{FactoryView, SizeView};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 
@@ -167,6 +171,8 @@ struct PoolView<'a> {
     kinds: Vec<KindView<'a>>,
     workers: Vec<WorkerView<'a>>,
     slow_polls: u64,
+    paused: Seconds,
+    size: Option<SizeView>,
 }
 
 impl<'a> From<&'a PoolStats> for PoolView<'a> {
@@ -181,6 +187,8 @@ impl<'a> From<&'a PoolStats> for PoolView<'a> {
             kinds: pool.kinds.iter().map(Into::into).collect(),
             workers: pool.workers.iter().map(Into::into).collect(),
             slow_polls: pool.slow_polls,
+            paused: seconds(pool.paused.as_ref()),
+            size: pool.size.as_ref().map(Into::into),
         }
     }
 }
@@ -254,6 +262,7 @@ struct KindView<'a> {
     name: &'a str,
     queue_wait: Option<DistributionView>,
     run_time: Option<DistributionView>,
+    factory: Option<FactoryView>,
 }
 
 impl<'a> From<&'a KindStats> for KindView<'a> {
@@ -262,6 +271,7 @@ impl<'a> From<&'a KindStats> for KindView<'a> {
             name: &kind.name,
             queue_wait: kind.queue_wait.as_ref().map(Into::into),
             run_time: kind.run_time.as_ref().map(Into::into),
+            factory: kind.factory.as_ref().map(Into::into),
         }
     }
 }

@@ -132,6 +132,50 @@ error: `server.uploads.per_connection` is more than `server.uploads.total`
 ];
 
 #[test]
+fn workers_out_of_bounds() {
+    check(WORKERS_OUT_OF_BOUNDS);
+}
+
+const WORKERS_OUT_OF_BOUNDS: &[Case] = &[
+    Case {
+        file: "[pool.cpu]
+workers = { min = 16, max = 2 }",
+        faults: r#"
+error: `pool.cpu.workers.min` is more than `pool.cpu.workers.max`
+ --> ww.toml:2:19
+  |
+2 | workers = { min = 16, max = 2 }
+  |                   ^^        -
+  |
+  = help: lower `pool.cpu.workers.min` or raise the other
+"#,
+        ..Case::NONE
+    },
+    Case {
+        file: "[pool.cpu]
+workers = { min = 0, most = 2 }",
+        faults: r#"
+error: `pool.cpu.workers.min` is 0, outside of 1 to 65536
+ --> ww.toml:2:19
+  |
+2 | workers = { min = 0, most = 2 }
+  |                   ^
+  |
+  = help: give a value from 1 to 65536
+
+error: unknown key `most` in [pool.cpu.workers]
+ --> ww.toml:2:22
+  |
+2 | workers = { min = 0, most = 2 }
+  |                      ^^^^
+  |
+  = help: did you mean `max`?
+"#,
+        ..Case::NONE
+    },
+];
+
+#[test]
 fn deadlines_that_contradict_each_other() {
     check(DEADLINES_THAT_CONTRADICT_EACH_OTHER);
 }

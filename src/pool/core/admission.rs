@@ -19,9 +19,15 @@ pub(crate) struct Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusalReason {
     QueueFull,
-    DeadlineUnreachable { expected: Duration, needed: Duration, budget: Duration },
+    DeadlineUnreachable {
+        expected: Duration,
+        needed: Duration,
+        budget: Duration,
+    },
     QuotaExceeded,
     Draining,
+    /// The operator drains this pool alone.
+    PoolDraining,
 }
 
 impl RefusalReason {
@@ -33,6 +39,7 @@ impl RefusalReason {
             }
             Self::QuotaExceeded => RejectionReason::QuotaExceeded,
             Self::Draining => RejectionReason::Draining,
+            Self::PoolDraining => RejectionReason::PoolDraining,
         };
         reason.index()
     }

@@ -33,7 +33,8 @@ impl<H: Host> Core<H> {
         let undecided = self.entries.iter().filter(|(_, entry)| entry.is_undecided_run()).count() + ready + blocked;
         assert_eq!(accepted, self.ledger.counts.ended() + undecided as u64, "every accepted job ends once");
 
-        assert!(!self.workers.has_idle() || ready == 0, "no worker idles while a job is ready");
+        assert!(!self.can_start() || ready == 0, "no worker idles while a job is ready");
+        assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut door holds nothing back");
         let first = self.waiting.head().map(|index| &self.entries[index]);
         let room = first.is_some_and(|entry| self.has_room(entry.bytes));
         assert!(!room, "nobody waits for room that is there");

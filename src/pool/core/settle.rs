@@ -13,7 +13,7 @@ impl<H: Host> Core<H> {
     pub(super) fn settle(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         loop {
             self.admit_waiting(now, effects);
-            if !self.workers.has_idle() {
+            if !self.can_start() {
                 break;
             }
             let Some(index) = self.queues.head(&self.law).or_else(|| self.admit_to_worker()) else { break };
@@ -25,7 +25,7 @@ impl<H: Host> Core<H> {
         }
         debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
         debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
-        debug_assert!(!self.workers.has_idle() || self.queues.is_empty());
+        debug_assert!(!self.can_start() || self.queues.is_empty());
     }
 
     /// Whether a queued job would not end in time, most likely: half of what its kind takes must be left.

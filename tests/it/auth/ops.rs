@@ -2,7 +2,10 @@
 
 use http::StatusCode;
 use tonic::Code;
-use waterwheel::proto::{DrainRequest, SubmitRequest, admin_service_client::AdminServiceClient};
+use waterwheel::proto::{
+    CancelJobRequest, DrainRequest, PauseRequest, ResizeRequest, ResumeRequest, SubmitRequest,
+    admin_service_client::AdminServiceClient,
+};
 
 use super::KINDS;
 use crate::{
@@ -13,7 +16,7 @@ use crate::{
 };
 
 async fn drain(service: &Service) -> Result<(), tonic::Status> {
-    AdminServiceClient::new(service.ops.channel().await).drain(DrainRequest {}).await.map(drop)
+    AdminServiceClient::new(service.ops.channel().await).drain(DrainRequest::default()).await.map(drop)
 }
 
 /// Without `auth.ops` whoever reaches the listener may drain; with it, credentials are asked for, and health is still
@@ -74,4 +77,35 @@ async fn metrics_tell_who_was_not_let_in() {
     assert_eq!((calls("_OTHER", "UNAUTHENTICATED"), calls("_OTHER", "PERMISSION_DENIED")), (Some(1.0), Some(1.0)));
     assert_eq!((calls("echo", "RESOURCE_EXHAUSTED"), calls("echo", "CANCELLED")), (Some(1.0), None));
     assert_eq!(get(service.ops, "/debug/tasks").await.0, StatusCode::OK);
+}
+
+/// Each way to steer is a right of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steering_is_allowed_by_rules_one_by_one() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let rpcs = ["Pause", "Resume", "Resize", "CancelJob", "Drain"];
+    for allowed in rpcs {
+        let rule = format!("[auth.rule.a]\nprincipals = [\"anonymous\"]\nrpcs = [\"{allowed}\"]\n");
+        let config = format!("{KINDS}{}[auth]\nops = true\n{rule}", files.tls_section(Some("optional")));
+        let service = Service::start(&config, Vec::new());
+        let mut admin = AdminServiceClient::new(service.ops.channel().await);
+        let pool = || "one".to_owned();
+        let codes = [
+            ("Pause", admin.pause(PauseRequest { pool: pool() }).await.err()),
+            ("Resume", admin.resume(ResumeRequest { pool: pool() }).await.err()),
+            ("Resize", admin.resize(ResizeRequest { pool: pool(), min_workers: 1, max_workers: 2 }).await.err()),
+            ("CancelJob", admin.cancel_job(CancelJobRequest { job_id: "no-job".into() }).await.err()),
+            ("Drain", admin.drain(DrainRequest { pool: pool() }).await.err()),
+        ];
+        for (rpc, status) in codes {
+            let code = status.map_or(Code::Ok, |status| status.code());
+            let let_in = if rpc == "CancelJob" { Code::NotFound } else { Code::Ok };
+            assert_eq!(code, if rpc == allowed { let_in } else { Code::PermissionDenied }, "{rpc} by {allowed}");
+        }
+        drop(admin);
+        service.control.kill();
+        service.ended().await;
+    }
 }

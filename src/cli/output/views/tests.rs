@@ -5,11 +5,13 @@ use prost_types::FileDescriptorSet;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{DrainResponseView, JobResultView, StatsView, StreamResponseView, line};
+use super::{
+    CancelJobResponseView, DrainResponseView, JobResultView, PoolStateView, StatsView, StreamResponseView, line,
+};
 use crate::proto::{
-    DESCRIPTORS, Distribution, DrainResponse, Finished, JobCounts, JobResult, KindStats, OutputChunk, PoolStats,
-    Progress, QueueStats, RejectedCount, Started, Stats, StreamResponse, Waterfall, WorkerStats,
-    stream_response::Event,
+    CancelJobResponse, DESCRIPTORS, Distribution, DrainResponse, FactoryStats, Finished, JobCounts, JobResult,
+    KindStats, OutputChunk, PoolState, PoolStats, Progress, QueueStats, RejectedCount, SizeStats, Started, Stats,
+    StreamResponse, Waterfall, WorkerStats, stream_response::Event,
 };
 
 /// The names of the fields of one message of the contract.
@@ -36,7 +38,12 @@ fn stats_show_every_field_of_the_contract() {
         pools: vec![PoolStats {
             queue: Some(QueueStats::default()),
             jobs: Some(JobCounts { rejected: vec![RejectedCount::default()], ..JobCounts::default() }),
-            kinds: vec![KindStats { queue_wait: Some(Distribution::default()), ..KindStats::default() }],
+            kinds: vec![KindStats {
+                queue_wait: Some(Distribution::default()),
+                factory: Some(FactoryStats::default()),
+                ..KindStats::default()
+            }],
+            size: Some(SizeStats::default()),
             workers: vec![WorkerStats::default()],
             ..PoolStats::default()
         }],
@@ -51,6 +58,8 @@ fn stats_show_every_field_of_the_contract() {
     check("RejectedCount", &pool["jobs"]["rejected"][0]);
     check("KindStats", &pool["kinds"][0]);
     check("Distribution", &pool["kinds"][0]["queue_wait"]);
+    check("FactoryStats", &pool["kinds"][0]["factory"]);
+    check("SizeStats", &pool["size"]);
     check("WorkerStats", &pool["workers"][0]);
 }
 
@@ -60,6 +69,8 @@ fn results_and_reports_show_every_field_of_the_contract() {
     let result = value(&JobResultView::from(&result));
     check("JobResult", &result);
     check("Waterfall", &result["waterfall"]);
+    check("PoolState", &value(&PoolStateView::from(&PoolState::default())));
+    check("CancelJobResponse", &value(&CancelJobResponseView::from(&CancelJobResponse::default())));
     check("DrainResponse", &value(&DrainResponseView::from(&DrainResponse::default())));
 }
 

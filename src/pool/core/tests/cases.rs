@@ -1,5 +1,6 @@
 mod door;
 mod end;
+mod operate;
 mod order;
 mod room;
 
@@ -43,4 +44,9 @@ fn time_and_shares_decide_at_the_door() {
 #[test]
 fn pools_and_workers_end_well() {
     end::CASES.iter().for_each(check);
+}
+
+#[test]
+fn operators_hold_shut_resize_and_cancel() {
+    operate::CASES.iter().for_each(check);
 }
