@@ -14,6 +14,7 @@ mod connection;
 mod cores;
 mod establish;
 mod limits;
+mod linger;
 mod listener;
 mod protocol;
 mod proxy;

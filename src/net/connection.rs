@@ -21,6 +21,7 @@ use super::{
     census::Closed,
     establish::{Stages, establish},
     limits::{ConnectionLimits, Transport},
+    linger::Linger,
     listener::Accepted,
     protocol::{Failure, Graceful, protocol},
     proxy::Proxies,
@@ -101,7 +102,7 @@ impl<M> Serving<M> {
         let streams = Streams::default();
         let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };
         let executor = StreamExecutor::new(streams.clone());
-        let stream = WriteStall::new(stream, http2.keepalive_interval + http2.keepalive_timeout);
+        let stream = Linger::new(WriteStall::new(stream, http2.keepalive_interval + http2.keepalive_timeout));
         let connection = protocol(TokioIo::new(stream), service, executor, &self.transport);
         let mut connection = pin!(connection);
         let goodbye = tokio::select! {
