@@ -16,6 +16,7 @@ mod establish;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod limits;
+mod linger;
 mod listener;
 mod protocol;
 mod proxy;

@@ -227,7 +227,7 @@ async fn callers_find_no_pages() {
 
 #[tokio::test]
 async fn a_kept_connection_does_not_hold_up_the_drain() {
-    let config = CONFIG.replace("60s", "0s");
+    let config = CONFIG.replace("60s", "0s").replace(r#"finish = "1s""#, r#"finish = "60s""#);
     let process = Process::serve(&config).await;
     let stream = TokioIo::new(TcpStream::connect(process.ops.0).await.unwrap());
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
@@ -237,5 +237,5 @@ async fn a_kept_connection_does_not_hold_up_the_drain() {
     process.signal(Signal::TERM);
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0));
-    assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 1_000, "{ended:?}");
+    assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 20_000, "{ended:?}");
 }
