@@ -24,6 +24,8 @@ type Client = WorkerPoolServiceClient<Channel>;
 /// No call lasts so long: its deadline, or the keepalive of either side, ends it before.
 const LONGEST_CALL: Duration = Duration::from_secs(3);
 
+/// What a caller waits when a server cannot be reached.
+const BACK_OFF: Duration = Duration::from_millis(30);
 /// By then the servers listen for the first time.
 const SERVERS_ARE_UP: Duration = Duration::from_millis(5);
 
@@ -89,7 +91,11 @@ impl Lane {
             Ok(Err(status)) => Told::of(&status),
             Err(ended) => self.gave_up(&call, ended),
         };
+        let is_broken = matches!(told, Told::Broken(_));
         self.told(number, told);
+        if is_broken {
+            sleep(BACK_OFF).await;
+        }
     }
 
     fn completed(&self, number: usize, order: Order, response: Response<SubmitResponse>) -> Told {

@@ -28,6 +28,7 @@ mod told;
 mod wire;
 
 use std::{
+    collections::BTreeMap,
     env,
     process::{Command, ExitCode, Output},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -40,8 +41,27 @@ use parking_lot::Mutex;
 const SEED: &str = "SIMULATION_SEED";
 const SEEDS: &str = "SIMULATION_SEEDS";
 const SEEDS_IN_CI: u64 = 200;
+/// The ways to end that the seeds of CI must bring about.
+const ENDS: [&str; 16] = [
+    "COMPLETED",
+    "DEADLINE_UNREACHABLE",
+    "DRAINED",
+    "DRAINING",
+    "DRAIN_KILLED",
+    "EXPIRED_IN_QUEUE",
+    "HANDLER_FAILED",
+    "HANDLER_PANICKED",
+    "QUEUE_FULL",
+    "QUOTA_EXCEEDED",
+    "RUN_TIMEOUT",
+    "SHED",
+    "broken",
+    "left",
+    "timer",
+    "unsaid",
+];
 /// Seeds whose traces are compared.
-const COMPARED: u64 = 10;
+const COMPARED: u64 = 6;
 
 fn main() -> ExitCode {
     if let Some(seed) = number(SEED) {
@@ -65,6 +85,7 @@ fn number(variable: &str) -> Option<u64> {
 fn all_hold(seeds: u64) -> Result<(), Failed> {
     let next = AtomicU64::new(1);
     let failed = Mutex::new(Vec::new());
+    let ends = Mutex::new(BTreeMap::new());
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -74,6 +95,7 @@ fn all_hold(seeds: u64) -> Result<(), Failed> {
                         return;
                     }
                     let ended = simulate(seed);
+                    add_ends(&mut ends.lock(), &ended);
                     if !ended.status.success() {
                         failed.lock().push(failure(seed, &ended));
                     }
@@ -81,11 +103,23 @@ fn all_hold(seeds: u64) -> Result<(), Failed> {
             });
         }
     });
-    let failed = failed.into_inner();
-    if failed.is_empty() {
-        return Ok(());
+    let (failed, ends) = (failed.into_inner(), ends.into_inner());
+    if !failed.is_empty() {
+        return Err(format!("{} of {seeds} seeds failed\n{}", failed.len(), failed.join("\n")).into());
     }
-    Err(format!("{} of {seeds} seeds failed\n{}", failed.len(), failed.join("\n")).into())
+    println!("jobs of {seeds} seeds by their end: {ends:?}");
+    match ENDS.iter().find(|end| seeds >= SEEDS_IN_CI && !ends.contains_key(**end)) {
+        None => Ok(()),
+        Some(end) => Err(format!("no job ended the way {end}: {ends:?}").into()),
+    }
+}
+
+fn add_ends(ends: &mut BTreeMap<String, u64>, ended: &Output) {
+    let printed = String::from_utf8_lossy(&ended.stdout);
+    let lines = printed.lines().filter_map(|line| line.strip_prefix(run::ENDS)?.trim().split_once(' '));
+    for (end, count) in lines {
+        *ends.entry(end.to_owned()).or_default() += count.parse::<u64>().unwrap();
+    }
 }
 
 /// The same seed does the same twice, to the byte on the wire and the microsecond.

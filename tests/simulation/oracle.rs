@@ -16,6 +16,10 @@ use crate::{
 /// From the end of a disturbance until both sides have found out what is broken: the keepalive, and a little.
 const FOUND_OUT: Duration = Duration::from_millis(350);
 
+/// Most that a message may take where an answer is to arrive before its deadline, which it leaves the margin of a reply
+/// ahead of.
+const FAST: Duration = Duration::from_millis(2);
+
 /// Everything that is wrong.
 pub(crate) fn faults(events: &Events) -> Vec<String> {
     let mut faults = events.faults.clone();
@@ -31,6 +35,15 @@ pub(crate) fn faults(events: &Events) -> Vec<String> {
     }
     faults.extend(agreement_faults(events));
     faults
+}
+
+/// How jobs ended for their callers, and how many.
+pub(crate) fn ends(events: &Events) -> BTreeMap<&str, u64> {
+    let mut ends = BTreeMap::new();
+    for told in events.jobs.iter().filter_map(|asked| asked.told.as_ref()) {
+        *ends.entry(told.name()).or_default() += 1;
+    }
+    ends
 }
 
 /// One job, as its caller and its handler saw it.
@@ -59,7 +72,7 @@ fn job_fault(asked: &Asked, attempts: &[&Attempt], events: &Events) -> Option<St
             (_, "NOT_STARTED") => ran.is_none(),
             _ => false,
         },
-        Told::Left | Told::Timer | Told::Broken(_) | Told::Unsaid { .. } => true,
+        Told::Left | Told::Timer | Told::Broken(_) | Told::Late | Told::Unsaid { .. } => true,
     };
     if !fits {
         return Some("what its caller was told is not what happened".into());
@@ -67,7 +80,8 @@ fn job_fault(asked: &Asked, attempts: &[&Attempt], events: &Events) -> Option<St
     let is_excused = events.disturbances.iter().any(|one| one.excuses(asked));
     match told {
         Told::Broken(_) if !is_excused => Some("nothing excuses that its call broke off".into()),
-        Told::Timer if !is_excused => Some("the server was slower than the timer of its caller".into()),
+        Told::Timer if !is_excused && events.latency <= FAST => Some("the timer of its caller was faster".into()),
+        Told::Late if !is_excused => Some("the server did not know of it in time".into()),
         _ => None,
     }
 }

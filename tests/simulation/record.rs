@@ -24,6 +24,8 @@ pub(crate) struct Events {
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) lives: Vec<Life>,
     pub(crate) disturbances: Vec<Disturbance>,
+    /// Most that a message takes to its peer.
+    pub(crate) latency: Duration,
     /// What went wrong outside of the books.
     pub(crate) faults: Vec<String>,
     pub(crate) callers_left: usize,

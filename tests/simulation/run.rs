@@ -17,6 +17,8 @@ use crate::{
     wire::{caller_name, server_name},
 };
 
+/// Begins the lines that tell how many jobs ended which way.
+pub(crate) const ENDS: &str = "ends:";
 /// Every seed is over by then.
 const LONGEST: Duration = Duration::from_secs(30);
 /// How much of what passes on a bad link is lost: each loss is followed by others, for nothing is sent again.
@@ -42,6 +44,9 @@ pub(crate) fn run(seed: u64) -> ExitCode {
     simulate(seed, plan, &record);
     let events = record.lock();
     print!("{}", events.trace);
+    for (end, count) in oracle::ends(&events) {
+        println!("{ENDS} {end} {count}");
+    }
     let mut faults = oracle::faults(&events);
     match PANICS.load(Relaxed) {
         0 => {}
@@ -52,15 +57,18 @@ pub(crate) fn run(seed: u64) -> ExitCode {
 }
 
 fn simulate(seed: u64, plan: Plan, record: &Record) {
+    let latency = Duration::from_millis(plan.latency);
     let mut builder = turmoil::Builder::new();
     builder.rng_seed(seed).epoch(UNIX_EPOCH).simulation_duration(LONGEST).enable_random_order();
-    builder.min_message_latency(Duration::ZERO).max_message_latency(Duration::from_millis(plan.latency));
+    builder.min_message_latency(Duration::ZERO).max_message_latency(latency);
     let mut sim = builder.build();
     for server in 0..SERVERS {
         let record = record.clone();
         sim.host(server_name(server), move || server::serve(server, record.clone()));
     }
-    record.lock().callers_left = CALLERS;
+    let mut events = record.lock();
+    (events.callers_left, events.latency) = (CALLERS, latency);
+    drop(events);
     for caller in 0..CALLERS {
         sim.client(caller_name(caller), calls::call(caller, seed, plan.calls, record.clone()));
     }

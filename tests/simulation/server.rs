@@ -22,18 +22,20 @@ const CONFIG: &str = r#"
     submit_many_window = 4
     http2 = { keepalive_interval = "100ms", keepalive_timeout = "100ms" }
     [deadline]
-    default = "800ms"
+    default = "400ms"
     [drain]
     notice = "40ms"
     finish = "80ms"
     kill = "80ms"
     [pool.mixed]
     workers = 3
+    tenant_share = 0.5
     queue = { jobs = 6 }
     cancel_grace = "20ms"
     [pool.narrow]
     workers = 1
-    queue = { jobs = 3 }
+    tenant_share = 0.5
+    queue = { jobs = 4 }
     when_full = "wait"
     cancel_grace = "10ms"
     [kind.echo]
@@ -136,7 +138,6 @@ impl Handler for Moody {
         let order = Order::of(&job.payload);
         let mut running = Running::begin(&self.record, self.life, order, &cx);
         let sleep = sleep(Duration::from_millis(order.sleep.into()));
-        running.end = AttemptEnd::Dropped;
         match order.ask {
             Ask::Answer => {}
             Ask::Yield => tokio::task::yield_now().await,

@@ -16,6 +16,8 @@ pub(crate) enum Told {
     Timer,
     /// A status that the client made: the connection broke, or could not be made.
     Broken(Code),
+    /// The server ended the call at its deadline, before it knew of a job.
+    Late,
     /// The call of many jobs ended before it spoke of this one.
     Unsaid { reason: String },
 }
@@ -29,6 +31,9 @@ impl Told {
             };
         };
         let fact = |name: &str| info.metadata.get(name).cloned();
+        if (info.reason.as_str(), fact("execution").as_deref()) == ("RUN_TIMEOUT", Some("UNKNOWN")) {
+            return Self::Late;
+        }
         Self::Failed { execution: fact("execution").unwrap_or_default(), job_id: fact("job"), reason: info.reason }
     }
 
@@ -43,6 +48,7 @@ impl Told {
     /// Of the jobs that a call of many has not spoken of, when it ends so.
     pub(crate) fn of_the_rest(self) -> Self {
         match self {
+            Self::Late => Self::Unsaid { reason: "RUN_TIMEOUT".into() },
             Self::Failed { reason, .. } => Self::Unsaid { reason },
             other => other,
         }
@@ -62,13 +68,14 @@ impl Told {
             Self::Left => "left",
             Self::Timer => "timer",
             Self::Broken(_) => "broken",
+            Self::Late => "late",
             Self::Unsaid { .. } => "unsaid",
         }
     }
 
     /// Whether the caller does not know what the server counted.
     pub(crate) fn is_unseen(&self) -> bool {
-        matches!(self, Self::Left | Self::Timer | Self::Broken(_) | Self::Unsaid { .. })
+        matches!(self, Self::Left | Self::Timer | Self::Broken(_) | Self::Late | Self::Unsaid { .. })
     }
 
     pub(crate) fn job_id(&self) -> Option<&str> {
