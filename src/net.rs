@@ -14,6 +14,7 @@ mod census;
 mod connection;
 mod cores;
 mod establish;
+mod farewell;
 mod incoming;
 mod limits;
 mod listener;

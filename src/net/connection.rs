@@ -1,6 +1,5 @@
 use std::{
     convert::Infallible,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -13,13 +12,14 @@ use hyper::{body::Incoming, service::Service};
 use hyper_util::rt::TokioIo;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 use tracing::debug;
 
 use super::{
     census::Closed,
     establish::{Stages, establish},
+    farewell::{Lent, read_on},
     limits::{ConnectionLimits, Transport},
     listener::Accepted,
     protocol::{Failure, Graceful, protocol},
@@ -34,6 +34,8 @@ use crate::model::Peer;
 /// Names connections, whatever listener they came by.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
+/// Time that a peer has to let go once the last answer was sent.
+const LET_GO: Duration = Duration::from_secs(2);
 /// Time that an idle peer has to say goodbye.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -102,8 +104,9 @@ impl<M> Serving<M> {
         let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };
         let executor = StreamExecutor::new(streams.clone());
         let stream = WriteStall::new(stream, http2.keepalive_interval + http2.keepalive_timeout);
+        let (stream, returned) = Lent::new(stream);
         let connection = protocol(TokioIo::new(stream), service, executor, &self.transport);
-        let mut connection = pin!(connection);
+        let mut connection = Box::pin(connection);
         let goodbye = tokio::select! {
             ended = connection.as_mut() => return ending(number, ended, Closed::Peer),
             () = reached(&mut stage, Stage::GoAway) => Goodbye { reason: Closed::GoAway, grace: None },
@@ -113,11 +116,20 @@ impl<M> Serving<M> {
         // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last one that was taken.
         connection.as_mut().graceful_shutdown();
         let cut_at = goodbye.grace.and_then(|grace| Instant::now().checked_add(grace));
-        tokio::select! {
-            ended = connection => ending(number, ended, goodbye.reason),
-            () = reached(&mut stage, Stage::Cut) => Closed::Cut,
-            () = until(cut_at) => if goodbye.reason == Closed::Age { Closed::AgeCut } else { goodbye.reason },
+        let reason = tokio::select! {
+            ended = connection.as_mut() => ending(number, ended, goodbye.reason),
+            () = reached(&mut stage, Stage::Cut) => return Closed::Cut,
+            () = until(cut_at) => return if goodbye.reason == Closed::Age { Closed::AgeCut } else { goodbye.reason },
+        };
+        drop(connection);
+        if let Ok(stream) = returned.await {
+            tokio::select! {
+                () = read_on(stream) => {}
+                () = sleep(LET_GO) => {}
+                () = reached(&mut stage, Stage::Cut) => {}
+            }
         }
+        reason
     }
 }
 

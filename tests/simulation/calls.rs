@@ -91,7 +91,7 @@ impl Lane {
             Ok(Err(status)) => Told::of(&status),
             Err(ended) => self.gave_up(&call, ended),
         };
-        let is_broken = matches!(told, Told::Broken(_));
+        let is_broken = matches!(told, Told::Broken { .. });
         self.told(number, told);
         if is_broken {
             sleep(BACK_OFF).await;

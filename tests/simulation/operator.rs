@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(2);
 pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, record: Record) -> turmoil::Result {
     for (at, server) in drains {
         sleep(at.saturating_sub(now())).await;
-        let absence = record.disturb(None, server, now());
+        let absence = record.disturb_by_drain(server);
         if let Err(status) = drain(server, &record).await {
             record.note(format_args!("server {server} cannot be drained: {:?}", status.code()));
             let mut events = record.lock();
@@ -57,7 +57,7 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
         }
         let events = record.lock();
         let last = events.lives.iter().rev().find(|life| life.server == server);
-        if let Some(LifeEnd::Drained { receipt }) = last.map(|life| &life.end)
+        if let Some(LifeEnd::Drained { receipt, .. }) = last.map(|life| &life.end)
             && !(receipt.is_clean() && receipt.finished == 0)
         {
             let receipt = receipt.to_json();

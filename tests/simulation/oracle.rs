@@ -9,13 +9,15 @@ use waterwheel::{
 
 use crate::{
     record::{Asked, Attempt, AttemptEnd, Disturbance, Events, Life, LifeEnd, Way},
-    server::LONGEST_DRAIN,
+    server::{LINGER, LONGEST_DRAIN, NOTICE},
     told::Told,
 };
 
 /// From the end of a disturbance until both sides have found out what is broken: the keepalive, and a little.
 const FOUND_OUT: Duration = Duration::from_millis(350);
 
+/// Rounding of timers.
+const SLACK: Duration = Duration::from_millis(3);
 /// Most that a message may take where an answer is to arrive before its deadline, which it leaves the margin of a reply
 /// ahead of.
 const FAST: Duration = Duration::from_millis(2);
@@ -72,14 +74,17 @@ fn job_fault(asked: &Asked, attempts: &[&Attempt], events: &Events) -> Option<St
             (_, "NOT_STARTED") => ran.is_none(),
             _ => false,
         },
-        Told::Left | Told::Timer | Told::Broken(_) | Told::Late | Told::Unsaid { .. } => true,
+        Told::Left | Told::Timer | Told::Broken { .. } | Told::Late | Told::Unsaid { .. } => true,
     };
     if !fits {
         return Some("what its caller was told is not what happened".into());
     }
-    let is_excused = events.disturbances.iter().any(|one| one.excuses(asked));
+    // A drain answers the callers of all that ran.
+    let is_drained = |attempt: &&&Attempt| matches!(events.lives[attempt.life].end, LifeEnd::Drained { .. });
+    let ran_to_its_end = attempt.filter(is_drained).is_some();
+    let is_excused = events.disturbances.iter().any(|one| one.excuses(asked) && !(one.is_drain && ran_to_its_end));
     match told {
-        Told::Broken(_) if !is_excused => Some("nothing excuses that its call broke off".into()),
+        Told::Broken { .. } if !is_excused => Some("nothing excuses that its call broke off".into()),
         Told::Timer if !is_excused && events.latency <= FAST => Some("the timer of its caller was faster".into()),
         Told::Late if !is_excused => Some("the server did not know of it in time".into()),
         _ => None,
@@ -118,14 +123,19 @@ fn life_faults(life: &Life, stats: &[PoolStats]) -> Vec<String> {
 /// The receipt names what its callers were told of, and besides only jobs whose callers do not know, or that ended in
 /// another way while they were being stopped.
 fn receipt_faults(number: usize, life: &Life, events: &Events) -> Vec<String> {
-    let receipt = match &life.end {
-        LifeEnd::Drained { receipt } => receipt,
+    let (receipt, at) = match &life.end {
+        LifeEnd::Drained { receipt, at } => (receipt, *at),
         LifeEnd::Crashed => return Vec::new(),
         LifeEnd::Serving => return vec!["it was not ended".into()],
     };
     let mut faults = Vec::new();
-    if receipt.elapsed > LONGEST_DRAIN + Duration::from_millis(2) {
+    if receipt.elapsed > LONGEST_DRAIN + SLACK {
         faults.push(format!("its drain took {:?}", receipt.elapsed));
+    }
+    let ran = events.attempts.iter().filter(|attempt| attempt.life == number);
+    let busy = ran.map(|attempt| attempt.end_at).max().unwrap_or_default();
+    if at > busy.max(at.saturating_sub(receipt.elapsed) + NOTICE) + LINGER + SLACK {
+        faults.push(format!("its drain ended at {at:?}, and nothing ran since {busy:?}"));
     }
     let mut named = BTreeMap::new();
     for lost in &receipt.lost {

@@ -63,6 +63,7 @@ pub(crate) struct Attempt {
     pub(crate) life: usize,
     pub(crate) job_id: String,
     pub(crate) end: AttemptEnd,
+    pub(crate) end_at: Duration,
 }
 
 /// How a run ended.
@@ -86,13 +87,15 @@ pub(crate) struct Life {
 
 pub(crate) enum LifeEnd {
     Serving,
-    Drained { receipt: Receipt },
+    Drained { receipt: Receipt, at: Duration },
     Crashed,
 }
 
 /// A time in which calls between these may break off.
 #[derive(Debug)]
 pub(crate) struct Disturbance {
+    /// Whether the server drains, which answers the callers of all that it has accepted.
+    pub(crate) is_drain: bool,
     /// All of them, where there is no number.
     pub(crate) caller: Option<usize>,
     pub(crate) server: usize,
@@ -138,8 +141,17 @@ impl Record {
 
     /// Opens a time in which calls may break off. Returns its number.
     pub(crate) fn disturb(&self, caller: Option<usize>, server: usize, begin: Duration) -> usize {
+        self.open(Disturbance { is_drain: false, caller, server, begin, end: None })
+    }
+
+    /// Opens the time of a drain. Returns its number.
+    pub(crate) fn disturb_by_drain(&self, server: usize) -> usize {
+        self.open(Disturbance { is_drain: true, caller: None, server, begin: now(), end: None })
+    }
+
+    fn open(&self, disturbance: Disturbance) -> usize {
         let mut events = self.lock();
-        events.disturbances.push(Disturbance { caller, server, begin, end: None });
+        events.disturbances.push(disturbance);
         events.disturbances.len() - 1
     }
 

@@ -45,6 +45,10 @@ const CONFIG: &str = r#"
 
 /// The longest that a drain takes, with what it grants to the last answers.
 pub(crate) const LONGEST_DRAIN: Duration = Duration::from_millis(40 + 80 + 80 + 100);
+/// The first phase of a drain.
+pub(crate) const NOTICE: Duration = Duration::from_millis(40);
+/// The last one: what it grants to the last answers once nothing runs.
+pub(crate) const LINGER: Duration = Duration::from_millis(100);
 /// From the end of a drain to the next life.
 const AWAY: Duration = Duration::from_millis(30);
 /// What the handler panics with: the one panic that is none of the service's.
@@ -118,7 +122,7 @@ impl Running {
         let mut events = record.lock();
         let attempt = events.attempts.len();
         let job_id = cx.job().to_string();
-        events.attempts.push(Attempt { job: order.job, life, job_id, end: AttemptEnd::Running });
+        events.attempts.push(Attempt { job: order.job, life, job_id, end: AttemptEnd::Running, end_at: now() });
         drop(events);
         record.note(format_args!("life {life} runs {order:?} as attempt {attempt}"));
         Self { record: record.clone(), attempt, end: AttemptEnd::Dropped }
@@ -128,7 +132,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let Self { record, attempt, end } = self;
-        record.lock().attempts[*attempt].end = *end;
+        let mut events = record.lock();
+        (events.attempts[*attempt].end, events.attempts[*attempt].end_at) = (*end, now());
+        drop(events);
         record.note(format_args!("attempt {attempt} {end:?}"));
     }
 }
@@ -199,7 +205,7 @@ pub(crate) async fn serve(server: usize, record: Record) -> turmoil::Result {
         record.note(format_args!("life {life} ends: {}", receipt.to_json()));
         let is_over = {
             let mut events = record.lock();
-            events.lives[life].end = LifeEnd::Drained { receipt };
+            events.lives[life].end = LifeEnd::Drained { receipt, at: now() };
             events.is_over
         };
         if is_over {

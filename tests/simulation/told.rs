@@ -15,7 +15,7 @@ pub(crate) enum Told {
     /// The timer of the client was faster than the server.
     Timer,
     /// A status that the client made: the connection broke, or could not be made.
-    Broken(Code),
+    Broken { code: Code, message: String },
     /// The server ended the call at its deadline, before it knew of a job.
     Late,
     /// The call of many jobs ended before it spoke of this one.
@@ -27,7 +27,7 @@ impl Told {
         let Some(info) = status.get_details_error_info() else {
             return match status.code() {
                 Code::Cancelled | Code::DeadlineExceeded if status.message().contains("Timeout expired") => Self::Timer,
-                code => Self::Broken(code),
+                code => Self::Broken { code, message: format!("{status:?}") },
             };
         };
         let fact = |name: &str| info.metadata.get(name).cloned();
@@ -67,7 +67,7 @@ impl Told {
             },
             Self::Left => "left",
             Self::Timer => "timer",
-            Self::Broken(_) => "broken",
+            Self::Broken { .. } => "broken",
             Self::Late => "late",
             Self::Unsaid { .. } => "unsaid",
         }
@@ -75,7 +75,7 @@ impl Told {
 
     /// Whether the caller does not know what the server counted.
     pub(crate) fn is_unseen(&self) -> bool {
-        matches!(self, Self::Left | Self::Timer | Self::Broken(_) | Self::Late | Self::Unsaid { .. })
+        matches!(self, Self::Left | Self::Timer | Self::Broken { .. } | Self::Late | Self::Unsaid { .. })
     }
 
     pub(crate) fn job_id(&self) -> Option<&str> {
