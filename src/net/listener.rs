@@ -9,7 +9,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use futures_util::Stream as Incomings;
 use listenfd::ListenFd;
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
 use tokio::{
@@ -143,7 +142,7 @@ impl Bound {
     /// dropping `incoming`; once `incoming` has ended, no connection comes any more. `address` is what it is called.
     pub fn of<C>(
         address: ListenAddress,
-        incoming: impl Incomings<Item = io::Result<(C, SocketAddr)>> + Send + 'static,
+        incoming: impl futures_util::Stream<Item = io::Result<(C, SocketAddr)>> + Send + 'static,
     ) -> Self
     where
         C: AsyncRead + AsyncWrite + Send + Unpin + 'static,

@@ -5,7 +5,12 @@
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use waterwheel::{app::OwnKind, model::Output};
+use waterwheel::{
+    app::OwnKind,
+    handler::Context,
+    model::{HandlerError, Output},
+    net::Closed,
+};
 
 use super::{
     SUBMIT,
@@ -14,6 +19,7 @@ use super::{
     submit,
 };
 use crate::{
+    process::PATIENCE,
     service::Service,
     support::{Counter, Gate, kind},
 };
@@ -58,7 +64,30 @@ async fn a_peer_that_reads_late_and_still_speaks_gets_all_of_the_last_answer() {
         }
     };
     let _ = timeout(Duration::from_millis(300), gone).await;
+    assert_eq!(service.census.open(), 1, "the reader is not done");
     peer.send_deaf(&Frames::new().window_update(0, 1)).await;
     peer.until_closed().await;
     assert!(peer.seen.body > OUTPUT, "{} bytes of {OUTPUT}", peer.seen.body);
+}
+
+/// A peer that keeps its half of an ended connection open holds the server's for two seconds, and no longer.
+#[tokio::test]
+async fn a_peer_that_does_not_let_go_is_let_go() {
+    let service = Service::start(&CONFIG.replace("1s", "100ms"), vec![OwnKind::new("one", kind("none", none))]);
+    let mut peer = Peer::connect(service.public).await;
+    peer.until("a goodbye", |seen| seen.go_away.is_some()).await;
+    assert!(peer.send(&Frames::new().frame(PING, ACK, 0, &GOODBYE)).await);
+    peer.until_closed().await;
+    let gone = async {
+        while service.census.open() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.expect("an end");
+    assert_eq!(service.census.closed(Closed::Age), 1);
+    drop(peer);
+}
+
+async fn none(_: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+    Ok(Output::default())
 }
