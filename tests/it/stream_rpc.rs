@@ -114,8 +114,8 @@ async fn a_reader_that_stops_holds_nothing_past_its_deadline() {
     // One stream for each connection: the reader's own next call shows when the server lets go of it.
     let process = Process::serve(&CONFIG.replace(r#""16MiB""#, "\"16MiB\"\nserver.max_concurrent_streams = 1")).await;
     let endpoint = Endpoint::from_shared(format!("http://{}", process.public.0)).unwrap();
-    let narrow = endpoint.initial_stream_window_size(64 << 10).initial_connection_window_size(64 << 10);
-    let reader = Caller(WorkerPoolServiceClient::new(narrow.connect().await.unwrap()));
+    let endpoint = endpoint.initial_stream_window_size(64 << 10);
+    let reader = Caller(WorkerPoolServiceClient::new(endpoint.connect().await.unwrap()));
     let caller = Caller::of(process.public).await;
     // More than windows and channels take, and noise, so that gzip cannot make it small.
     let mut state = 1_u32;

@@ -48,7 +48,7 @@ async fn every_command_speaks_tls() {
         &["submit", "echo", "hello"][..],
         &["stream", "echo", "hello"],
         &["stats"],
-        &["probe"],
+        &["probe", "--timeout", "30s"],
         &["bench", "echo", "--duration", "2s", "--warm-up", "0s", "--connections", "2", "--in-flight", "2"],
         &["bench", "echo", "--rpc", "submit-many", "--duration", "2s", "--warm-up", "0s", "--connections", "1"],
     ] {
