@@ -134,14 +134,14 @@ impl Besieged {
 }
 
 /// Drains `count` processes, some at a time, each of which has its peers and jobs before any of them is told to end.
-/// On a busy machine they may be late by as much more as one is twice over that nobody attacks and that ends with them.
+/// On a busy machine they may be late by some times as much more as one is that nobody attacks and that ends with them.
 async fn drains(count: usize) {
     let (mut took, mut latest) = (Vec::new(), Duration::ZERO);
     for _ in 0..count / BATCH {
         let batch = join_all([(); BATCH].map(|()| Besieged::start(true))).await;
         let other = Besieged::start(false).await;
         let (drained, other) = tokio::join!(join_all(batch.into_iter().map(Besieged::drain)), other.drain());
-        let late = 2 * other.saturating_sub(PHASES);
+        let late = 5 * other.saturating_sub(PHASES);
         let most = PHASES + SLACK + late;
         assert!(drained.iter().all(|took| *took <= most), "{drained:?}, on a machine that is {late:?} late");
         took.extend(drained);
