@@ -13,6 +13,8 @@ mod census;
 mod connection;
 mod cores;
 mod establish;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod limits;
 mod listener;
 mod protocol;

@@ -60,14 +60,15 @@ pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &
     }
 }
 
+/// What the first bytes of a connection are.
 #[derive(Debug, PartialEq)]
-enum Parsed {
+pub(super) enum Parsed {
     Partial,
     Not,
     Header { length: usize, source: Option<SocketAddr> },
 }
 
-fn parse(bytes: &[u8]) -> Parsed {
+pub(super) fn parse(bytes: &[u8]) -> Parsed {
     // The parser takes half an address for a bad one, so it gets whole lines only.
     let is_text = bytes.starts_with(TEXT) || TEXT.starts_with(bytes);
     if is_text && !bytes.windows(2).take(LONGEST_LINE).any(|pair| pair == b"\r\n") {
