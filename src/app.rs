@@ -53,8 +53,8 @@ pub enum StartError {
     /// The service manager passed a socket that other machines reach.
     #[error(
         "{address}, which the service manager passed for {key}, would serve other machines in plaintext\n  help: let its \
-         unit listen on a loopback address or a Unix socket, serve callers with [server.tls], or set \
-         server.allow_plaintext = true"
+         unit listen on a loopback address or a Unix socket, {}",
+        exception(key)
     )]
     Plaintext {
         /// The address.
@@ -219,6 +219,16 @@ impl Receipt {
     }
 }
 
+const OPS_LISTEN: &str = "server.ops_listen";
+
+/// What allows a listener to be public, to end a sentence with.
+fn exception(key: &str) -> &'static str {
+    match key {
+        OPS_LISTEN => "or set server.ops_allow_plaintext = true",
+        _ => "serve callers with [server.tls], or set server.allow_plaintext = true",
+    }
+}
+
 /// What is bound before anything else is made.
 struct Listeners {
     public: Vec<Bound>,
@@ -235,7 +245,8 @@ fn listen(server: &config::Server) -> Result<Listeners, StartError> {
         }
         Ok(bound)
     };
-    let ops = bound(&server.ops_listen, "server.ops_listen", server.allow_plaintext)?;
+    let ops_may_be_public = server.allow_plaintext || server.ops_allow_plaintext;
+    let ops = bound(&server.ops_listen, OPS_LISTEN, ops_may_be_public)?;
     let may_be_public = server.allow_plaintext || server.tls.is_some();
     let public = server.listen.iter().map(|address| bound(address, "server.listen", may_be_public));
     let public = public.collect::<Result<_, _>>()?;

@@ -42,6 +42,8 @@ pub struct Server {
     pub ops_listen: ListenAddress,
     /// Whether other machines are served in plaintext. Default false.
     pub allow_plaintext: bool,
+    /// Whether the operator's listener alone serves other machines in plaintext. Default false.
+    pub ops_allow_plaintext: bool,
     /// Networks of proxies whose connections begin with a PROXY header. Default none.
     pub proxies: Vec<IpNet>,
     /// Threads that serve connections. Default one per CPU; 1 to 256.

@@ -224,6 +224,8 @@ pub enum Problem {
         key: String,
         /// The address.
         address: String,
+        /// What allows it, to end a sentence with.
+        otherwise: &'static str,
     },
     /// A payload that the server accepts could never arrive.
     #[error("a payload may have {payload}, and `{key}` is {uploads}")]
@@ -341,8 +343,8 @@ impl Problem {
             },
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
-            Self::Plaintext { .. } => {
-                "listen on a loopback address or a Unix socket, add [server.tls], or set `server.allow_plaintext = true`".into()
+            Self::Plaintext { otherwise, .. } => {
+                format!("listen on a loopback address or a Unix socket, {otherwise}")
             }
             Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
             Self::UploadsOverTotal => "raise `server.uploads.total` or lower `server.uploads.per_connection`".into(),

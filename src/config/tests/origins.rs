@@ -32,6 +32,7 @@ const SHOWN: &str = r##"
 listen = "127.0.0.1:0"              # flag --listen
 ops_listen = "127.0.0.1:7071"       # default
 allow_plaintext = false             # default
+ops_allow_plaintext = false         # default
 proxies = []                        # default
 threads = 3                         # default, one per CPU
 max_payload = "4MiB"                # default
@@ -85,7 +86,7 @@ jwt.algorithms = ["ES256", "EdDSA", "RS256"]  # default
 # jwt.tenant_claim is not set
 jwt.leeway = "30s"                            # default
 jwt.reload = "10s"                            # default
-ops = false                                   # default
+ops = true                                    # default
 
 [quota]
 # rate is not set
