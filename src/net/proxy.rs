@@ -79,6 +79,8 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
         if bytes[..end].iter().any(|byte| b"\r\n".contains(byte)) {
             return Parsed::Not;
         }
+    } else if !bytes.starts_with(v2::PROTOCOL_PREFIX) && !v2::PROTOCOL_PREFIX.starts_with(bytes) {
+        return Parsed::Not;
     }
     let header = HeaderResult::parse(bytes);
     if header.is_incomplete() {
@@ -156,6 +158,7 @@ mod tests {
             b"PROXY TCP4 10.0.0.1 10.0.0.2 1 70700\r\n",
             b"PROXY \xff\r\n",
             b"PROXY UNKNOWN \n\r\r\n",
+            b"PROXY\rTCP4",
             b"GET / HTTP/1.1\r\n",
             &long,
             &v2(b"\x31\x11\0\x0c"),
