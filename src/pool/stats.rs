@@ -190,7 +190,7 @@ impl PoolStats {
 }
 
 /// A pool whose door is shut drains, though not for ever.
-pub(super) fn phase_of(phase: Phase, shut: bool, jobs: usize) -> Phase {
+fn phase_of(phase: Phase, shut: bool, jobs: usize) -> Phase {
     match phase {
         Phase::Serving if shut && jobs > 0 => Phase::Draining,
         Phase::Serving if shut => Phase::Stopped,

@@ -186,7 +186,7 @@ error: unknown key `most` in [pool.cpu.workers]
 2 | workers = { min = 0, most = 2 }
   |                      ^^^^
   |
-  = help: did you mean `max`?
+  = help: choose from min, max
 "#,
         ..Case::NONE
     },

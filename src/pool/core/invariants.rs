@@ -35,6 +35,9 @@ impl<H: Host> Core<H> {
 
         assert!(!self.can_start() || ready == 0, "no worker idles while a job is ready");
         assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut door holds nothing back");
+        let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
+        assert!(surplus == 0 || missed == 0, "nobody goes while another one is missed");
+        assert!(surplus <= self.running, "only busy workers are to go");
         let first = self.waiting.head().map(|index| &self.entries[index]);
         let room = first.is_some_and(|entry| self.has_room(entry.bytes));
         assert!(!room, "nobody waits for room that is there");

@@ -117,6 +117,14 @@ mod tests {
     }
 
     #[test]
+    fn a_few_runs_are_no_past() {
+        let start = Duration::from_millis(50);
+        let mut kinds = Kinds { estimates: Estimates::new(2, start), slowdown: Slowdown::new(2) };
+        kinds.run(0, 19, 1);
+        assert!((kinds.run(0, 200, 40) - 1.0).abs() < 0.01, "what is known now is what was first known well");
+    }
+
+    #[test]
     fn runs_that_do_not_end_count_as_well() {
         let mut kinds = Kinds::new();
         kinds.slowdown.look(&kinds.estimates, (0..8).map(|_| (0, 60.0)));

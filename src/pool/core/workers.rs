@@ -14,7 +14,7 @@ pub(super) struct Workers<S> {
     /// Stuck workers that another one stands in for.
     replaced: usize,
     unreplaced: usize,
-    /// Busy workers too many: as many go with the end of their job. There is none while another one idles or is missed.
+    /// Busy workers too many: as many go with the end of their job. There is none while another one is missed.
     surplus: usize,
     /// Time that workers had jobs which they gave back.
     held: Duration,

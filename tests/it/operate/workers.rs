@@ -1,12 +1,18 @@
 //! Resize, cancel, and calls that make no sense.
 
 use tonic::Code;
-use waterwheel::proto::{JobStage, WorkerState};
+use waterwheel::{
+    Job, JobError,
+    model::{Execution, FailureCause},
+    pool::CancelledWhile,
+    proto::{JobStage, WorkerState},
+};
 
 use super::{CONFIG, Operator, jobs, named, reason, size, until, waits};
 use crate::{
     process::Process,
     service::{Caller, counts, job, queued, waiting},
+    support::{assert_idle, echo, pool},
 };
 
 #[tokio::test]
@@ -106,4 +112,16 @@ async fn calls_that_make_no_sense_say_what_would() {
     for (status, code, message) in cases {
         assert_eq!((status.code(), status.message()), (code, message));
     }
+}
+
+/// The worker is there, and the job is cancelled before it begins.
+#[tokio::test]
+async fn a_job_that_is_cancelled_before_its_first_poll_does_not_begin() {
+    let pool = pool(1).kind(echo()).build();
+    let ticket = pool.try_submit(Job::new("echo", "")).expect("a worker");
+    assert_eq!(pool.cancel(ticket.job()), Some(CancelledWhile::Running));
+    let Err(JobError::Failed(failure)) = ticket.await else { panic!("it ran") };
+    assert_eq!((failure.cause, failure.execution), (FailureCause::CancelledByOperator, Execution::NotStarted));
+    assert!(pool.report().lost.is_empty(), "no drain lost it");
+    assert_idle(&pool, 1);
 }

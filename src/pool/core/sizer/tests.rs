@@ -48,6 +48,12 @@ fn waits_count_at_two_looks_and_long_ones_for_twice_as_much() {
 }
 
 #[test]
+fn a_pool_does_not_grow_to_where_its_load_would_be_little() {
+    assert_eq!(follow(&mut Sizer::NEW.clone(), 8, 9, |workers| seen(workers, 0.3, 5.0)), [8; 9]);
+    assert_eq!(follow(&mut Sizer::NEW.clone(), 8, 4, |workers| seen(workers, 3.6 / workers as f64, 5.0))[3], 12);
+}
+
+#[test]
 fn a_pool_shrinks_by_a_quarter_after_thirty_quiet_looks() {
     let mut sizer = Sizer::NEW;
     let sizes = follow(&mut sizer, 16, 40, load(1.0));
