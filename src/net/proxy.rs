@@ -69,12 +69,8 @@ pub(super) enum Parsed {
 }
 
 pub(super) fn parse(bytes: &[u8]) -> Parsed {
-<<<<<<< HEAD
-    // The parser takes half an address for a bad one, so it gets whole lines only.
-=======
     // The parser takes half an address for a bad one, and the first carriage return for the end, so it gets whole lines
     // only.
->>>>>>> rolling
     let is_text = bytes.starts_with(TEXT) || TEXT.starts_with(bytes);
     if is_text {
         let Some(end) = bytes.windows(2).take(LONGEST_LINE).position(|pair| pair == b"\r\n") else {
