@@ -37,6 +37,7 @@ use tree::{Tree, repository};
 const LAYERS: &[Layer] = &[
     Layer { name: "model", imports: Imports::Only(&[]), wire: false },
     Layer { name: "phase", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "proto", imports: Imports::Only(&[]), wire: true },
     Layer { name: "task", imports: Imports::Only(&[]), wire: false },
     Layer { name: "reload", imports: Imports::Only(&["task"]), wire: false },
     Layer { name: "auth", imports: Imports::Only(&["reload"]), wire: false },

@@ -144,7 +144,7 @@ fn integer_length(value: i64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::{prelude::*, test_runner::RngSeed};
 
     use super::*;
 
@@ -175,6 +175,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
         #[test]
         fn it_is_what_is_derived(
             parts in prop::array::uniform4(prop::option::of(duration())),

@@ -49,7 +49,7 @@ pub fn format(timeout: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::{prelude::*, test_runner::RngSeed};
 
     use super::*;
 
@@ -97,6 +97,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
         #[test]
         fn what_is_written_is_read_and_never_more(secs in 0..400_000_000_000_u64, nanos in 0..1_000_000_000_u32, shift in 0..60_u32) {
             let timeout = Duration::new(secs >> (shift % 39), nanos >> (shift / 2));

@@ -1,4 +1,4 @@
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
 
 use super::*;
 
@@ -96,6 +96,8 @@ fn any_sample() -> impl Strategy<Value = (f64, f64, f64, bool)> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
     #[test]
     fn sizes_stay_within_the_bounds_and_move_by_steps(
         start in 2usize..=64,
