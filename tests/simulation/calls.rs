@@ -166,7 +166,7 @@ impl Lane {
         };
         let told = match outcome.expect("an outcome") {
             Outcome::Result(result) => {
-                let response = SubmitResponse { result: Some(*Box::from(result)) };
+                let response = SubmitResponse { result: Some(*result) };
                 self.completed(number, order, Response::new(response))
             }
             Outcome::Failure(failure) => Told::of_failure(*Box::from(failure)),
@@ -190,10 +190,11 @@ impl Lane {
             _ => Ask::Panic,
         };
         let sleep = random.random_range(0..60);
-        let mut short = |most| random.random_bool(0.1).then(|| prost_types::Duration {
-            seconds: 0,
-            nanos: random.random_range(5..most) * 1_000_000,
-        });
+        let mut short = |most| {
+            random
+                .random_bool(0.1)
+                .then(|| prost_types::Duration { seconds: 0, nanos: random.random_range(5..most) * 1_000_000 })
+        };
         let (queue_timeout, run_timeout) = (short(50), short(60));
         let mut events = self.record.lock();
         let order = Order { job: events.jobs.len(), ask, sleep };

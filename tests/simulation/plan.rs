@@ -16,21 +16,50 @@ const MIDDLE: Range<u64> = 30..500;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Act {
     /// Nothing passes between a caller and a server.
-    Partition { caller: usize, server: usize },
+    Partition {
+        caller: usize,
+        server: usize,
+    },
     /// Nothing passes from a caller to a server.
-    PartitionThere { caller: usize, server: usize },
+    PartitionThere {
+        caller: usize,
+        server: usize,
+    },
     /// Nothing passes from a server to a caller.
-    PartitionBack { caller: usize, server: usize },
-    Repair { caller: usize, server: usize },
+    PartitionBack {
+        caller: usize,
+        server: usize,
+    },
+    Repair {
+        caller: usize,
+        server: usize,
+    },
     /// All that passes is late.
-    Hold { caller: usize, server: usize },
-    Release { caller: usize, server: usize },
+    Hold {
+        caller: usize,
+        server: usize,
+    },
+    Release {
+        caller: usize,
+        server: usize,
+    },
     /// Some of what passes is lost.
-    Lose { caller: usize, server: usize },
-    LoseNothing { caller: usize, server: usize },
+    Lose {
+        caller: usize,
+        server: usize,
+    },
+    LoseNothing {
+        caller: usize,
+        server: usize,
+    },
     /// A server is gone; where nothing says so to its peers, they find out by themselves.
-    Crash { server: usize, silently: bool },
-    Bounce { server: usize },
+    Crash {
+        server: usize,
+        silently: bool,
+    },
+    Bounce {
+        server: usize,
+    },
 }
 
 /// All that is to happen, in order.

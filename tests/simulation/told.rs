@@ -3,23 +3,34 @@
 use prost::Message;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
-use waterwheel::proto::JobFailure;
+use waterwheel::{pool::LostWhile, proto::JobFailure};
 
 /// How a job ended for its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
-    Completed { job_id: String },
-    Failed { reason: String, execution: String, job_id: Option<String> },
+    Completed {
+        job_id: String,
+    },
+    Failed {
+        reason: String,
+        execution: String,
+        job_id: Option<String>,
+    },
     /// The caller left.
     Left,
     /// The timer of the client was faster than the server.
     Timer,
     /// A status that the client made: the connection broke, or could not be made.
-    Broken { code: Code, message: String },
+    Broken {
+        code: Code,
+        message: String,
+    },
     /// The server ended the call at its deadline, before it knew of a job.
     Late,
     /// The call of many jobs ended before it spoke of this one.
-    Unsaid { reason: String },
+    Unsaid {
+        reason: String,
+    },
 }
 
 impl Told {
@@ -76,6 +87,15 @@ impl Told {
     /// Whether the caller does not know what the server counted.
     pub(crate) fn is_unseen(&self) -> bool {
         matches!(self, Self::Left | Self::Timer | Self::Broken { .. } | Self::Late | Self::Unsaid { .. })
+    }
+
+    /// How far the job was when a drain ended it, where one did.
+    pub(crate) fn lost_while(&self) -> Option<LostWhile> {
+        match self.name() {
+            "DRAINED" => Some(LostWhile::Queued),
+            "DRAIN_KILLED" => Some(LostWhile::Running),
+            _ => None,
+        }
     }
 
     pub(crate) fn job_id(&self) -> Option<&str> {
