@@ -166,7 +166,7 @@ impl Lane {
         };
         let told = match outcome.expect("an outcome") {
             Outcome::Result(result) => {
-                let response = SubmitResponse { result: Some(*Box::from(result)) };
+                let response = SubmitResponse { result: Some(*result) };
                 self.completed(number, order, Response::new(response))
             }
             Outcome::Failure(failure) => Told::of_failure(*Box::from(failure)),

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     let seeds = number(SEEDS).unwrap_or(SEEDS_IN_CI);
     let trials = vec![
         Trial::test("the_books_agree_whatever_the_network_does", move || all_hold(seeds)),
-        Trial::test("a_seed_has_one_trace", || traces_agree()),
+        Trial::test("a_seed_has_one_trace", traces_agree),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

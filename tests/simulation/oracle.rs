@@ -56,6 +56,11 @@ fn job_fault(asked: &Asked, attempts: &[&Attempt], events: &Events) -> Option<St
     if attempts.len() > 1 {
         return Some("it ran more than once".into());
     }
+    if let Some(lost_while) = told.lost_while()
+        && !told.job_id().is_some_and(|id| is_named(id, lost_while, asked.server, events))
+    {
+        return Some("no receipt names it".into());
+    }
     let attempt = attempts.first();
     if attempt.is_some_and(|attempt| attempt.end == AttemptEnd::Running) {
         return Some("it still runs".into());
@@ -91,6 +96,18 @@ fn job_fault(asked: &Asked, attempts: &[&Attempt], events: &Events) -> Option<St
         Told::Late if !is_excused => Some("the server did not know of it in time".into()),
         _ => None,
     }
+}
+
+/// Whether a drain says that it did not finish this job.
+fn is_named(id: &str, lost_while: LostWhile, server: usize, events: &Events) -> bool {
+    events.lives.iter().any(|life| match &life.end {
+        LifeEnd::Drained { receipt, .. } => {
+            receipt.lost.iter().any(|lost| lost.lost_while == lost_while && lost.job.to_string() == id)
+        }
+        // There was no time to say it.
+        LifeEnd::Crashed => life.server == server,
+        LifeEnd::Serving => false,
+    })
 }
 
 impl Disturbance {
@@ -153,14 +170,6 @@ fn receipt_faults(number: usize, life: &Life, events: &Events) -> Vec<String> {
         };
         if !is_known || !callers.any(is_fitting) {
             faults.push(format!("the receipt names {lost:?}, whose caller was told otherwise"));
-        }
-    }
-    for attempt in events.attempts.iter().filter(|attempt| attempt.life == number) {
-        let told = events.jobs[attempt.job].told.as_ref();
-        let is_lost = told.is_some_and(|told| told.name() == "DRAIN_KILLED");
-        let is_named = named.get(&attempt.job_id).is_some_and(|lost| lost.lost_while == LostWhile::Running);
-        if is_lost && !is_named {
-            faults.push(format!("the receipt does not name {attempt:?}"));
         }
     }
     faults

@@ -3,7 +3,7 @@
 use prost::Message;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
-use waterwheel::proto::JobFailure;
+use waterwheel::{pool::LostWhile, proto::JobFailure};
 
 /// How a job ended for its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +87,15 @@ impl Told {
     /// Whether the caller does not know what the server counted.
     pub(crate) fn is_unseen(&self) -> bool {
         matches!(self, Self::Left | Self::Timer | Self::Broken { .. } | Self::Late | Self::Unsaid { .. })
+    }
+
+    /// How far the job was when a drain ended it, where one did.
+    pub(crate) fn lost_while(&self) -> Option<LostWhile> {
+        match self.name() {
+            "DRAINED" => Some(LostWhile::Queued),
+            "DRAIN_KILLED" => Some(LostWhile::Running),
+            _ => None,
+        }
     }
 
     pub(crate) fn job_id(&self) -> Option<&str> {
