@@ -343,9 +343,7 @@ impl Problem {
             },
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
-            Self::Plaintext { otherwise, .. } => {
-                format!("listen on a loopback address or a Unix socket, {otherwise}")
-            }
+            Self::Plaintext { otherwise, .. } => format!("listen on a loopback address or a Unix socket, {otherwise}"),
             Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
             Self::UploadsOverTotal => "raise `server.uploads.total` or lower `server.uploads.per_connection`".into(),
             Self::DefaultOverMax => "lower `deadline.default` or raise `deadline.max`".into(),
