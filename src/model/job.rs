@@ -263,6 +263,17 @@ impl Criticality {
     pub fn rank(self) -> usize {
         3 - self as usize
     }
+
+    /// Name in logs, as in the contract.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CriticalPlus => "CRITICAL_PLUS",
+            Self::Critical => "CRITICAL",
+            Self::SheddablePlus => "SHEDDABLE_PLUS",
+            Self::Sheddable => "SHEDDABLE",
+        }
+    }
 }
 
 /// What happens to a job that arrives at a full pool.

@@ -8,12 +8,12 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::Instant;
-use tracing::Instrument;
+use tracing::{Instrument, debug};
 
 use super::{
     attached::Attached,
     attempt::Attempt,
-    conclude::conclude_queued,
+    conclude::{conclude_queued, milliseconds},
     core::{Ending, QueueEnd},
     drain::LostJob,
     lease::Lease,
@@ -54,7 +54,14 @@ impl Admitted {
             call: job.call.take().or_else(Call::of_entered_span),
             output,
         });
-        let turn = shell.admit(now, &job, kind, &cx)?;
+        let admitted = shell.admit(now, &job, kind, &cx);
+        // With the line of its end, what `waterwheel sim --replay` reads.
+        debug!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
+            criticality = job.criticality.name(), budget_ms = milliseconds(deadline.budget()),
+            refused = admitted.as_ref().err().map(|rejection| rejection.reason.name()), "job arrived",
+        );
+        let turn = admitted?;
         Ok(Self { kind, job, turn, at: now, cx })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Load, Outcome, PolicyName, Service, run};
+use super::{Load, Outcome, Pattern, PolicyName, Retry, Service, Source, Spell, run};
 use crate::model::Criticality;
 
 const SEEDS: u64 = 4;
@@ -75,14 +75,61 @@ fn a_tenant_that_asks_for_too_much_takes_nothing_from_the_others() {
 }
 
 #[test]
-fn a_slow_down_is_over_when_it_is_over() {
+fn all_is_well_again_within_a_second() {
+    let (from, until) = (Duration::from_secs(10), Duration::from_secs(20));
+    let slow = Some(Spell { from, until, what: 4.0 });
+    let lost = Some(Spell { from, until, what: 4 });
+    let then = Some((0.7, Duration::from_secs(5)));
     for seed in 0..SEEDS {
-        let slow = Some((Duration::from_secs(10), Duration::from_secs(20), 4.0));
-        let outcome = run(PolicyName::Ours, &Load { slow, ..Load::steady(0.8, 30, Service::Exponential, seed) });
-        let after = &outcome.tally.tenths[215..];
-        let (arrived, served) = after.iter().fold((0, 0), |sum, tenth| (sum.0 + tenth.0, sum.1 + tenth.1));
-        assert!(served as f64 / arrived as f64 > 0.97, "{served} of {arrived} once it is over");
+        let calm = Load::steady(0.8, 25, Service::Exponential, seed);
+        for (what, load) in [
+            ("a slow-down of four times", Load { slow, ..calm.clone() }),
+            ("the loss of half of the workers", Load { lost, ..calm.clone() }),
+            ("ten times the load", Load { then, ..Load::steady(10.0, 20, Service::Exponential, seed) }),
+        ] {
+            let outcome = run(PolicyName::Ours, &load);
+            let recovery = outcome.recovery.unwrap_or(Duration::MAX);
+            assert!(recovery <= Duration::from_secs(1), "{what}: {recovery:?}");
+            assert!(outcome.useful_share > 0.8, "{what}: {:.3} useful", outcome.useful_share);
+        }
     }
+}
+
+#[test]
+fn a_queue_that_knows_no_deadline_stays_full_of_the_past() {
+    let then = Some((0.7, Duration::from_secs(5)));
+    let outcome = run(PolicyName::BoundedFifo, &Load { then, ..Load::steady(2.0, 20, Service::Exponential, 1) });
+    assert!(outcome.recovery.is_none_or(|recovery| recovery > Duration::from_secs(3)), "{:?}", outcome.recovery);
+}
+
+#[test]
+fn rushes_and_lulls_leave_nearly_all_of_the_work_useful() {
+    for (pattern, least) in [(Pattern::OnOff, 0.9), (Pattern::Bursts, 0.9)] {
+        let source = Source::Drawn { pattern, mean: Duration::from_millis(50), service: Service::Exponential };
+        let load = |seed| Load { source: source.clone(), ..Load::steady(2.0, 40, Service::Exponential, seed) };
+        let (useful, missed) = means(PolicyName::Ours, load);
+        assert!(useful >= least && missed <= 0.03, "{pattern:?}: {useful:.3} useful, {missed:.4} missed");
+    }
+}
+
+#[test]
+fn callers_that_do_as_they_are_told_come_back_less_often() {
+    let tries = |retry| {
+        let outcome = run(PolicyName::Ours, &Load { retry, ..Load::steady(2.0, 30, Service::Exponential, 5) });
+        assert!(outcome.useful_share > 0.95 && outcome.admitted_then_missed < 0.05, "{retry:?}: {outcome:?}");
+        outcome.tally.attempts as f64 / outcome.tally.arrived as f64
+    };
+    let (never, obey, ignore) = (tries(Retry::Never), tries(Retry::Obey), tries(Retry::Ignore));
+    assert!(never == 1.0 && obey > 1.1 && ignore > obey * 1.1, "{never:.2} {obey:.2} {ignore:.2}");
+}
+
+#[test]
+fn a_thousand_tenants_are_served_alike() {
+    let tenants = vec![(1.0, Some(Criticality::Critical)); 1000];
+    let load = Load { tenants, ..Load::steady(2.0, 60, Service::Exponential, 2) };
+    let outcome = run(PolicyName::Ours, &load);
+    assert!(outcome.useful_share > 0.93 && outcome.admitted_then_missed < 0.05, "{:.3}", outcome.useful_share);
+    assert!(outcome.fairness > 0.8, "{:.3}", outcome.fairness);
 }
 
 #[test]
