@@ -78,8 +78,8 @@ pub(super) struct SimArgs {
     /// Draw the criticality of each job from the four classes.
     #[arg(long)]
     classes: bool,
-    /// What refused callers do, within their deadline and up to five attempts: never come back, obey the time that they
-    /// are told, or ignore it and come back by a back-off of their own.
+    /// What refused callers do, within their deadline and up to five attempts: never come back; obey the time that they
+    /// are told; the same with the retry throttling of grpc; or ignore it and come back by a back-off of their own.
     #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry)]
     retry: Retry,
     /// Let service take so many times longer in the second third of the time.
@@ -88,7 +88,7 @@ pub(super) struct SimArgs {
     /// Let jobs that do not stop hold so many workers in the second third of the time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     lose: Option<u16>,
-    /// Replay the jobs of a log: standard error of a server with --set telemetry.log=waterwheel::pool=debug, in a file.
+    /// Replay the jobs of a log: standard error of a server with --log waterwheel::pool=debug, in a file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "patterns", "duration", "mean", "deadline", "spread", "tenants", "classes"])]
     replay: Option<PathBuf>,
     /// The pool to replay, where the log is of several.

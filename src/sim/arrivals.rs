@@ -35,10 +35,7 @@ impl<'a> Arrivals<'a> {
         });
         let weights = weights.collect();
         let dice = StdRng::seed_from_u64(load.seed);
-        let mut this =
-            Self { load, pattern, mean, service, weights, dice, now: Duration::ZERO, burst: 0, on_until: SWITCH };
-        this.on_until = this.gap(SWITCH.as_secs_f64());
-        this
+        Self { load, pattern, mean, service, weights, dice, now: Duration::ZERO, burst: 0, on_until: SWITCH }
     }
 
     /// Goes on to the next arrival; `None` where none is left.

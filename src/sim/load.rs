@@ -59,17 +59,21 @@ pub(crate) enum Retry {
     Never,
     /// They come back when they are told to; where nothing is told, as those who ignore it.
     Obey,
+    /// The same, as gRPC's own clients do with `deploy/service-config.json`: a client that is refused too often gives up
+    /// its retries for a while. Each tenant is one client.
+    Grpc,
     /// They come back by a back-off of their own: 50 ms, doubled each time, up to a second, give or take a fifth.
     Ignore,
 }
 
 impl Retry {
-    pub(crate) const ALL: [Self; 3] = [Self::Never, Self::Obey, Self::Ignore];
+    pub(crate) const ALL: [Self; 4] = [Self::Never, Self::Obey, Self::Grpc, Self::Ignore];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Never => "never",
             Self::Obey => "obey",
+            Self::Grpc => "grpc",
             Self::Ignore => "ignore",
         }
     }
@@ -153,6 +157,14 @@ impl Load {
         }
     }
 
+    /// Mean service time; none where the load was recorded.
+    pub(crate) fn mean(&self) -> Duration {
+        match &self.source {
+            Source::Drawn { mean, .. } => *mean,
+            Source::Recorded(_) => Duration::ZERO,
+        }
+    }
+
     /// When no more jobs arrive.
     pub(crate) fn end(&self) -> Duration {
         self.lasts + self.then.map_or(Duration::ZERO, |then| then.1)
@@ -193,7 +205,7 @@ impl Load {
     }
 
     /// All arrivals, in order of time.
-    pub(super) fn arrivals(&self) -> Box<dyn Iterator<Item = Arrival> + '_> {
+    pub(crate) fn arrivals(&self) -> Box<dyn Iterator<Item = Arrival> + '_> {
         match &self.source {
             Source::Drawn { pattern, mean, service } => Box::new(Arrivals::new(self, *pattern, *mean, *service)),
             Source::Recorded(recording) => Box::new(recording.arrivals(self)),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::load::{Arrival, Load};
 use crate::model::Criticality;
 
-/// The jobs that a server logged as they came, `waterwheel serve` with `telemetry.log` at `waterwheel::pool=debug`.
+/// The jobs that a server logged as they came, `waterwheel serve --log waterwheel::pool=debug`.
 ///
 /// The line `job arrived` says when a job came, with what budget, for whom; the line of its end says how long it ran. What
 /// a job would have taken that was refused, or cut off, is not known: it is drawn from those of its kind that completed,
@@ -55,7 +55,7 @@ impl RecordingError {
     pub(crate) fn help(&self) -> &'static str {
         match self {
             Self::Line(_) => "pass standard error of \"waterwheel serve\", written to a file",
-            Self::Empty { .. } => "log with --set telemetry.log=waterwheel::pool=debug, to a file",
+            Self::Empty { .. } => "log with --log waterwheel::pool=debug, to a file",
             Self::Pools(_) => "choose one with --pool",
             Self::NothingCompleted => "log until some jobs have completed",
         }

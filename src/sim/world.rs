@@ -13,6 +13,10 @@ const ATTEMPTS: u32 = 5;
 /// The back-off of callers that are told nothing, or do not listen.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Retry throttling of gRPC, as `deploy/service-config.json` sets it: a refusal takes a token, an answer gives a tenth of
+/// one, and who has no more than half of them does not retry.
+const MOST_TOKENS: f64 = 100.0;
+const TOKENS_BACK: f64 = 0.1;
 
 /// Runs `load` against a policy, until the last job has ended.
 pub(crate) fn run(policy: PolicyName, load: &Load) -> Outcome {
@@ -24,6 +28,7 @@ pub(crate) fn run(policy: PolicyName, load: &Load) -> Outcome {
         sequence: 0,
         to_hold: 0,
         dice: StdRng::seed_from_u64(load.seed ^ 0x5EED),
+        tokens: vec![MOST_TOKENS; load.tenant_count()],
         tally: Tally::new(load.tenant_count()),
     };
     if let Some(lost) = load.lost {
@@ -54,6 +59,8 @@ struct World<'a> {
     /// Workers that the next jobs to start will not give back.
     to_hold: usize,
     dice: StdRng,
+    /// Of each tenant's client.
+    tokens: Vec<f64>,
     tally: Tally,
 }
 
@@ -130,6 +137,8 @@ impl World<'_> {
         let in_time = now < arrival.at + arrival.deadline;
         if in_time {
             self.tally.serve(self.load, &arrival, since, now);
+            let tokens = &mut self.tokens[arrival.tenant];
+            *tokens = (*tokens + TOKENS_BACK).min(MOST_TOKENS);
         } else {
             self.tally.waste(self.load, since, now);
             self.tally.miss(self.load, &arrival);
@@ -206,15 +215,18 @@ impl World<'_> {
     fn refuse(&mut self, now: Duration, index: usize, told: Option<Duration>) {
         self.tally.refused += u64::from(self.jobs[index].arrival.at < self.load.lasts);
         let Job { arrival, attempts, .. } = self.jobs[index];
+        let tokens = &mut self.tokens[arrival.tenant];
+        *tokens = (*tokens - 1.0).max(0.0);
         let own = |dice: &mut StdRng| {
             let pause = FIRST_PAUSE * 2_u32.pow(attempts - 1);
             pause.min(LONGEST_PAUSE).mul_f64(dice.random_range(0.8..1.2))
         };
         let pause = match (self.load.retry, told) {
             (Retry::Never, _) => None,
+            (Retry::Grpc, _) if *tokens <= MOST_TOKENS / 2.0 => None,
             // As the server spreads it.
-            (Retry::Obey, Some(told)) => Some(told.mul_f64(self.dice.random_range(0.5..1.5))),
-            (Retry::Obey, None) | (Retry::Ignore, _) => Some(own(&mut self.dice)),
+            (Retry::Obey | Retry::Grpc, Some(told)) => Some(told.mul_f64(self.dice.random_range(0.5..1.5))),
+            (Retry::Obey | Retry::Grpc, None) | (Retry::Ignore, _) => Some(own(&mut self.dice)),
         };
         let again = pause.map(|pause| now + pause).filter(|at| *at < arrival.at + arrival.deadline);
         match again.filter(|_| attempts < ATTEMPTS) {
