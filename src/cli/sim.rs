@@ -158,8 +158,7 @@ impl SimArgs {
 
     fn recording(&self) -> Result<Option<Arc<Recording>>, Failure> {
         let Some(path) = &self.replay else { return Ok(None) };
-        let log = std::fs::read_to_string(path)
-            .map_err(|error| Failure::ReadPayload { path: path.clone(), error })?;
+        let log = std::fs::read_to_string(path).map_err(|error| Failure::ReadPayload { path: path.clone(), error })?;
         Ok(Some(Arc::new(Recording::read(&log, self.pool.as_deref())?)))
     }
 }
@@ -169,7 +168,12 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
     if let Some(recording) = recording.as_deref().filter(|_| args.format() == Format::Text) {
         let (jobs, measured) = recording.counts();
         let lasts = setting(Duration::from_millis(u64::try_from(recording.lasts().as_millis()).unwrap_or(u64::MAX)));
-        console.out.text(&format!("{jobs} jobs in {lasts}; {measured} of them completed, and lend the others their service times\n")).await?;
+        console
+            .out
+            .text(&format!(
+                "{jobs} jobs in {lasts}; {measured} of them completed, and lend the others their service times\n"
+            ))
+            .await?;
     }
     let mut table = Table::new();
     for case in args.cases(recording.as_ref()) {

@@ -114,7 +114,8 @@ impl Recording {
         if pools.len() > 1 {
             return Err(RecordingError::Pools(pools.into_iter().collect()));
         }
-        Self::of(found.into_values().collect()).ok_or_else(|| RecordingError::Empty { pool: pool.map(str::to_owned) })?
+        Self::of(found.into_values().collect())
+            .ok_or_else(|| RecordingError::Empty { pool: pool.map(str::to_owned) })?
     }
 
     fn of(mut found: Vec<Found>) -> Option<Result<Self, RecordingError>> {
@@ -196,7 +197,8 @@ impl Recording {
 
 impl Found {
     fn of(line: Line) -> Option<Self> {
-        let class = Criticality::BY_IMPORTANCE.into_iter().find(|class| Some(class.name()) == line.criticality.as_deref());
+        let class =
+            Criticality::BY_IMPORTANCE.into_iter().find(|class| Some(class.name()) == line.criticality.as_deref());
         Some(Self {
             at: humantime::parse_rfc3339(&line.timestamp).ok()?,
             budget: milliseconds(line.budget_ms?)?,

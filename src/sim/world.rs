@@ -88,9 +88,13 @@ struct Job {
 enum State {
     Arrived,
     Queued,
-    Running { since: Duration },
+    Running {
+        since: Duration,
+    },
     /// It runs, and does not stop.
-    Held { since: Duration },
+    Held {
+        since: Duration,
+    },
     Over,
 }
 

@@ -65,10 +65,10 @@ impl Calls {
         let mut clients = Vec::new();
         for _ in 0..args.connections {
             let endpoint = Endpoint::from_shared(format!("http://{server}")).expect("an address makes a URI");
-            let channel = endpoint.connect().await.map_err(|error| BenchError::Connect {
-                server,
-                cause: std::io::Error::other(error),
-            })?;
+            let channel = endpoint
+                .connect()
+                .await
+                .map_err(|error| BenchError::Connect { server, cause: std::io::Error::other(error) })?;
             clients.push(WorkerPoolServiceClient::new(channel));
         }
         let mut dice = StdRng::seed_from_u64(args.seed);

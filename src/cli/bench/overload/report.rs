@@ -113,7 +113,8 @@ impl Step {
     }
 
     fn row(&self) -> Vec<String> {
-        let reasons: Vec<_> = self.refused_by_reason.iter().map(|(reason, count)| format!("{reason} × {count}")).collect();
+        let reasons: Vec<_> =
+            self.refused_by_reason.iter().map(|(reason, count)| format!("{reason} × {count}")).collect();
         vec![
             format!("{}x", self.load),
             format!("{:.0}/s", self.offered_per_s),
@@ -154,10 +155,21 @@ impl Display for Report {
             self.work.place().1
         )?;
         let Capacity { jobs_per_s, busy_workers, mean_run_ms } = capacity;
-        writeln!(f, "capacity  {jobs_per_s:.1} jobs/s of {mean_run_ms:.1}ms, {busy_workers:.2} workers busy, closed loop")?;
+        writeln!(
+            f,
+            "capacity  {jobs_per_s:.1} jobs/s of {mean_run_ms:.1}ms, {busy_workers:.2} workers busy, closed loop"
+        )?;
         let heads = [
-            "load", "offered", "useful", "missed", "admitted p99", "refused p99", "memory", "server cores",
-            "client cores", "refused by reason",
+            "load",
+            "offered",
+            "useful",
+            "missed",
+            "admitted p99",
+            "refused p99",
+            "memory",
+            "server cores",
+            "client cores",
+            "refused by reason",
         ];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         rows.extend(steps.iter().map(Step::row));
@@ -170,7 +182,10 @@ impl Display for Report {
             }
             if step.sent_late_p99_ms > LATE_MS {
                 let Step { load, sent_late_p99_ms: late, .. } = step;
-                writeln!(f, "note      {load}x: calls were sent up to {late:.0}ms late; this machine is too busy for that load")?;
+                writeln!(
+                    f,
+                    "note      {load}x: calls were sent up to {late:.0}ms late; this machine is too busy for that load"
+                )?;
             }
         }
         writeln!(f, "machine   {machine}")
