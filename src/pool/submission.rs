@@ -55,12 +55,7 @@ impl Admitted {
             output,
         });
         let admitted = shell.admit(now, &job, kind, &cx);
-        // With the line of its end, what `waterwheel sim --replay` reads.
-        debug!(
-            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
-            criticality = job.criticality.name(), budget_ms = milliseconds(deadline.budget()),
-            refused = admitted.as_ref().err().map(|rejection| rejection.reason.name()), "job arrived",
-        );
+        tell_arrival(&job, &cx, admitted.as_ref().err());
         let turn = admitted?;
         Ok(Self { kind, job, turn, at: now, cx })
     }
@@ -243,6 +238,16 @@ fn begin_run(kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) 
         .filter_map(|limit| now.checked_add(limit))
         .fold(cx.deadline().reply_by(), Instant::min);
     cx.begin(RunStart { worker: lease.worker(), at: now, until });
+}
+
+/// With the line of its end, what `waterwheel sim --replay` reads.
+fn tell_arrival(job: &Job, cx: &Context, refused: Option<&Rejection>) {
+    debug!(
+        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
+        criticality = job.criticality.name(), budget_ms = milliseconds(cx.deadline().budget()),
+        refused = refused.map(|rejection| rejection.reason.name()),
+        retry_after_ms = refused.and_then(|rejection| rejection.retry_after).map(milliseconds), "job arrived",
+    );
 }
 
 fn check(shell: &Shell, kind: usize, job: &Job) -> Result<(), Rejection> {
