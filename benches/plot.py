@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws useful worker time over load, a line for each policy, from the rows of `waterwheel sim --output json`.
+"""Draws what each policy makes of a load, from the rows of `waterwheel sim --output json`: the worker time of jobs that
+end in time, and the accepted jobs that do not.
 
     waterwheel sim --load 0.5,0.7,0.85,1,1.2,1.5,2,3,4,6,10 --service exponential --seeds 20 --output json |
         python3 benches/plot.py > benches/goodput.svg
@@ -13,8 +14,8 @@ import sys
 from collections import defaultdict
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT = 820, 440
-LEFT, RIGHT, TOP, BOTTOM = 64, 190, 48, 56
+WIDTH, HEIGHT = 820, 340
+LEFT, RIGHT, TOP, BOTTOM = 64, 200, 36, 56
 # Told apart by those who see few colours, too: Okabe and Ito.
 LINES = {
     "ours": ("waterwheel", "#0072B2", ""),
@@ -26,16 +27,20 @@ LINES = {
 
 
 def read(lines):
-    """Useful shares by policy and load, and the names of service and arrivals."""
-    shares = defaultdict(lambda: defaultdict(list))
-    kinds = set()
-    for line in lines:
-        row = json.loads(line)
-        shares[row["policy"]][row["load"]].append(row["useful_share"])
-        kinds.add((row["service"], row["arrivals"]))
+    """The rows, and the names of service and arrivals."""
+    rows = [json.loads(line) for line in lines]
+    kinds = {(row["service"], row["arrivals"]) for row in rows}
     if len(kinds) != 1:
         sys.exit("pass rows of one --service and one --arrivals")
-    return shares, kinds.pop()
+    return rows, kinds.pop()
+
+
+def by_policy(rows, figure):
+    """The values of a figure by policy and load, one for each seed."""
+    values = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        values[row["policy"]][row["load"]].append(row[figure])
+    return values
 
 
 class Plot:
@@ -84,34 +89,47 @@ class Plot:
     def legend(self, lines):
         """Names at the ends of their lines, moved apart where they would meet."""
         lines.sort(key=lambda line: line[3])
-        y = TOP - 16
-        for name, color, dash, end in lines:
-            y = max(y + 18, end)
+        places = [end for *_, end in lines]
+        for at in range(1, len(places)):
+            places[at] = max(places[at], places[at - 1] + 18)
+        # The last may not leave the field; those above it make way.
+        places[-1] = min(places[-1], self.y(0) - 4)
+        for at in reversed(range(len(places) - 1)):
+            places[at] = min(places[at], places[at + 1] - 18)
+        for (name, color, dash, _), y in zip(lines, places):
             x = WIDTH - RIGHT + 8
             self.add(f'<path d="M{x} {y:.1f}h22" stroke="{color}" stroke-width="2.5" fill="none"{dash}/>')
             self.text(x + 28, y + 4, name, "start")
 
-    def svg(self):
+    def panel(self, rows, figure, title, below):
+        values = by_policy(rows, figure)
+        loads = sorted({row["load"] for row in rows})
+        self.add(f'<g transform="translate(0 {below})">')
+        self.text(LEFT, 20, title, "start", font_weight="600")
+        self.axes(loads)
+        known = [policy for policy in LINES if policy in values]
+        others = [policy for policy in values if policy not in LINES]
+        # The first is drawn last, on top.
+        self.legend([self.line(policy, values[policy]) for policy in reversed(known + others)])
+        self.add("</g>")
+
+    def svg(self, height):
         style = "text{font:13px system-ui,sans-serif;fill:#1f2328}"
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
         # A ground of its own, since a page may be dark.
-        ground = f'<rect width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#ffffff"/>'
+        ground = f'<rect width="{WIDTH}" height="{height}" rx="6" fill="#ffffff"/>'
         return "\n".join([head, f"<style>{style}</style>", ground, *self.parts, "</svg>", ""])
 
 
 def main():
-    shares, (service, arrivals) = read(sys.stdin)
-    loads = sorted({load for by_load in shares.values() for load in by_load})
-    seeds = max(len(values) for by_load in shares.values() for values in by_load.values())
-    plot = Plot(loads)
-    plot.text(LEFT, 20, "Worker time of jobs that end in time, of what could be had", "start", font_weight="600")
-    plot.text(LEFT, 37, f"{service} service, {arrivals} arrivals, {seeds} seeds", "start", fill_opacity="0.7")
-    plot.axes(loads)
-    known = [policy for policy in LINES if policy in shares]
-    others = [policy for policy in shares if policy not in LINES]
-    # The first is drawn last, on top.
-    plot.legend([plot.line(policy, shares[policy]) for policy in reversed(known + others)])
-    sys.stdout.write(plot.svg())
+    rows, (service, arrivals) = read(sys.stdin)
+    seeds = len({row["seed"] for row in rows})
+    plot = Plot({row["load"] for row in rows})
+    plot.panel(rows, "useful_share", "Worker time of jobs that end in time, of what could be had", 0)
+    plot.panel(rows, "admitted_then_missed", "Accepted jobs that do not end in time", HEIGHT)
+    note = f"{service} service, {arrivals} arrivals, mean of {seeds} seeds and range"
+    plot.text(WIDTH - 16, 2 * HEIGHT + 8, note, "end", fill_opacity="0.7")
+    sys.stdout.write(plot.svg(2 * HEIGHT + 20))
 
 
 if __name__ == "__main__":
