@@ -98,6 +98,18 @@ fn all_is_well_again_soon() {
 }
 
 #[test]
+fn other_policies_do_what_is_known_of_them() {
+    let at = |policy, times| means(policy, |seed| Load::steady(times, 20, Service::Exponential, seed));
+    let (useful, missed) = at(PolicyName::CodelLifo, 2.0);
+    assert!(useful > 0.97 && (0.45..0.55).contains(&missed), "CoDel: {useful:.3} useful, {missed:.3} missed");
+    let (useful, missed) = at(PolicyName::FifoWithExpiry, 2.0);
+    assert!((0.3..0.45).contains(&useful) && (0.45..0.55).contains(&missed), "FIFO: {useful:.3}, {missed:.3}");
+    let (useful, missed) = at(PolicyName::HalfBudget, 4.0);
+    let (ours, our_missed) = at(PolicyName::Ours, 4.0);
+    assert!(ours > useful && our_missed < missed, "{ours:.3} {our_missed:.4}, without a margin {useful:.3} {missed:.4}");
+}
+
+#[test]
 fn a_queue_that_knows_no_deadline_stays_full_of_the_past() {
     let then = Some((0.7, Duration::from_secs(5)));
     let outcome = run(PolicyName::BoundedFifo, &Load { then, ..Load::steady(2.0, 20, Service::Exponential, 1) });
