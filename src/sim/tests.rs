@@ -106,7 +106,10 @@ fn other_policies_do_what_is_known_of_them() {
     assert!((0.3..0.45).contains(&useful) && (0.45..0.55).contains(&missed), "FIFO: {useful:.3}, {missed:.3}");
     let (useful, missed) = at(PolicyName::HalfBudget, 4.0);
     let (ours, our_missed) = at(PolicyName::Ours, 4.0);
-    assert!(ours > useful && our_missed < missed, "{ours:.3} {our_missed:.4}, without a margin {useful:.3} {missed:.4}");
+    assert!(
+        ours > useful && our_missed < missed,
+        "{ours:.3} {our_missed:.4}, without a margin {useful:.3} {missed:.4}"
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::{
 use crate::cli::{
     bench::report::Machine,
     output::{
-        bytes, setting,
+        bytes, counted, setting,
         table::{Align, table},
     },
 };
@@ -151,8 +151,9 @@ impl Display for Report {
         let deadline = setting(Duration::from_secs_f64(deadline_ms / 1e3));
         writeln!(
             f,
-            "{} of {workers} workers, deadline {deadline}, {duration_s}s a load in an open loop over {connections} connections",
-            self.work.place().1
+            "{} on {}, deadline {deadline}, {duration_s}s a load in an open loop over {connections} connections",
+            self.work.place().1,
+            counted(usize::from(*workers), "worker"),
         )?;
         let Capacity { jobs_per_s, busy_workers, mean_run_ms } = capacity;
         writeln!(
