@@ -267,12 +267,7 @@ impl Criticality {
     /// Name in logs, as in the contract.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::CriticalPlus => "CRITICAL_PLUS",
-            Self::Critical => "CRITICAL",
-            Self::SheddablePlus => "SHEDDABLE_PLUS",
-            Self::Sheddable => "SHEDDABLE",
-        }
+        ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"][self.rank()]
     }
 }
 

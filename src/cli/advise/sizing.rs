@@ -1,10 +1,10 @@
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
 use crate::{
     cli::output::duration,
-    proto::{PoolStats, WorkerState},
+    proto::{PoolStats, WorkerState, WorkerStats},
 };
 
 /// Refusals of jobs that the pool would have run, had it been larger.
@@ -61,9 +61,7 @@ pub(super) fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, g
     let seconds = watched.as_secs_f64();
     let refused = refused(after).saturating_sub(refused(before));
     let arrived = (accepted(after).saturating_sub(accepted(before))) + refused;
-    let (ended, ran) = worked(after);
-    let (ended_before, ran_before) = worked(before);
-    let (ended, ran) = (ended.saturating_sub(ended_before), ran.saturating_sub(ran_before));
+    let (ended, ran) = worked(before, after);
     if arrived == 0 || ended == 0 || ran.is_zero() {
         return None;
     }
@@ -119,10 +117,15 @@ fn refused(pool: &PoolStats) -> u64 {
     counts.filter(|count| FOR_WANT_OF_ROOM.contains(&count.reason.as_str())).map(|count| count.count).sum()
 }
 
-/// Jobs that ended on the workers, and how long they ran together.
-fn worked(pool: &PoolStats) -> (u64, Duration) {
-    pool.workers.iter().fold((0, Duration::ZERO), |(ended, ran), worker| {
-        (ended + worker.completed + worker.failed, ran + duration(worker.total_run_time.as_ref()))
+/// Jobs that ended meanwhile on the workers that are there, and how long they ran together. What a worker did that has
+/// retired is not known, and the mean does without it.
+fn worked(before: &PoolStats, after: &PoolStats) -> (u64, Duration) {
+    let sums = |worker: &WorkerStats| (worker.completed + worker.failed, duration(worker.total_run_time.as_ref()));
+    let earlier: BTreeMap<u32, _> = before.workers.iter().map(|worker| (worker.id, sums(worker))).collect();
+    after.workers.iter().fold((0, Duration::ZERO), |(ended, ran), worker| {
+        let (jobs, time) = sums(worker);
+        let (jobs_before, time_before) = earlier.get(&worker.id).copied().unwrap_or_default();
+        (ended + jobs.saturating_sub(jobs_before), ran + time.saturating_sub(time_before))
     })
 }
 

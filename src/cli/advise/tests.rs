@@ -20,8 +20,9 @@ struct Line {
 /// A pool of 4 workers after so many seconds: 60 jobs came in each, 20 of them were refused, and runs took 100 ms.
 fn snapshot(seconds: u64) -> Stats {
     let rejected = |reason: &str, count| RejectedCount { reason: reason.to_owned(), count };
-    let worker = |state: WorkerState| WorkerStats {
-        state: state as i32,
+    let worker = |id| WorkerStats {
+        id,
+        state: WorkerState::Busy as i32,
         completed: 9 * seconds,
         failed: seconds,
         total_run_time: Some(format!("{seconds}s").parse().unwrap()),
@@ -43,7 +44,7 @@ fn snapshot(seconds: u64) -> Stats {
                 queue_wait: Some(Distribution::default()),
                 run_time: Some(runs),
             }],
-            workers: vec![worker(WorkerState::Busy); 4],
+            workers: (0..4).map(worker).collect(),
             ..PoolStats::default()
         }],
         ..Stats::default()
@@ -96,6 +97,20 @@ async fn a_pool_that_rests_is_named_without_advice() {
     let later = Stats { uptime: Some("1011s".parse().unwrap()), ..snapshot(10) };
     let ran = advise(&[], vec![snapshot(10), later]).await;
     assert!(ran.text().contains("pool io: no job ended"), "{}", ran.text());
+}
+
+#[tokio::test]
+async fn workers_that_retired_do_not_count() {
+    let mut earlier = snapshot(10);
+    let gone = WorkerStats {
+        id: 9,
+        completed: 5000,
+        total_run_time: Some("9000s".parse().unwrap()),
+        ..WorkerStats::default()
+    };
+    earlier.pools[0].workers.push(gone);
+    let ran = advise(&[], vec![earlier, snapshot(20)]).await;
+    assert!(ran.text().contains("100ms on average of 400 jobs"), "{}", ran.text());
 }
 
 #[tokio::test]
