@@ -258,16 +258,13 @@ impl Criticality {
     /// All classes, the most important first: the order of service.
     pub const BY_IMPORTANCE: [Self; 4] = [Self::CriticalPlus, Self::Critical, Self::SheddablePlus, Self::Sheddable];
 
+    /// Names in logs, as in the contract; in the order of [`BY_IMPORTANCE`](Self::BY_IMPORTANCE).
+    pub const NAMES: [&str; 4] = ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"];
+
     /// Position in [`BY_IMPORTANCE`](Self::BY_IMPORTANCE).
     #[must_use]
     pub fn rank(self) -> usize {
         3 - self as usize
-    }
-
-    /// Name in logs, as in the contract.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"][self.rank()]
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink, RunStart, StopReason},
-    model::{Call, Completed, Job, JobError, JobId, Rejection, RejectionReason},
+    model::{Call, Completed, Criticality, Job, JobError, JobId, Rejection, RejectionReason},
 };
 
 /// A job that has room, or waits for it.
@@ -244,7 +244,7 @@ fn begin_run(kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) 
 fn tell_arrival(job: &Job, cx: &Context, refused: Option<&Rejection>) {
     debug!(
         pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
-        criticality = job.criticality.name(), budget_ms = milliseconds(cx.deadline().budget()),
+        criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
         refused = refused.map(|rejection| rejection.reason.name()),
         retry_after_ms = refused.and_then(|rejection| rejection.retry_after).map(milliseconds), "job arrived",
     );

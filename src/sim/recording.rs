@@ -197,14 +197,13 @@ impl Recording {
 
 impl Found {
     fn of(line: Line) -> Option<Self> {
-        let class =
-            Criticality::BY_IMPORTANCE.into_iter().find(|class| Some(class.name()) == line.criticality.as_deref());
+        let class = Criticality::NAMES.iter().position(|name| Some(*name) == line.criticality.as_deref())?;
         Some(Self {
             at: humantime::parse_rfc3339(&line.timestamp).ok()?,
             budget: milliseconds(line.budget_ms?)?,
             kind: line.kind?,
             tenant: line.tenant,
-            class: class?,
+            class: Criticality::BY_IMPORTANCE[class],
             run: Run::MoreThan(Duration::ZERO),
         })
     }
