@@ -5,6 +5,7 @@
 //! it against a buffer and a server on a port of their own.
 
 mod access;
+mod advise;
 mod bench;
 mod call;
 mod cancel;
@@ -79,6 +80,7 @@ enum Command {
     #[command(hide = true)]
     BareEcho(bench::BareEchoArgs),
     Sim(sim::SimArgs),
+    Advise(advise::AdviseArgs),
     Check(check::CheckArgs),
     Config(config::ConfigCommand),
     Completions(completions::CompletionsArgs),
@@ -109,6 +111,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Cancel(args) => session::client(args.format(), async |console| cancel::run(args, console).await),
         Command::Probe(args) => session::client(args.format(), async |console| probe::run(args, console).await),
         Command::Sim(args) => session::client(args.format(), async |console| sim::run(args, console).await),
+        Command::Advise(args) => session::client(args.format(), async |console| advise::run(args, console).await),
         Command::Check(args) => session::client(args.format(), async |console| check::run(args, console).await),
         Command::Config(args) => session::client(args.format(), async |console| config::run(args, console).await),
         Command::Completions(args) => {

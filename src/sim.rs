@@ -1,18 +1,22 @@
 //! The heart on virtual time: seeded arrivals against a policy, hours in milliseconds.
 //!
 //! ```text
-//! load ─▶ world ─▶ policy (the real machine, or one that others use)
-//! arrivals  │        │
-//!           └ tally ◀┘  what became of each job, in worker time
+//! load ─▶ arrivals ─▶ world ─▶ policy (the real machine, or one that others use)
+//!         drawn, or     │        │
+//!         recorded      └ tally ◀┘  what became of each job, in worker time
 //! ```
 
+mod arrivals;
+mod bound;
 mod load;
 mod policy;
+mod recording;
 mod tally;
 mod world;
 
-pub(crate) use load::{Load, Service};
+pub(crate) use load::{Load, Pattern, Retry, Service, Source, Spell};
 pub(crate) use policy::PolicyName;
+pub(crate) use recording::{Recording, RecordingError};
 pub(crate) use tally::Outcome;
 pub(crate) use world::run;
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf, thread, time::Duration};
 
-use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
+use clap::{Args, Subcommand, ValueEnum, builder::RangedU64ValueParser};
 use serde::Serialize;
 use tokio::{
     net::lookup_host,
@@ -32,6 +32,7 @@ mod client;
 mod compare;
 mod failure;
 mod load;
+mod overload;
 mod process;
 mod report;
 mod submit;
@@ -53,9 +54,14 @@ const MAX_PAYLOAD: u64 = 64 << 20;
 /// comes. With --compare-bare it needs no server: it starts waterwheel and a bare tonic echo, loads them in short
 /// bursts in turn, and prints what waterwheel costs as a ratio of the bare echo.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:
-  waterwheel bench echo --duration 5s")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Example:
+  waterwheel bench echo --duration 5s"
+)]
 pub(super) struct BenchArgs {
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
     /// Kind of the jobs.
     #[arg(default_value = "echo")]
     kind: String,
@@ -110,6 +116,12 @@ pub(super) struct BenchArgs {
     output: OutputArgs,
 }
 
+/// A measurement of its own.
+#[derive(Debug, Clone, Subcommand)]
+enum BenchCommand {
+    Overload(overload::OverloadArgs),
+}
+
 /// A method that takes jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -137,6 +149,10 @@ pub(super) async fn run(args: BenchArgs, console: &mut Console<'_>) -> Result<Ex
 
 async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let machine = Machine::this();
+    if let Some(BenchCommand::Overload(args)) = &args.command {
+        overload::run(args, machine, console).await?;
+        return Ok(Exit::Done);
+    }
     let report = if args.compare_bare {
         let comparison = args.comparison()?;
         let rounds = compare::run(&comparison, console).await?;
@@ -173,7 +189,10 @@ impl Rpc {
 impl BenchArgs {
     /// How to print.
     pub(super) fn format(&self) -> Format {
-        self.output.output
+        match &self.command {
+            Some(BenchCommand::Overload(args)) => args.format(),
+            None => self.output.output,
+        }
     }
 
     async fn plan(&self) -> Result<Plan, BenchError> {

@@ -18,7 +18,7 @@ use super::{
     exit::Exit,
     output::{Format, counted, setting, views},
 };
-use crate::config::Faults;
+use crate::{config::Faults, sim::RecordingError};
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -62,6 +62,9 @@ pub(crate) enum Failure {
     /// There are no figures.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// A log cannot be replayed.
+    #[error(transparent)]
+    Replay(#[from] RecordingError),
     /// The output could not be written.
     #[error("cannot write the output: {}", explain(.0))]
     Output(#[from] io::Error),
@@ -91,7 +94,7 @@ impl Failure {
     /// The code that the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) => Exit::Usage,
+            Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) | Self::Replay(_) => Exit::Usage,
             Self::Unreachable { .. } | Self::OpsUnreachable { .. } | Self::NoTls { .. } => Exit::Unreachable,
             Self::Call(error) => error.exit(),
             Self::Bench(error) => error.exit(),
@@ -166,6 +169,7 @@ impl Failure {
             Self::Call(error) => return error.help(),
             Self::Access(error) => error.help(),
             Self::Bench(error) => return error.help().map(str::to_owned),
+            Self::Replay(error) => error.help(),
             Self::Config(_) | Self::Output(_) | Self::Runtime(_) => return None,
         };
         Some(help.to_owned())

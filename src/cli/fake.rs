@@ -51,7 +51,7 @@ pub(crate) struct Script {
     pub(crate) result: Option<Result<JobResult, Status>>,
     /// Answers to `Stream`, after which the stream ends.
     pub(crate) events: Vec<Result<StreamResponse, Status>>,
-    /// Answer to `Stats` and each of `WatchStats`, which ends after the last.
+    /// Answers to `Stats`, of which the last stays, and to each of `WatchStats`, which ends after it.
     pub(crate) snapshots: Vec<Stats>,
     /// Answers to `Drain`.
     pub(crate) reports: Vec<DrainResponse>,
@@ -247,8 +247,11 @@ impl WorkerPoolService for Play {
 
     async fn stats(&self, request: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
         let pool = request.into_inner().pool;
-        self.seen.lock().stats.push((pool, 0));
-        let stats = self.script.snapshots.first().cloned();
+        let mut seen = self.seen.lock();
+        let turn = seen.stats.len();
+        seen.stats.push((pool, 0));
+        let snapshots = &self.script.snapshots;
+        let stats = snapshots.get(turn).or(snapshots.last()).cloned();
         Ok(Response::new(StatsResponse { stats }))
     }
 

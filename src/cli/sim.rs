@@ -1,23 +1,23 @@
 //! `waterwheel sim`.
 
-use std::time::Duration;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
-use serde::Serialize;
 
 use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{
-        Format, OutputArgs,
-        table::{Align, table},
-    },
+    output::{Format, OutputArgs, setting, views},
 };
 use crate::{
     model::Criticality,
-    sim::{self, Load, Outcome, PolicyName, Service},
+    sim::{self, Load, Pattern, PolicyName, Recording, Retry, Service, Source, Spell},
 };
+
+mod report;
+
+use report::{Row, Table};
 
 const EXAMPLE: &str = "\
 Example:
@@ -25,29 +25,41 @@ Example:
 
 /// Longest virtual time of anything.
 const MOST: Duration = Duration::from_secs(86_400);
+/// For how long the load that a load falls to is watched.
+const AFTER: Duration = Duration::from_secs(5);
 
 /// Compare ways to accept jobs under load, on virtual time.
 ///
 /// Runs the pool's own machine, and policies that others use, against the same seeded arrivals, and prints how much of
-/// the workers' time went to jobs that ended in time.
+/// the workers' time went to jobs that ended in time, as a share of what could have been had; how many of the accepted
+/// jobs did not end in time; what the 99th of a hundred served jobs waited; and how long after the load fell nearly all
+/// were served again.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct SimArgs {
     /// Policies to compare.
     #[arg(long = "policy", value_name = "POLICY", value_delimiter = ',', default_value = "ours,half-budget,codel-lifo,fifo-expiry,fifo", value_parser = policy)]
     policies: Vec<PolicyName>,
-    /// Loads, as multiples of what the workers can do; from 0.01 to 100.
-    #[arg(long = "load", value_name = "TIMES", value_delimiter = ',', default_value = "0.7,1,2,4,10", value_parser = times)]
+    /// Loads, as multiples of what the workers can do; of a replay, of the rate that was recorded. From 0.01 to 100.
+    /// [default: 0.7,1,2,4,10; of a replay: 1]
+    #[arg(long = "load", value_name = "TIMES", value_delimiter = ',', value_parser = times)]
     loads: Vec<f64>,
-    /// How service times are spread.
+    /// How service times are spread: exponential, lognormal (with a coefficient of variation of 2), bimodal (one in ten
+    /// takes ten times as long) or heavy-tailed (Pareto 1.5).
     #[arg(long = "service", value_name = "SPREAD", value_delimiter = ',', default_value = "exponential,lognormal", value_parser = service)]
     services: Vec<Service>,
+    /// How arrivals are spread: poisson, on-off (each for half a second on average) or bursts (of 16 on average).
+    #[arg(long = "arrivals", value_name = "PATTERN", value_delimiter = ',', default_value = "poisson", value_parser = pattern)]
+    patterns: Vec<Pattern>,
     /// Number of seeds; the figures are means.
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     /// Virtual time in which jobs arrive.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive)]
     duration: Duration,
+    /// What the load falls to after that, for five seconds, to see how long until all is well. [default: 0.7]
+    #[arg(long, value_name = "TIMES", value_parser = times, conflicts_with_all = ["slow", "lose", "replay"])]
+    then: Option<f64>,
     /// Mean service time.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive)]
     mean: Duration,
@@ -66,8 +78,31 @@ pub(super) struct SimArgs {
     /// Draw the criticality of each job from the four classes.
     #[arg(long)]
     classes: bool,
+    /// What refused callers do, within their deadline and up to five attempts: never come back; obey the time that they
+    /// are told; the same with the retry throttling of grpc; or ignore it and come back by a back-off of their own.
+    #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry)]
+    retry: Retry,
+    /// Let service take so many times longer in the second third of the time.
+    #[arg(long, value_name = "TIMES", value_parser = times)]
+    slow: Option<f64>,
+    /// Let jobs that do not stop hold so many workers in the second third of the time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    lose: Option<u16>,
+    /// Replay the jobs of a log: standard error of a server with --log waterwheel::pool=debug, in a file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "patterns", "duration", "mean", "deadline", "spread", "tenants", "classes"])]
+    replay: Option<PathBuf>,
+    /// The pool to replay, where the log is of several.
+    #[arg(long, value_name = "POOL", requires = "replay")]
+    pool: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// One load without its seed, and its name.
+struct Case {
+    load: Load,
+    service: &'static str,
+    arrivals: &'static str,
 }
 
 impl SimArgs {
@@ -75,93 +110,92 @@ impl SimArgs {
         self.output.output
     }
 
-    fn load(&self, times: f64, service: Service, seed: u64) -> Load {
-        let class = (!self.classes).then_some(Criticality::Critical);
-        Load {
-            workers: usize::from(self.workers),
-            mean: self.mean,
-            service,
-            phases: vec![(self.duration, times)],
-            deadline: self.deadline,
-            spread: self.spread,
-            tenants: vec![(1.0, class); usize::from(self.tenants)],
-            slow: None,
-            seed,
+    fn cases(&self, recording: Option<&Arc<Recording>>) -> Vec<Case> {
+        let default: &[f64] = if recording.is_some() { &[1.0] } else { &[0.7, 1.0, 2.0, 4.0, 10.0] };
+        let loads = if self.loads.is_empty() { default } else { &self.loads };
+        if let Some(recording) = recording {
+            let case = |times| {
+                let load = self.load(Source::Recorded(Arc::clone(recording)), times);
+                Case { load, service: "recorded", arrivals: "recorded" }
+            };
+            return loads.iter().copied().map(case).collect();
         }
-    }
-}
-
-/// One row, and one line of JSON.
-#[derive(Debug, Serialize)]
-struct Row {
-    policy: &'static str,
-    load: f64,
-    service: &'static str,
-    seed: u64,
-    useful_share: f64,
-    admitted_then_missed: f64,
-    arrived: u64,
-    admitted: u64,
-    wait_p99_ms: f64,
-    served_by_class: [Option<f64>; 4],
-}
-
-pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let heads = ["service", "load", "policy", "useful", "missed", "wait p99"];
-    let mut rows_shown = vec![heads.map(str::to_owned).to_vec()];
-    for service in &args.services {
-        for times in &args.loads {
-            for policy in &args.policies {
-                let rows: Vec<Row> = (0..args.seeds)
-                    .map(|seed| {
-                        row(*policy, *service, *times, seed, &sim::run(*policy, &args.load(*times, *service, seed)))
-                    })
-                    .collect();
-                if args.format() == Format::Json {
-                    for row in &rows {
-                        let line = serde_json::to_string(row).expect("plain figures");
-                        console.out.text(&format!("{line}\n")).await?;
-                    }
-                } else {
-                    rows_shown.push(means(&rows));
+        let mut cases = Vec::new();
+        for service in self.services.iter().copied() {
+            for pattern in self.patterns.iter().copied() {
+                for times in loads {
+                    let load = self.load(Source::Drawn { pattern, mean: self.mean, service }, *times);
+                    cases.push(Case { load, service: service.name(), arrivals: pattern.name() });
                 }
             }
         }
+        cases
+    }
+
+    fn load(&self, source: Source, times: f64) -> Load {
+        let class = (!self.classes).then_some(Criticality::Critical);
+        let lasts = match &source {
+            Source::Drawn { .. } => self.duration,
+            Source::Recorded(recording) => recording.lasts().div_f64(times),
+        };
+        let is_even = self.slow.is_none() && self.lose.is_none() && self.replay.is_none();
+        let (from, until) = (lasts / 3, lasts * 2 / 3);
+        Load {
+            workers: usize::from(self.workers),
+            source,
+            times,
+            lasts,
+            then: is_even.then(|| (self.then.unwrap_or(0.7), AFTER)),
+            deadline: self.deadline,
+            spread: self.spread,
+            tenants: vec![(1.0, class); usize::from(self.tenants)],
+            retry: self.retry,
+            slow: self.slow.map(|what| Spell { from, until, what }),
+            lost: self.lose.map(|what| Spell { from, until, what: usize::from(what.min(self.workers)) }),
+            seed: 0,
+        }
+    }
+
+    fn recording(&self) -> Result<Option<Arc<Recording>>, Failure> {
+        let Some(path) = &self.replay else { return Ok(None) };
+        let log = std::fs::read_to_string(path).map_err(|error| Failure::ReadPayload { path: path.clone(), error })?;
+        Ok(Some(Arc::new(Recording::read(&log, self.pool.as_deref())?)))
+    }
+}
+
+pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let recording = args.recording()?;
+    if let Some(recording) = recording.as_deref().filter(|_| args.format() == Format::Text) {
+        let (jobs, measured) = recording.counts();
+        let lasts = setting(Duration::from_millis(u64::try_from(recording.lasts().as_millis()).unwrap_or(u64::MAX)));
+        console
+            .out
+            .text(&format!(
+                "{jobs} jobs in {lasts}; {measured} of them completed, and lend the others their service times\n"
+            ))
+            .await?;
+    }
+    let mut table = Table::new();
+    for case in args.cases(recording.as_ref()) {
+        for policy in &args.policies {
+            let mut rows = Vec::new();
+            for seed in 0..args.seeds {
+                let outcome = sim::run(*policy, &Load { seed, ..case.load.clone() });
+                let row = Row::new(*policy, &case, seed, &outcome);
+                if args.format() == Format::Json {
+                    console.out.text(&format!("{}\n", views::line(&row))).await?;
+                }
+                rows.push(row);
+                // So that Ctrl-C is heard.
+                tokio::task::yield_now().await;
+            }
+            table.add(&rows);
+        }
     }
     if args.format() == Format::Text {
-        let columns = [Align::Left, Align::Right, Align::Left, Align::Right, Align::Right, Align::Right];
-        console.out.text(&(table(&columns, &rows_shown).join("\n") + "\n")).await?;
+        console.out.text(&table.to_string()).await?;
     }
     Ok(Exit::Done)
-}
-
-fn row(policy: PolicyName, service: Service, load: f64, seed: u64, outcome: &Outcome) -> Row {
-    let share = |(arrived, served): (u64, u64)| (arrived > 0).then(|| served as f64 / arrived as f64);
-    let tenants = 0..outcome.tally.tenants.len();
-    Row {
-        policy: policy.name(),
-        load,
-        service: service.name(),
-        seed,
-        useful_share: outcome.useful_share,
-        admitted_then_missed: outcome.admitted_then_missed,
-        arrived: outcome.tally.arrived,
-        admitted: outcome.tally.admitted,
-        wait_p99_ms: tenants.map(|tenant| outcome.wait(tenant, 0.99)).fold(0.0, f64::max),
-        served_by_class: outcome.tally.classes.map(share),
-    }
-}
-
-fn means(rows: &[Row]) -> Vec<String> {
-    let mean = |figure: fn(&Row) -> f64| rows.iter().map(figure).sum::<f64>() / rows.len() as f64;
-    vec![
-        rows[0].service.to_owned(),
-        format!("{}x", rows[0].load),
-        rows[0].policy.to_owned(),
-        format!("{:.1} %", mean(|row| row.useful_share) * 100.0),
-        format!("{:.1} %", mean(|row| row.admitted_then_missed) * 100.0),
-        format!("{:.0}ms", mean(|row| row.wait_p99_ms)),
-    ]
 }
 
 fn policy(text: &str) -> Result<PolicyName, String> {
@@ -170,6 +204,14 @@ fn policy(text: &str) -> Result<PolicyName, String> {
 
 fn service(text: &str) -> Result<Service, String> {
     choose(text, Service::ALL, Service::name)
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    choose(text, Pattern::ALL, Pattern::name)
+}
+
+fn retry(text: &str) -> Result<Retry, String> {
+    choose(text, Retry::ALL, Retry::name)
 }
 
 fn choose<T: Copy, const N: usize>(text: &str, all: [T; N], name: fn(T) -> &'static str) -> Result<T, String> {

@@ -258,6 +258,9 @@ impl Criticality {
     /// All classes, the most important first: the order of service.
     pub const BY_IMPORTANCE: [Self; 4] = [Self::CriticalPlus, Self::Critical, Self::SheddablePlus, Self::Sheddable];
 
+    /// Names in logs, as in the contract; in the order of [`BY_IMPORTANCE`](Self::BY_IMPORTANCE).
+    pub const NAMES: [&str; 4] = ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"];
+
     /// Position in [`BY_IMPORTANCE`](Self::BY_IMPORTANCE).
     #[must_use]
     pub fn rank(self) -> usize {

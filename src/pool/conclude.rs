@@ -42,7 +42,7 @@ pub(super) fn conclude(
         Ok(output) => {
             debug!(
                 pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-                run_ms = run.as_millis(), "job completed",
+                run_ms = milliseconds(run), "job completed",
             );
             let deadline = cx.deadline();
             let waterfall = Waterfall {
@@ -162,6 +162,11 @@ fn ending(cause: &FailureCause) -> Ending {
     }
 }
 
+/// As a number of JSON.
+pub(super) fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
 /// Logs a panic of a job's handler.
 pub(super) fn log_panic(cx: &Context, message: &str) {
     cx.span().in_scope(|| {
@@ -178,12 +183,12 @@ pub(super) fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Durati
     if matches!(cause, FailureCause::Handler(_)) {
         info!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            run_ms = run.as_millis(), cause = %cause, "job failed",
+            run_ms = milliseconds(run), cause = %cause, "job failed",
         );
     } else {
         debug!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            run_ms = run.as_millis(), cause = %cause, "job did not complete",
+            run_ms = milliseconds(run), cause = %cause, "job did not complete",
         );
     }
     JobError::from(Failure {

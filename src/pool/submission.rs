@@ -8,12 +8,12 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::Instant;
-use tracing::Instrument;
+use tracing::{Instrument, debug};
 
 use super::{
     attached::Attached,
     attempt::Attempt,
-    conclude::conclude_queued,
+    conclude::{conclude_queued, milliseconds},
     core::{Ending, QueueEnd},
     drain::LostJob,
     lease::Lease,
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink, RunStart, StopReason},
-    model::{Call, Completed, Job, JobError, JobId, Rejection, RejectionReason},
+    model::{Call, Completed, Criticality, Job, JobError, JobId, Rejection, RejectionReason},
 };
 
 /// A job that has room, or waits for it.
@@ -54,7 +54,9 @@ impl Admitted {
             call: job.call.take().or_else(Call::of_entered_span),
             output,
         });
-        let turn = shell.admit(now, &job, kind, &cx)?;
+        let admitted = shell.admit(now, &job, kind, &cx);
+        tell_arrival(&job, &cx, admitted.as_ref().err());
+        let turn = admitted?;
         Ok(Self { kind, job, turn, at: now, cx })
     }
 
@@ -236,6 +238,16 @@ fn begin_run(kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) 
         .filter_map(|limit| now.checked_add(limit))
         .fold(cx.deadline().reply_by(), Instant::min);
     cx.begin(RunStart { worker: lease.worker(), at: now, until });
+}
+
+/// With the line of its end, what `waterwheel sim --replay` reads.
+fn tell_arrival(job: &Job, cx: &Context, refused: Option<&Rejection>) {
+    debug!(
+        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
+        criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
+        refused = refused.map(|rejection| rejection.reason.name()),
+        retry_after_ms = refused.and_then(|rejection| rejection.retry_after).map(milliseconds), "job arrived",
+    );
 }
 
 fn check(shell: &Shell, kind: usize, job: &Job) -> Result<(), Rejection> {

@@ -1,7 +1,6 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use rand::{RngExt, SeedableRng, rngs::StdRng};
-
+use super::{arrivals::Arrivals, recording::Recording};
 use crate::model::Criticality;
 
 /// How long jobs run.
@@ -10,7 +9,7 @@ pub(crate) enum Service {
     Exponential,
     /// Coefficient of variation 2.
     Lognormal,
-    /// Nine in ten are short; one in ten takes ten times the mean of the rest.
+    /// Nine in ten are short; one in ten takes ten times as long.
     Bimodal,
     /// Pareto with shape 1.5, cut at a thousand times its minimum.
     HeavyTailed,
@@ -29,22 +28,101 @@ impl Service {
     }
 }
 
-/// What arrives.
+/// How arrivals are spread over time. The mean rate is the same for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    /// Independent of each other.
+    Poisson,
+    /// Twice the rate, and none at all, in turn; each for a time that is exponential with mean half a second.
+    OnOff,
+    /// Sixteen on average at the same instant: the number is geometric, the instants are independent.
+    Bursts,
+}
+
+impl Pattern {
+    pub(crate) const ALL: [Self; 3] = [Self::Poisson, Self::OnOff, Self::Bursts];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Poisson => "poisson",
+            Self::OnOff => "on-off",
+            Self::Bursts => "bursts",
+        }
+    }
+}
+
+/// What callers do who are refused. Their deadline bounds all of their attempts, and they make five at most, as gRPC's
+/// retry policy allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// They go away.
+    Never,
+    /// They come back when they are told to; where nothing is told, as those who ignore it.
+    Obey,
+    /// The same, as gRPC's own clients do with `deploy/service-config.json`: a client that is refused too often gives up
+    /// its retries for a while. Each tenant is one client.
+    Grpc,
+    /// They come back by a back-off of their own: 50 ms, doubled each time, up to a second, give or take a fifth.
+    Ignore,
+}
+
+impl Retry {
+    pub(crate) const ALL: [Self; 4] = [Self::Never, Self::Obey, Self::Grpc, Self::Ignore];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Obey => "obey",
+            Self::Grpc => "grpc",
+            Self::Ignore => "ignore",
+        }
+    }
+}
+
+/// Something that is so from an instant to another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spell<T> {
+    pub(crate) from: Duration,
+    pub(crate) until: Duration,
+    pub(crate) what: T,
+}
+
+impl<T> Spell<T> {
+    pub(crate) fn holds(&self, at: Duration) -> bool {
+        (self.from..self.until).contains(&at)
+    }
+}
+
+/// Where jobs come from.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// They are drawn: how arrivals are spread, the mean service time, and how that is spread.
+    Drawn { pattern: Pattern, mean: Duration, service: Service },
+    /// A server logged them.
+    Recorded(Arc<Recording>),
+}
+
+/// What arrives, at what.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
     pub(crate) workers: usize,
-    /// Mean service time, and how it is spread.
-    pub(crate) mean: Duration,
-    pub(crate) service: Service,
-    /// Load as a multiple of what the workers can do, and until when; in order of time.
-    pub(crate) phases: Vec<(Duration, f64)>,
+    pub(crate) source: Source,
+    /// Load as a multiple of what the workers can do, or of the rate that was recorded.
+    pub(crate) times: f64,
+    /// For how long.
+    pub(crate) lasts: Duration,
+    /// What it falls to then, and for how long: to see when all is well again. It is not part of the other figures.
+    pub(crate) then: Option<(f64, Duration)>,
     pub(crate) deadline: Duration,
     /// Deadlines are spread from half to one and a half of `deadline`.
     pub(crate) spread: bool,
     /// Weight of each tenant and the class of its jobs; a class of `None` is drawn at random.
     pub(crate) tenants: Vec<(f64, Option<Criticality>)>,
-    /// From when until when service takes so many times longer.
-    pub(crate) slow: Option<(Duration, Duration, f64)>,
+    pub(crate) retry: Retry,
+    /// Service takes so many times longer.
+    pub(crate) slow: Option<Spell<f64>>,
+    /// So many workers are held by jobs that do not stop.
+    pub(crate) lost: Option<Spell<usize>>,
     pub(crate) seed: u64,
 }
 
@@ -54,15 +132,9 @@ pub(crate) struct Arrival {
     pub(crate) at: Duration,
     pub(crate) service: Duration,
     pub(crate) deadline: Duration,
+    pub(crate) kind: usize,
     pub(crate) tenant: usize,
     pub(crate) class: Criticality,
-}
-
-/// Draws arrivals, in order of time.
-pub(crate) struct Arrivals {
-    load: Load,
-    dice: StdRng,
-    now: Duration,
 }
 
 impl Load {
@@ -71,92 +143,72 @@ impl Load {
     pub(crate) fn steady(times: f64, seconds: u64, service: Service, seed: u64) -> Self {
         Self {
             workers: 8,
-            mean: Duration::from_millis(50),
-            service,
-            phases: vec![(Duration::from_secs(seconds), times)],
+            source: Source::Drawn { pattern: Pattern::Poisson, mean: Duration::from_millis(50), service },
+            times,
+            lasts: Duration::from_secs(seconds),
+            then: None,
             deadline: Duration::from_millis(500),
             spread: false,
             tenants: vec![(1.0, Some(Criticality::Critical))],
+            retry: Retry::Never,
             slow: None,
+            lost: None,
             seed,
         }
     }
 
-    /// When the last job arrives.
-    pub(crate) fn end(&self) -> Duration {
-        self.phases.last().map_or(Duration::ZERO, |phase| phase.0)
-    }
-
-    pub(crate) fn arrivals(&self) -> Arrivals {
-        Arrivals { load: self.clone(), dice: StdRng::seed_from_u64(self.seed), now: Duration::ZERO }
-    }
-
-    fn times(&self, at: Duration) -> Option<f64> {
-        self.phases.iter().find(|(until, _)| at < *until).map(|(_, times)| *times)
-    }
-}
-
-impl Iterator for Arrivals {
-    type Item = Arrival;
-
-    fn next(&mut self) -> Option<Arrival> {
-        let times = self.load.times(self.now)?;
-        let rate = times * self.load.workers as f64 / self.load.mean.as_secs_f64();
-        let gap = -self.uniform().ln() / rate;
-        self.now += Duration::from_secs_f64(gap);
-        self.load.times(self.now)?;
-        let slower = self.load.slow.filter(|(from, until, _)| (*from..*until).contains(&self.now));
-        let shape = self.shape();
-        let service = self.load.mean.mul_f64(shape * slower.map_or(1.0, |slow| slow.2));
-        let deadline = if self.load.spread {
-            self.load.deadline.mul_f64(self.dice.random_range(0.5..1.5))
-        } else {
-            self.load.deadline
-        };
-        let tenant = self.tenant();
-        let class = self.load.tenants[tenant].1;
-        let class = class.unwrap_or_else(|| Criticality::BY_IMPORTANCE[self.dice.random_range(0..4)]);
-        Some(Arrival { at: self.now, service, deadline, tenant, class })
-    }
-}
-
-impl Arrivals {
-    /// More than 0, at most 1.
-    fn uniform(&mut self) -> f64 {
-        1.0 - self.dice.random::<f64>()
-    }
-
-    /// A service time with mean 1.
-    fn shape(&mut self) -> f64 {
-        match self.load.service {
-            Service::Exponential => -self.uniform().ln(),
-            Service::Lognormal => {
-                // σ² = ln(1 + cv²), μ = −σ²/2.
-                let variance = 5.0_f64.ln();
-                let normal = (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos();
-                (variance.sqrt() * normal - variance / 2.0).exp()
-            }
-            Service::Bimodal => {
-                if self.dice.random_bool(0.1) {
-                    10.0 / 1.9
-                } else {
-                    1.0 / 1.9
-                }
-            }
-            Service::HeavyTailed => {
-                // The mean of a Pareto of shape 1.5 with minimum m, cut at 1,000 m, is about 2.905 m.
-                (self.uniform().powf(-1.0 / 1.5)).min(1000.0) / 2.905
-            }
+    /// Mean service time; none where the load was recorded.
+    pub(crate) fn mean(&self) -> Duration {
+        match &self.source {
+            Source::Drawn { mean, .. } => *mean,
+            Source::Recorded(_) => Duration::ZERO,
         }
     }
 
-    fn tenant(&mut self) -> usize {
-        let sum: f64 = self.load.tenants.iter().map(|tenant| tenant.0).sum();
-        let mut left = self.dice.random::<f64>() * sum;
-        let found = self.load.tenants.iter().position(|tenant| {
-            left -= tenant.0;
-            left < 0.0
-        });
-        found.unwrap_or(self.load.tenants.len() - 1)
+    /// When no more jobs arrive.
+    pub(crate) fn end(&self) -> Duration {
+        self.lasts + self.then.map_or(Duration::ZERO, |then| then.1)
+    }
+
+    /// When the last of what is out of the ordinary is over, where anything is.
+    pub(crate) fn calm_from(&self) -> Option<Duration> {
+        let ends = [self.slow.map(|slow| slow.until), self.lost.map(|lost| lost.until), self.then.map(|_| self.lasts)];
+        ends.into_iter().flatten().max().filter(|end| *end < self.end())
+    }
+
+    /// How many times what the workers can do arrives at that instant; `None` where all is over.
+    pub(super) fn times_at(&self, at: Duration) -> Option<f64> {
+        if at < self.lasts {
+            return Some(self.times);
+        }
+        self.then.filter(|_| at < self.end()).map(|then| then.0)
+    }
+
+    /// Worker time per second at that instant.
+    pub(super) fn workers_at(&self, at: Duration) -> usize {
+        let lost = self.lost.filter(|lost| lost.holds(at)).map_or(0, |lost| lost.what);
+        self.workers.saturating_sub(lost)
+    }
+
+    pub(super) fn tenant_count(&self) -> usize {
+        match &self.source {
+            Source::Drawn { .. } => self.tenants.len(),
+            Source::Recorded(recording) => recording.tenants(),
+        }
+    }
+
+    pub(super) fn kind_count(&self) -> usize {
+        match &self.source {
+            Source::Drawn { .. } => 1,
+            Source::Recorded(recording) => recording.kinds(),
+        }
+    }
+
+    /// All arrivals, in order of time.
+    pub(crate) fn arrivals(&self) -> Box<dyn Iterator<Item = Arrival> + '_> {
+        match &self.source {
+            Source::Drawn { pattern, mean, service } => Box::new(Arrivals::new(self, *pattern, *mean, *service)),
+            Source::Recorded(recording) => Box::new(recording.arrivals(self)),
+        }
     }
 }

@@ -3,14 +3,19 @@ mod ours;
 
 use std::time::Duration;
 
-use super::load::Arrival;
+use super::load::{Arrival, Load};
 
 /// A way to choose what to accept, and what to start next.
 pub(super) trait Policy {
-    /// Job `job` arrives. Returns what it decided about this job and about others.
+    /// Job `job` asks for room, not always for the first time; its deadline is what is left of it. Returns what was decided
+    /// about this job and about others.
     fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision>;
     /// A running job ended, in time or stopped at its deadline. Its worker is free.
     fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision>;
+    /// A running job that does not stop has reached its deadline: its worker is lost for now.
+    fn hold(&mut self, job: usize, ran: Duration);
+    /// A worker that was lost is back.
+    fn give_back(&mut self, now: Duration, job: usize) -> Vec<Decision>;
     /// Whether a running job is stopped at its deadline.
     fn stops_at_deadline(&self) -> bool {
         true
@@ -69,12 +74,13 @@ impl PolicyName {
         }
     }
 
-    pub(super) fn make(self, workers: usize) -> Box<dyn Policy> {
+    pub(super) fn make(self, load: &Load) -> Box<dyn Policy> {
+        let workers = load.workers;
         match self {
-            Self::Ours => Box::new(ours::Ours::new(workers, crate::pool::Law::default())),
+            Self::Ours => Box::new(ours::Ours::new(workers, load.kind_count(), crate::pool::Law::default())),
             Self::HalfBudget => Box::new(others::HalfBudget::new(workers)),
-            Self::BoundedFifo => Box::new(others::Fifo::new(workers, false)),
-            Self::FifoWithExpiry => Box::new(others::Fifo::new(workers, true)),
+            Self::BoundedFifo => Box::new(others::Fifo::new(workers, others::Expired::Run)),
+            Self::FifoWithExpiry => Box::new(others::Fifo::new(workers, others::Expired::Dropped)),
             Self::CodelLifo => Box::new(others::CodelLifo::new(workers)),
         }
     }

@@ -1,21 +1,39 @@
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
 use super::{
-    load::{Arrival, Load},
+    load::{Arrival, Load, Retry},
     policy::{Decision, Policy, PolicyName},
     tally::{Outcome, Tally},
 };
 
+/// Attempts of one call, the first among them: the most that gRPC's retry policy makes.
+const ATTEMPTS: u32 = 5;
+/// The back-off of callers that are told nothing, or do not listen.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Retry throttling of gRPC, as `deploy/service-config.json` sets it: a refusal takes a token, an answer gives a tenth of
+/// one, and who has no more than half of them does not retry.
+const MOST_TOKENS: f64 = 100.0;
+const TOKENS_BACK: f64 = 0.1;
+
 /// Runs `load` against a policy, until the last job has ended.
 pub(crate) fn run(policy: PolicyName, load: &Load) -> Outcome {
     let mut world = World {
-        policy: policy.make(load.workers),
+        policy: policy.make(load),
+        load,
         jobs: Vec::new(),
         events: BinaryHeap::new(),
         sequence: 0,
-        last: Duration::ZERO,
-        tally: Tally::new(load.tenants.len()),
+        to_hold: 0,
+        dice: StdRng::seed_from_u64(load.seed ^ 0x5EED),
+        tokens: vec![MOST_TOKENS; load.tenant_count()],
+        tally: Tally::new(load.tenant_count()),
     };
+    if let Some(lost) = load.lost {
+        world.at(lost.from, Event::Hold);
+    }
     let mut arrivals = load.arrivals().peekable();
     loop {
         let next = world.events.peek().map(|Reverse((at, ..))| *at);
@@ -29,17 +47,20 @@ pub(crate) fn run(policy: PolicyName, load: &Load) -> Outcome {
             (_, None) => break,
         }
     }
-    let time = load.end().max(world.last);
-    world.tally.outcome(time * u32::try_from(load.workers).unwrap_or(u32::MAX))
+    world.tally.outcome(load)
 }
 
-struct World {
+struct World<'a> {
     policy: Box<dyn Policy>,
+    load: &'a Load,
     jobs: Vec<Job>,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     sequence: u64,
-    /// When the last job ended.
-    last: Duration,
+    /// Workers that the next jobs to start will not give back.
+    to_hold: usize,
+    dice: StdRng,
+    /// Of each tenant's client.
+    tokens: Vec<f64>,
     tally: Tally,
 }
 
@@ -47,10 +68,19 @@ struct World {
 enum Event {
     End(usize),
     Expire(usize),
+    /// Its caller tries again.
+    Return(usize),
+    /// Workers get lost.
+    Hold,
+    /// A job that does not stop has reached its deadline.
+    Overrun(usize),
+    /// A job that did not stop does so.
+    GiveBack(usize),
 }
 
 struct Job {
     arrival: Arrival,
+    attempts: u32,
     state: State,
 }
 
@@ -58,17 +88,32 @@ struct Job {
 enum State {
     Arrived,
     Queued,
-    Running { since: Duration },
+    Running {
+        since: Duration,
+    },
+    /// It runs, and does not stop.
+    Held {
+        since: Duration,
+    },
     Over,
 }
 
-impl World {
+impl World<'_> {
     fn arrive(&mut self, arrival: Arrival) {
         let job = self.jobs.len();
-        self.tally.arrive(arrival.at, arrival.service, arrival.tenant, arrival.class);
-        self.jobs.push(Job { arrival, state: State::Arrived });
-        let decisions = self.policy.offer(arrival.at, job, &arrival);
-        self.carry_out(arrival.at, &decisions);
+        self.tally.arrive(self.load, &arrival);
+        self.jobs.push(Job { arrival, attempts: 0, state: State::Arrived });
+        self.offer(arrival.at, job);
+    }
+
+    fn offer(&mut self, now: Duration, index: usize) {
+        let job = &mut self.jobs[index];
+        job.attempts += 1;
+        self.tally.attempts += u64::from(job.arrival.at < self.load.lasts);
+        let left = job.arrival.at + job.arrival.deadline - now;
+        let offered = Arrival { at: now, deadline: left, ..job.arrival };
+        let decisions = self.policy.offer(now, index, &offered);
+        self.carry_out(now, &decisions);
     }
 
     fn step(&mut self) {
@@ -76,55 +121,121 @@ impl World {
         let decisions = match event {
             Event::Expire(job) if self.jobs[job].state == State::Queued => self.policy.expire(now, job),
             Event::Expire(_) => return,
+            Event::Return(job) => return self.offer(now, job),
             Event::End(job) => self.end(now, job),
+            Event::Overrun(job) => return self.overrun(now, job),
+            Event::Hold => return self.hold(),
+            Event::GiveBack(job) => {
+                self.jobs[job].state = State::Over;
+                self.policy.give_back(now, job)
+            }
         };
         self.carry_out(now, &decisions);
     }
 
     fn end(&mut self, now: Duration, index: usize) -> Vec<Decision> {
-        let job = &mut self.jobs[index];
-        let State::Running { since } = job.state else { return Vec::new() };
-        job.state = State::Over;
-        self.last = now;
-        let arrival = job.arrival;
+        let State::Running { since } = self.jobs[index].state else { return Vec::new() };
+        let arrival = self.jobs[index].arrival;
         let ran = now - since;
+        self.jobs[index].state = State::Over;
         let in_time = now < arrival.at + arrival.deadline;
         if in_time {
-            self.tally.useful += ran;
-            self.tally.serve(arrival.at, since - arrival.at, arrival.tenant, arrival.class);
+            self.tally.serve(self.load, &arrival, since, now);
+            let tokens = &mut self.tokens[arrival.tenant];
+            *tokens = (*tokens + TOKENS_BACK).min(MOST_TOKENS);
         } else {
-            self.tally.wasted += ran;
-            self.tally.missed += 1;
+            self.tally.waste(self.load, since, now);
+            self.tally.miss(self.load, &arrival);
         }
         self.policy.end(now, index, in_time, ran)
+    }
+
+    /// Its caller is answered, and its worker stays away.
+    fn overrun(&mut self, now: Duration, index: usize) {
+        let State::Held { since } = self.jobs[index].state else { return };
+        let arrival = self.jobs[index].arrival;
+        self.tally.miss(self.load, &arrival);
+        self.policy.hold(index, now - since);
+    }
+
+    /// Jobs that run do not stop any more; where there are too few, the next ones.
+    fn hold(&mut self) {
+        self.to_hold = self.load.lost.map_or(0, |lost| lost.what);
+        for index in 0..self.jobs.len() {
+            self.hold_if_wanted(index);
+        }
+    }
+
+    fn hold_if_wanted(&mut self, index: usize) {
+        let Some(lost) = self.load.lost.filter(|_| self.to_hold > 0) else { return };
+        let State::Running { since } = self.jobs[index].state else { return };
+        let arrival = self.jobs[index].arrival;
+        let deadline = arrival.at + arrival.deadline;
+        self.to_hold -= 1;
+        self.jobs[index].state = State::Held { since };
+        self.at(deadline.max(since), Event::Overrun(index));
+        self.at(deadline.max(lost.until), Event::GiveBack(index));
     }
 
     fn carry_out(&mut self, now: Duration, decisions: &[Decision]) {
         for decision in decisions {
             match *decision {
-                Decision::Refuse { job, .. } => self.jobs[job].state = State::Over,
+                Decision::Refuse { job, retry_after } => self.refuse(now, job, retry_after),
                 Decision::Queue { job } => {
-                    self.tally.admitted += 1;
+                    self.admit(job);
                     self.jobs[job].state = State::Queued;
                     let arrival = self.jobs[job].arrival;
                     self.at(arrival.at + arrival.deadline, Event::Expire(job));
                 }
-                Decision::Start { job } => {
-                    let arrival = self.jobs[job].arrival;
-                    if self.jobs[job].state == State::Arrived {
-                        self.tally.admitted += 1;
-                    }
-                    self.jobs[job].state = State::Running { since: now };
-                    let deadline = arrival.at + arrival.deadline;
-                    let end = now + arrival.service;
-                    let stops = self.policy.stops_at_deadline();
-                    self.at(if stops { end.min(deadline) } else { end }, Event::End(job));
-                }
+                Decision::Start { job } => self.start(now, job),
                 Decision::Drop { job } => {
-                    self.tally.missed += 1;
+                    let arrival = self.jobs[job].arrival;
+                    self.tally.miss(self.load, &arrival);
                     self.jobs[job].state = State::Over;
                 }
             }
+        }
+    }
+
+    fn admit(&mut self, index: usize) {
+        self.tally.admitted += u64::from(self.jobs[index].arrival.at < self.load.lasts);
+    }
+
+    fn start(&mut self, now: Duration, index: usize) {
+        if self.jobs[index].state == State::Arrived {
+            self.admit(index);
+        }
+        self.jobs[index].state = State::Running { since: now };
+        if self.load.lost.is_some_and(|lost| lost.holds(now)) && self.to_hold > 0 {
+            return self.hold_if_wanted(index);
+        }
+        let arrival = self.jobs[index].arrival;
+        let deadline = arrival.at + arrival.deadline;
+        let end = now + arrival.service;
+        let stops = self.policy.stops_at_deadline();
+        self.at(if stops { end.min(deadline) } else { end }, Event::End(index));
+    }
+
+    fn refuse(&mut self, now: Duration, index: usize, told: Option<Duration>) {
+        self.tally.refused += u64::from(self.jobs[index].arrival.at < self.load.lasts);
+        let Job { arrival, attempts, .. } = self.jobs[index];
+        let tokens = &mut self.tokens[arrival.tenant];
+        *tokens = (*tokens - 1.0).max(0.0);
+        let own = |dice: &mut StdRng| {
+            let pause = FIRST_PAUSE * 2_u32.pow(attempts - 1);
+            pause.min(LONGEST_PAUSE).mul_f64(dice.random_range(0.8..1.2))
+        };
+        let pause = match (self.load.retry, told) {
+            (Retry::Never, _) => None,
+            (Retry::Grpc, _) if *tokens <= MOST_TOKENS / 2.0 => None,
+            // As the server spreads it.
+            (Retry::Obey | Retry::Grpc, Some(told)) => Some(told.mul_f64(self.dice.random_range(0.5..1.5))),
+            (Retry::Obey | Retry::Grpc, None) | (Retry::Ignore, _) => Some(own(&mut self.dice)),
+        };
+        let again = pause.map(|pause| now + pause).filter(|at| *at < arrival.at + arrival.deadline);
+        match again.filter(|_| attempts < ATTEMPTS) {
+            Some(at) => self.at(at, Event::Return(index)),
+            None => self.jobs[index].state = State::Over,
         }
     }
 

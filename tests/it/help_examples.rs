@@ -28,13 +28,16 @@ struct Example {
     line: String,
 }
 
-/// The examples of all commands below `command` that have no commands of their own.
+/// The examples of all commands below `command` that do something by themselves.
 fn examples(command: &clap::Command, path: &str, found: &mut Vec<Example>) {
     for below in command.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help") {
         let name = format!("{path} {}", below.get_name()).trim().to_owned();
         if below.has_subcommands() {
             examples(below, &name, found);
-            continue;
+            // One that does something without them has an example of its own.
+            if below.is_subcommand_required_set() {
+                continue;
+            }
         }
         let help = below.get_after_help().map(ToString::to_string).unwrap_or_default();
         let (_, lines) = help.split_once("Example:\n").unwrap_or_else(|| panic!("{name}: the help ends in no example"));

@@ -34,6 +34,7 @@ mod manners;
 mod operate;
 mod ops_pages;
 mod ordering;
+mod overload;
 mod panics;
 mod pool_outcomes;
 mod process;

@@ -64,11 +64,24 @@ impl Server {
     /// # Errors
     /// A process that cannot be started, ends early or does not tell its address.
     pub(super) async fn start(flavour: Flavour, executable: &Path) -> Result<Self, BenchError> {
-        let command = format!("{} {}", executable.display(), flavour.arguments().join(" "));
+        Self::start_with(flavour, &[], executable).await
+    }
+
+    /// The same with further arguments.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub(super) async fn start_with(
+        flavour: Flavour,
+        further: &[String],
+        executable: &Path,
+    ) -> Result<Self, BenchError> {
+        let arguments = || flavour.arguments().iter().copied().chain(further.iter().map(String::as_str));
+        let command = format!("{} {}", executable.display(), arguments().collect::<Vec<_>>().join(" "));
         let spawned = |cause| BenchError::Spawn { command: command.clone(), cause };
         let mut stderr = tempfile::tempfile().map_err(spawned)?;
         let mut process = Command::new(executable)
-            .args(flavour.arguments())
+            .args(arguments())
             // The settings of the servers are their defaults, whatever this process was started with.
             .env_clear()
             // Never written to: its end tells the bare echo that this process is gone.

@@ -77,6 +77,12 @@ pub(crate) enum BenchError {
         /// Why.
         reason: String,
     },
+    /// No job ended while the capacity was measured.
+    #[error("no job ended while the capacity was measured: {reason}")]
+    NoCapacity {
+        /// Why, where it is known.
+        reason: String,
+    },
     /// A burst of the comparison had no reply.
     #[error("no reply to {} within a burst", rpc.method())]
     NoReply {
@@ -97,6 +103,7 @@ impl BenchError {
             | Self::Spawn { .. }
             | Self::Silent { .. }
             | Self::Failures { .. }
+            | Self::NoCapacity { .. }
             | Self::NoReply { .. } => Exit::Failed,
         }
     }
@@ -109,6 +116,7 @@ impl BenchError {
             Self::Connect { .. } => Some("start one with \"waterwheel dev\", or pass --server"),
             Self::Usage { .. } => Some("pass --server-pid with a process of yours on this machine"),
             Self::Failures { .. } => Some("pass fewer --in-flight, or a longer --deadline"),
+            Self::NoCapacity { .. } => Some("pass a longer --duration"),
             Self::NoReply { .. } => Some("pass a longer --burst"),
             Self::Spawn { .. } | Self::Silent { .. } => Some("check that the executable is a waterwheel"),
             Self::Thread(_) | Self::ThreadLost | Self::Executable(_) => None,

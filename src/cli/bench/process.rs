@@ -78,6 +78,17 @@ impl Cpu {
     }
 }
 
+/// Bytes of memory that process `pid` has in RAM, where the kernel says.
+pub(super) fn resident_bytes(pid: u32) -> Option<u64> {
+    resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
 /// The process of this machine that listens on `address`, if it is a loopback address and the process can be seen.
 pub(super) fn listening_on(address: SocketAddr) -> Option<u32> {
     if !address.ip().is_loopback() {
@@ -164,6 +175,13 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn resident_memory_is_read_in_bytes() {
+        assert_eq!(resident("Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    1234 kB\n"), Some(1234 * 1024));
+        assert_eq!(resident("Name:\tx\n"), None);
+        assert!(resident_bytes(std::process::id()) > Some(1 << 20), "a test takes more than a mebibyte");
+    }
 
     #[test]
     fn finds_the_process_that_listens_on_a_port() {

@@ -5,25 +5,46 @@ use crate::sim::load::Arrival;
 
 const QUEUE: usize = 1024;
 
-/// A job in a queue: its number, when it came, and when its caller stops to wait.
+/// A job in a queue: its number, and until when it may wait there.
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     job: usize,
-    since: Duration,
-    deadline: Duration,
+    until: Duration,
+}
+
+/// What becomes of a job whose deadline is over when its turn comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expired {
+    /// It runs all the same, to its end: neither queue nor worker knows of deadlines.
+    Run,
+    /// It is dropped; and a job that runs is stopped at its deadline.
+    Dropped,
 }
 
 /// First in, first out.
 pub(super) struct Fifo {
     idle: usize,
     queue: VecDeque<Queued>,
-    /// Whether a job that has expired is given up instead of started.
-    expires: bool,
+    expired: Expired,
 }
 
 impl Fifo {
-    pub(super) fn new(workers: usize, expires: bool) -> Self {
-        Self { idle: workers, queue: VecDeque::new(), expires }
+    pub(super) fn new(workers: usize, expired: Expired) -> Self {
+        Self { idle: workers, queue: VecDeque::new(), expired }
+    }
+
+    /// A worker is free.
+    fn start_next(&mut self, now: Duration) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        while let Some(next) = self.queue.pop_front() {
+            if self.expired == Expired::Run || now < next.until {
+                decisions.push(Decision::Start { job: next.job });
+                return decisions;
+            }
+            decisions.push(Decision::Drop { job: next.job });
+        }
+        self.idle += 1;
+        decisions
     }
 }
 
@@ -36,25 +57,22 @@ impl Policy for Fifo {
         if self.queue.len() >= QUEUE {
             return vec![Decision::Refuse { job, retry_after: None }];
         }
-        self.queue.push_back(Queued { job, since: now, deadline: now + arrival.deadline });
+        self.queue.push_back(Queued { job, until: now + arrival.deadline });
         vec![Decision::Queue { job }]
     }
 
     fn end(&mut self, now: Duration, _: usize, _: bool, _: Duration) -> Vec<Decision> {
-        let mut decisions = Vec::new();
-        while let Some(next) = self.queue.pop_front() {
-            if !self.expires || now < next.deadline {
-                decisions.push(Decision::Start { job: next.job });
-                return decisions;
-            }
-            decisions.push(Decision::Drop { job: next.job });
-        }
-        self.idle += 1;
-        decisions
+        self.start_next(now)
+    }
+
+    fn hold(&mut self, _: usize, _: Duration) {}
+
+    fn give_back(&mut self, now: Duration, _: usize) -> Vec<Decision> {
+        self.start_next(now)
     }
 
     fn stops_at_deadline(&self) -> bool {
-        self.expires
+        self.expired == Expired::Dropped
     }
 
     fn expire(&mut self, _: Duration, _: usize) -> Vec<Decision> {
@@ -63,8 +81,9 @@ impl Policy for Fifo {
     }
 }
 
-/// Controlled delay with adaptive LIFO, as Facebook describes it ("Fail at Scale", 2015): while the queue has not been
-/// empty for 100 ms, jobs may be queued for 5 ms only, and the newest goes first.
+/// Controlled delay with adaptive LIFO, as Facebook describes it (Maurer, "Fail at Scale", 2015): a job that comes while
+/// the queue has not been empty for 100 ms may be queued for 5 ms, any other for 100 ms; and while the queue has not been
+/// empty for so long, the newest goes first.
 pub(super) struct CodelLifo {
     idle: usize,
     queue: VecDeque<Queued>,
@@ -78,47 +97,58 @@ impl CodelLifo {
     pub(super) fn new(workers: usize) -> Self {
         Self { idle: workers, queue: VecDeque::new(), last_empty: Duration::ZERO }
     }
-}
 
-impl Policy for CodelLifo {
-    fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision> {
-        if self.idle > 0 {
-            self.idle -= 1;
-            return vec![Decision::Start { job }];
-        }
-        if self.queue.is_empty() {
-            self.last_empty = now;
-        }
-        if self.queue.len() >= QUEUE {
-            return vec![Decision::Refuse { job, retry_after: None }];
-        }
-        self.queue.push_back(Queued { job, since: now, deadline: now + arrival.deadline });
-        vec![Decision::Queue { job }]
+    fn is_overloaded(&self, now: Duration) -> bool {
+        now.saturating_sub(self.last_empty) > INTERVAL
     }
 
-    fn end(&mut self, now: Duration, _: usize, _: bool, _: Duration) -> Vec<Decision> {
+    /// A worker is free.
+    fn start_next(&mut self, now: Duration) -> Vec<Decision> {
+        let newest_first = self.is_overloaded(now);
         let mut decisions = Vec::new();
-        let overloaded = now.saturating_sub(self.last_empty) > INTERVAL;
-        let longest = if overloaded { TARGET } else { INTERVAL };
-        while let Some(next) = if overloaded { self.queue.pop_back() } else { self.queue.pop_front() } {
-            if now < next.deadline && (overloaded || now - next.since <= longest) {
-                decisions.push(Decision::Start { job: next.job });
-                break;
+        self.queue.retain(|queued| {
+            let stays = now < queued.until;
+            if !stays {
+                decisions.push(Decision::Drop { job: queued.job });
             }
-            decisions.push(Decision::Drop { job: next.job });
-        }
-        // What waited too long at the front is given up.
-        while let Some(oldest) = self.queue.front().filter(|oldest| now - oldest.since > longest).copied() {
-            self.queue.pop_front();
-            decisions.push(Decision::Drop { job: oldest.job });
-        }
-        if !decisions.iter().any(|decision| matches!(decision, Decision::Start { .. })) {
-            self.idle += 1;
+            stays
+        });
+        match if newest_first { self.queue.pop_back() } else { self.queue.pop_front() } {
+            Some(next) => decisions.push(Decision::Start { job: next.job }),
+            None => self.idle += 1,
         }
         if self.queue.is_empty() {
             self.last_empty = now;
         }
         decisions
+    }
+}
+
+impl Policy for CodelLifo {
+    fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision> {
+        if self.queue.is_empty() {
+            self.last_empty = now;
+        }
+        if self.idle > 0 {
+            self.idle -= 1;
+            return vec![Decision::Start { job }];
+        }
+        if self.queue.len() >= QUEUE {
+            return vec![Decision::Refuse { job, retry_after: None }];
+        }
+        let patience = if self.is_overloaded(now) { TARGET } else { INTERVAL };
+        self.queue.push_back(Queued { job, until: now + patience.min(arrival.deadline) });
+        vec![Decision::Queue { job }]
+    }
+
+    fn end(&mut self, now: Duration, _: usize, _: bool, _: Duration) -> Vec<Decision> {
+        self.start_next(now)
+    }
+
+    fn hold(&mut self, _: usize, _: Duration) {}
+
+    fn give_back(&mut self, now: Duration, _: usize) -> Vec<Decision> {
+        self.start_next(now)
     }
 
     fn expire(&mut self, _: Duration, _: usize) -> Vec<Decision> {
@@ -136,15 +166,16 @@ pub(super) struct HalfBudget {
 
 impl HalfBudget {
     pub(super) fn new(workers: usize) -> Self {
-        Self { workers, queue: Fifo::new(workers, true), mean: 0.05 }
+        Self { workers, queue: Fifo::new(workers, Expired::Dropped), mean: 0.05 }
     }
 }
 
 impl Policy for HalfBudget {
     fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision> {
-        let wait = self.queue.queue.len() as f64 * self.mean / self.workers as f64;
+        let wait = self.queue.queue.len() as f64 * self.mean / self.workers.max(1) as f64;
         if self.queue.idle == 0 && wait > arrival.deadline.as_secs_f64() / 2.0 {
-            return vec![Decision::Refuse { job, retry_after: None }];
+            let left = Duration::from_secs_f64(wait - arrival.deadline.as_secs_f64() / 2.0);
+            return vec![Decision::Refuse { job, retry_after: Some(left) }];
         }
         self.queue.offer(now, job, arrival)
     }
@@ -152,6 +183,15 @@ impl Policy for HalfBudget {
     fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision> {
         self.mean += 0.05 * (ran.as_secs_f64() - self.mean);
         self.queue.end(now, job, in_time, ran)
+    }
+
+    fn hold(&mut self, _: usize, _: Duration) {
+        self.workers -= 1;
+    }
+
+    fn give_back(&mut self, now: Duration, job: usize) -> Vec<Decision> {
+        self.workers += 1;
+        self.queue.give_back(now, job)
     }
 
     fn expire(&mut self, now: Duration, job: usize) -> Vec<Decision> {

@@ -26,9 +26,9 @@ impl Host for Numbers {
 }
 
 impl Ours {
-    pub(super) fn new(workers: usize, law: Law) -> Self {
+    pub(super) fn new(workers: usize, kinds: usize, law: Law) -> Self {
         let caps = Caps { jobs: 1024, bytes: usize::MAX, waiting: 0, tenant_share: 0.25, stuck: 0 };
-        let mut core = Core::new(caps, law, 1, 1);
+        let mut core = Core::new(caps, law, kinds, 1);
         let origin = Instant::now();
         for _ in 0..workers {
             core.add_worker(origin, (), &mut Vec::new());
@@ -55,7 +55,7 @@ impl Policy for Ours {
         let finish_by = now + arrival.deadline;
         let offer = Offer {
             job,
-            kind: 0,
+            kind: arrival.kind,
             class: arrival.class,
             bytes: 0,
             start_by: finish_by,
@@ -67,7 +67,7 @@ impl Policy for Ours {
         };
         let mut effects = Vec::new();
         let verdict = self.core.offer(now, offer, |_| job, &mut effects);
-        self.keys.resize(job + 1, None);
+        self.keys.resize(self.keys.len().max(job + 1), None);
         let decision = match verdict {
             Verdict::Start(grant) => {
                 self.keys[job] = Some(grant.key);
@@ -86,6 +86,19 @@ impl Policy for Ours {
         let mut effects = Vec::new();
         let ending = if in_time { Ending::Completed } else { Ending::Expired };
         self.core.end(self.key(job), ending, ran);
+        self.core.release(self.origin + now, self.key(job), (), &mut effects);
+        decisions(effects).collect()
+    }
+
+    fn hold(&mut self, job: usize, ran: Duration) {
+        let key = self.key(job);
+        self.core.end(key, Ending::Expired, ran);
+        // Nobody takes its place: the pool is smaller, as where more workers are stuck than it replaces.
+        self.core.stick(self.origin, key, || (), &mut Vec::new());
+    }
+
+    fn give_back(&mut self, now: Duration, job: usize) -> Vec<Decision> {
+        let mut effects = Vec::new();
         self.core.release(self.origin + now, self.key(job), (), &mut effects);
         decisions(effects).collect()
     }
