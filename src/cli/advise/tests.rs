@@ -43,6 +43,7 @@ fn snapshot(seconds: u64) -> Stats {
                 name: "resize".to_owned(),
                 queue_wait: Some(Distribution::default()),
                 run_time: Some(runs),
+                ..KindStats::default()
             }],
             workers: (0..4).map(worker).collect(),
             ..PoolStats::default()
