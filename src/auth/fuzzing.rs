@@ -96,7 +96,7 @@ pub fn jwt(data: &[u8]) {
                 tenant.len() <= 128 && facts.claim("org").as_str().is_some_and(|org| org.len() > 128 || org == tenant)
             );
             assert!(authenticate().is_ok(), "the verdict is kept");
-            assert!(gate.authenticate(None, std::iter::once(value[..value.len() - 2].as_bytes())).is_err());
+            assert!(gate.authenticate(None, std::iter::once(&value.as_bytes()[..value.len() - 2])).is_err());
         }
         Err(denial) => {
             assert_ne!(denial, super::Denial::InvalidToken(super::denial::TokenFault::Signature));

@@ -30,6 +30,7 @@ struct Record {
 }
 
 /// A try to make a handler.
+#[derive(Debug)]
 pub(super) struct Try {
     until: Option<Instant>,
 }
@@ -139,19 +140,19 @@ mod tests {
         let mut now = Instant::now();
         for doubled in [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000].map(Duration::from_millis)
         {
-            let begun = factories.begin(0, now).ok().expect("nothing stands against it");
+            let begun = factories.begin(0, now).expect("nothing stands against it");
             let left = factories.fail(0, &begun, now, "no route");
             assert!(left >= doubled / 2 && left <= doubled * 3 / 2, "{left:?} for {doubled:?}");
-            let refused = factories.begin(0, now).err().expect("it backs off");
+            let refused = factories.begin(0, now).expect_err("it backs off");
             assert_eq!((refused.left, refused.last.as_str()), (left, "no route"));
             assert!(factories.any_backs_off(now) && factories.begin(1, now).is_ok());
             now += left;
         }
         assert!(!factories.any_backs_off(now));
-        let begun = factories.begin(0, now).ok().expect("nothing stands against it");
+        let begun = factories.begin(0, now).expect("nothing stands against it");
         factories.succeed(0, &begun);
         assert_eq!(factories.stats(0, now), FactoryStats { failures: 11, in_a_row: 0, retry_in: Duration::ZERO });
-        let begun = factories.begin(0, now).ok().expect("nothing stands against it");
+        let begun = factories.begin(0, now).expect("nothing stands against it");
         assert!(factories.fail(0, &begun, now, "") <= SHORTEST * 3 / 2);
     }
 

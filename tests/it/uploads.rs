@@ -56,7 +56,7 @@ async fn unfinished_messages_hold_no_more_than_they_may_and_shut_nobody_out() {
     let base = resident(process.id());
 
     let (mut clients, mut answers, mut open) = (Vec::new(), FuturesUnordered::new(), Vec::new());
-    for round in 0..16_u8 {
+    for round in 0..48_u8 {
         let mut client = Client::connect(process.public.0).await;
         for _ in 0..8 {
             let (answer, message) = begin(&mut client).await;
@@ -66,15 +66,16 @@ async fn unfinished_messages_hold_no_more_than_they_may_and_shut_nobody_out() {
         clients.push(client);
         caller.leave(job("sha256", vec![round; PAYLOAD])).await.unwrap().expect("whoever finishes is served");
     }
-    // Four of 128 fit; the others were told.
-    for _ in 0..124 {
+    // Four of 384 fit; the others were told.
+    for _ in 0..380 {
         let headers = timeout(PATIENCE, answers.next()).await.expect("an answer").unwrap();
         assert_eq!(headers["grpc-status"], "8", "{headers:?}");
         assert_eq!(headers["grpc-retry-pushback-ms"], "1000", "{headers:?}");
         assert!(headers.contains_key("grpc-status-details-bin") && headers.contains_key("x-request-id"));
     }
     let grown = resident(process.id()).saturating_sub(base);
-    assert!(grown < 48 << 20, "{} MiB for 112 MiB that were sent", grown >> 20);
+    // What the allocator keeps for each thread comes to it: tens of MiB, however much was sent.
+    assert!(grown < 112 << 20, "{} MiB for 337 MiB that were sent", grown >> 20);
     caller.leave(job("sha256", vec![3; PAYLOAD])).await.unwrap().unwrap();
 }
 
