@@ -101,14 +101,19 @@ sample_ratio = 0.01          # default
 service_name = "waterwheel"  # default
 
 [pool.cpu]
-workers = 3           # default, one per CPU
-queue.jobs = 64       # ww.toml:5
-queue.bytes = "8MiB"  # flag --set
-queue.waiting = 1024  # default
-when_full = "reject"  # default
-cancel_grace = "1s"   # default
-max_stuck = 4         # default
-tenant_share = 0.25   # default
+workers = 3                    # default, one per CPU
+queue.jobs = 64                # ww.toml:5
+queue.bytes = "8MiB"           # flag --set
+queue.waiting = 1024           # default
+when_full = "reject"           # default
+cancel_grace = "1s"            # default
+max_stuck = 4                  # default
+tenant_share = 0.25            # default
+admission.service = "50ms"     # default
+admission.wait_share = 0.5     # default
+admission.missed_share = 0.01  # default
+admission.longest_wait = 20.0  # default
+admission.reserve = 0.05       # default
 
 [kind.thumbnail]
 pool = "cpu"                          # ww.toml:7
