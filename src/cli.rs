@@ -17,6 +17,7 @@ mod console;
 mod dev;
 mod drain;
 mod exit;
+mod explain;
 mod failure;
 #[cfg(test)]
 mod fake;
@@ -65,6 +66,7 @@ enum Command {
     Stream(stream::StreamArgs),
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
+    Explain(explain::ExplainArgs),
     Probe(probe::ProbeArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
@@ -94,6 +96,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),
         Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),
         Command::Drain(args) => session::client(args.format(), async |console| drain::run(args, console).await),
+        Command::Explain(args) => session::client(args.format(), async |console| explain::run(args, console).await),
         Command::Probe(args) => session::client(args.format(), async |console| probe::run(args, console).await),
         Command::Sim(args) => session::client(args.format(), async |console| sim::run(args, console).await),
         Command::Check(args) => session::client(args.format(), async |console| check::run(args, console).await),

@@ -80,7 +80,7 @@ pub(super) fn largest_output(config: &Config, own: &[OwnKind]) -> usize {
 }
 
 fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, AssembleError> {
-    let config::Pool { name, workers, queue, when_full, cancel_grace, max_stuck, tenant_share, law } = pool;
+    let config::Pool { name, workers, queue, when_full, cancel_grace, max_stuck, tenant_share, ended_jobs, law } = pool;
     let config::Queue { jobs, bytes, waiting } = queue;
     let settings = Settings {
         workers: NonZeroUsize::new(*workers).unwrap_or(NonZeroUsize::MIN),
@@ -92,6 +92,7 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
         tenant_share: *tenant_share,
         cancel_grace: *cancel_grace,
         max_stuck: *max_stuck,
+        ended_jobs: *ended_jobs,
         max_payload: config.server.max_payload,
         max_output: config.server.max_output,
         deadline: config.deadline,

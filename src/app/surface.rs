@@ -84,7 +84,7 @@ pub(super) fn surface(
         started,
     };
     let pages = ops::pages(config.ops, subject);
-    let ops = ops_services(Admin::new(control.as_drain_control()), health, pages, guard)?;
+    let ops = ops_services(Admin::new(control.as_drain_control(), control.pools().clone()), health, pages, guard)?;
     Ok(Surface { public, ops, runtimes, connections })
 }
 

@@ -13,6 +13,8 @@ pub enum Rpc {
     WatchStats,
     /// `AdminService.Drain`.
     Drain,
+    /// `AdminService.Explain`.
+    Explain,
     /// Server reflection, in each of its versions.
     Reflection,
     /// Out-of-band load reports, for clients that balance by load.
@@ -25,13 +27,14 @@ pub struct Rpcs(u16);
 
 impl Rpc {
     /// Every one, with its name in the configuration and in errors.
-    pub const NAMES: [(&'static str, Self); 8] = [
+    pub const NAMES: [(&'static str, Self); 9] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
         ("SubmitMany", Self::SubmitMany),
         ("Stats", Self::Stats),
         ("WatchStats", Self::WatchStats),
         ("Drain", Self::Drain),
+        ("Explain", Self::Explain),
         ("Reflection", Self::Reflection),
         ("LoadReports", Self::LoadReports),
     ];
@@ -46,6 +49,12 @@ impl Rpc {
     #[must_use]
     pub fn is_of_worker_pool(self) -> bool {
         matches!(self, Self::Submit | Self::Stream | Self::SubmitMany | Self::Stats | Self::WatchStats)
+    }
+
+    /// Whether it is one of `AdminService`.
+    #[must_use]
+    pub fn is_of_admin(self) -> bool {
+        matches!(self, Self::Drain | Self::Explain)
     }
 
     /// The one of this name.

@@ -80,7 +80,7 @@ mod tests {
         for line in [
             "listen = \"127.0.0.1:0\"              # flag --listen",
             "kill = \"1s\"     # env WATERWHEEL_DRAIN__KILL",
-            "workers = 64           # built-in:97",
+            "workers = 64                   # built-in:103",
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
         }

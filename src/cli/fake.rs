@@ -34,9 +34,9 @@ use super::{
     output::Format,
 };
 use crate::proto::{
-    DrainRequest, DrainResponse, Job, JobResult, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse,
-    SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
-    Waterfall,
+    DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult, Stats, StatsRequest, StatsResponse,
+    StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
+    WatchStatsRequest, WatchStatsResponse, Waterfall,
     admin_service_server::{AdminService, AdminServiceServer},
     worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
 };
@@ -268,6 +268,10 @@ impl WorkerPoolService for Play {
 #[tonic::async_trait]
 impl AdminService for Play {
     type DrainStream = Events<DrainResponse>;
+
+    async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
+        Err(Status::unimplemented("no script explains"))
+    }
 
     async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
         let reports = stream::iter(self.script.reports.clone().into_iter().map(Ok));

@@ -92,6 +92,7 @@ fn pool(name: &str, section: &mut Section<'_>) -> Pool {
         cancel_grace: section.value("cancel_grace", Duration::from_secs(1), within(GRACE)),
         max_stuck: section.integer("max_stuck", 4, 0..=1024),
         tenant_share: section.value("tenant_share", 0.25, share),
+        ended_jobs: section.integer("ended_jobs", 1024, 0..=1 << 20),
         law: section.section("admission", admission),
     }
 }

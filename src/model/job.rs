@@ -1,3 +1,5 @@
+mod parse;
+
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -11,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+pub use parse::InvalidJobId;
 
 use super::{Call, Deadline, RequestId};
 
@@ -18,7 +21,7 @@ const MAX_KIND: usize = 64;
 const MAX_CONTENT_TYPE: usize = 128;
 /// Longest tenant, in bytes.
 pub const MAX_TENANT: usize = 128;
-const MAX_ORDERING_KEY: usize = 256;
+const MAX_KEY: usize = 256;
 const MAX_LABELS: usize = 16;
 const MAX_LABEL_KEY: usize = 64;
 const MAX_LABEL_VALUE: usize = 256;
@@ -61,6 +64,9 @@ pub struct Job {
     /// Jobs of one pool with the same key run one at a time in order of acceptance; empty means unordered. At most
     /// 256 bytes.
     pub ordering_key: String,
+    /// Jobs of one kind with the same key share the kind's limits per key; empty is a key like any other. At most 256
+    /// bytes.
+    pub limit_key: String,
     /// What to do when the pool is full. `None` means the policy of the pool.
     pub when_full: Option<WhenFull>,
     /// At most 16; keys of `[a-z0-9_.-]` up to 64 bytes, values up to 256 bytes.
@@ -86,6 +92,7 @@ impl Job {
             criticality: Criticality::default(),
             tenant: String::new(),
             ordering_key: String::new(),
+            limit_key: String::new(),
             when_full: None,
             labels: Labels::new(),
             deadline: None,
@@ -142,6 +149,13 @@ impl Job {
         self
     }
 
+    /// Sets the key of the kind's limits per key.
+    #[must_use]
+    pub fn limit_key(mut self, key: impl Into<String>) -> Self {
+        self.limit_key = key.into();
+        self
+    }
+
     /// Sets what to do when the pool is full.
     #[must_use]
     pub fn when_full(mut self, policy: WhenFull) -> Self {
@@ -176,7 +190,8 @@ impl Job {
         bound("job.kind", self.kind.len(), MAX_KIND);
         bound("job.content_type", self.content_type.len(), MAX_CONTENT_TYPE);
         bound("job.tenant", self.tenant.len(), MAX_TENANT);
-        bound("job.ordering_key", self.ordering_key.len(), MAX_ORDERING_KEY);
+        bound("job.ordering_key", self.ordering_key.len(), MAX_KEY);
+        bound("job.limit_key", self.limit_key.len(), MAX_KEY);
         if self.kind.is_empty() {
             found.push(FieldViolation::new("job.kind", "required: name a kind that the server has configured"));
         }
@@ -184,6 +199,7 @@ impl Job {
             ("job.content_type", &self.content_type),
             ("job.tenant", &self.tenant),
             ("job.ordering_key", &self.ordering_key),
+            ("job.limit_key", &self.limit_key),
         ];
         for (field, text) in texts {
             if text.chars().any(char::is_control) {
@@ -361,12 +377,13 @@ mod tests {
 
     #[test]
     fn each_bound_is_named() {
-        let cases: [(&str, Job); 8] = [
+        let cases: [(&str, Job); 9] = [
             ("job.kind", Job::new("", "")),
             ("job.kind", Job::new("k".repeat(65), "")),
             ("job.content_type", Job::new("k", "").content_type("c".repeat(129))),
             ("job.tenant", Job::new("k", "").tenant("a\nb")),
             ("job.ordering_key", Job::new("k", "").ordering_key("o".repeat(257))),
+            ("job.limit_key", Job::new("k", "").limit_key("o".repeat(257))),
             ("job.labels", Job::new("k", "").label("Upper", "")),
             ("job.labels", Job::new("k", "").label("a", "v".repeat(257))),
             ("job.run_timeout", Job::new("k", "").run_timeout(Duration::ZERO)),

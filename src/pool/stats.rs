@@ -4,10 +4,14 @@ use hdrhistogram::Histogram;
 use tokio::time::Instant;
 
 use super::{
-    core::{CoreSnapshot, Counts, WorkerCondition, WorkerSnapshot},
+    core::{CoreSnapshot, Counts, LimitUse, WorkerCondition, WorkerSnapshot},
     shell::Shell,
 };
-use crate::{handler::Context, model::JobId, phase::Phase};
+use crate::{
+    handler::Context,
+    model::{JobId, KindLimits},
+    phase::Phase,
+};
 
 /// A snapshot of one pool.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +59,21 @@ pub struct KindStats {
     pub queue_wait: Distribution,
     /// The runs.
     pub run_time: Distribution,
+    /// Its limits; `None` where it has none.
+    pub limit: Option<LimitStats>,
+}
+
+/// The limits of one kind, and what is used of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitStats {
+    /// What is set.
+    pub limits: KindLimits,
+    /// Jobs that hold a worker.
+    pub running: u32,
+    /// Jobs that are queued.
+    pub queued: usize,
+    /// Limit keys that are told apart: those with a job, and those whose rate is not back at its burst.
+    pub keys: usize,
 }
 
 /// A distribution of durations, within one per cent.
@@ -132,11 +151,16 @@ impl PoolStats {
             expected_wait,
             counts,
             workers,
+            limits,
         } = snapshot;
         let settings = &shell.settings;
         let kinds = shell.kinds.iter().enumerate().map(|(index, kind)| {
             let [queue_wait, run_time] = shell.meters.read(index);
-            KindStats { name: Arc::clone(kind.name()), queue_wait, run_time }
+            let limit = limits.iter().find(|limit| limit.kind == index).map(|limit| {
+                let LimitUse { kind: _, limits, running, queued, keys } = *limit;
+                LimitStats { limits, running, queued, keys }
+            });
+            KindStats { name: Arc::clone(kind.name()), queue_wait, run_time, limit }
         });
         Self {
             name: Arc::clone(&shell.name),

@@ -1,3 +1,5 @@
+mod explain;
+
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt, stream};
@@ -11,7 +13,8 @@ use tonic::{Request, Response, Status, async_trait};
 use super::convert::{duration, phase};
 use crate::{
     phase::Phase,
-    proto::{DrainRequest, DrainResponse, admin_service_server::AdminService},
+    pool::Pools,
+    proto::{DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, admin_service_server::AdminService},
 };
 
 const REPORT: Duration = Duration::from_millis(100);
@@ -49,13 +52,16 @@ pub struct DrainProgress {
 
 /// `waterwheel.v1.AdminService`.
 #[derive(Clone)]
-pub struct Admin(Arc<dyn DrainControl>);
+pub struct Admin {
+    control: Arc<dyn DrainControl>,
+    pools: Pools,
+}
 
 impl Admin {
-    /// The service over `control`.
+    /// The service over `control` and `pools`.
     #[must_use]
-    pub fn new(control: Arc<dyn DrainControl>) -> Self {
-        Self(control)
+    pub fn new(control: Arc<dyn DrainControl>, pools: Pools) -> Self {
+        Self { control, pools }
     }
 }
 
@@ -64,8 +70,8 @@ impl AdminService for Admin {
     type DrainStream = Pin<Box<dyn Stream<Item = Result<DrainResponse, Status>> + Send>>;
 
     async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
-        self.0.drain();
-        let control = Arc::clone(&self.0);
+        self.control.drain();
+        let control = Arc::clone(&self.control);
         let mut ticks = interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         // The end is reported at once, for the connection does not last much longer.
@@ -77,6 +83,10 @@ impl AdminService for Admin {
             std::future::ready(report)
         });
         Ok(Response::new(Box::pin(reports)))
+    }
+
+    async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
+        explain::explain(self, &request.into_inner())
     }
 }
 

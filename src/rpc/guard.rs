@@ -134,7 +134,7 @@ fn target(path: &str) -> Target {
     let rpc = match service {
         "grpc.health.v1.Health" => return Target::Open,
         worker_pool_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_worker_pool()),
-        admin_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| *rpc == Rpc::Drain),
+        admin_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_admin()),
         "grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection" => Some(Rpc::Reflection),
         "xds.service.orca.v3.OpenRcaService" => Some(Rpc::LoadReports),
         _ => None,

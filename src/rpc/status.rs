@@ -25,6 +25,8 @@ const SHORT: usize = 200;
 const DESCRIPTION: usize = 160;
 /// Other messages are whole by then.
 const UPLOAD_AGAIN: Duration = Duration::from_secs(1);
+/// Longest id of a job that is repeated, in bytes.
+const JOB: usize = 64;
 /// Most violations that are listed.
 const VIOLATIONS: usize = 8;
 
@@ -102,6 +104,18 @@ pub(super) fn invalid_field(field: &str, description: &str) -> Status {
 /// A call that names something that does not exist.
 pub(super) fn not_found(what: &str) -> Status {
     fitting(Code::NotFound, what, of_a_call("NOT_FOUND", "NOT_STARTED"))
+}
+
+/// A call that asks for a job that nobody has or remembers.
+pub(super) fn forgotten_job(job: &str) -> Status {
+    let mut facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
+    let job = shorten(job, JOB);
+    let message = format!(
+        "no pool has or remembers a job {job:?}: it was refused, it is of another process, or it ended longer ago than \
+         pool.NAME.ended_jobs reaches"
+    );
+    facts.insert("job".to_owned(), job);
+    fitting(Code::NotFound, &message, ErrorDetails::with_error_info("NOT_FOUND", DOMAIN, facts))
 }
 
 /// A call of something that is not served; `reason` says what.
@@ -198,6 +212,7 @@ fn rejected(rejection: &Rejection) -> Answer {
         | RejectionReason::NoRoomInTime
         | RejectionReason::DeadlineUnreachable { .. }
         | RejectionReason::QuotaExceeded
+        | RejectionReason::LimitExceeded { .. }
         | RejectionReason::OverRate { .. } => (Code::ResourceExhausted, pushback()),
         // It ends with another job of the same tenant, whose time nobody knows.
         RejectionReason::OverInFlight { .. } => (Code::ResourceExhausted, Pushback::Never),
@@ -264,6 +279,11 @@ fn rejection_facts(rejection: &Rejection) -> HashMap<String, String> {
     if let RejectionReason::DeadlineUnreachable { expected, needed, budget } = &rejection.reason {
         facts.insert("expected_wait_ms".into(), millis(*expected));
         facts.insert("needed_budget_ms".into(), millis(*needed));
+        facts.insert("budget_ms".into(), millis(*budget));
+    }
+    if let RejectionReason::LimitExceeded { limit, expected, budget } = &rejection.reason {
+        facts.insert("limit".into(), limit.name().into());
+        facts.insert("expected_wait_ms".into(), millis(*expected));
         facts.insert("budget_ms".into(), millis(*budget));
     }
     facts

@@ -19,8 +19,8 @@ const CONFIG: &str = r#"
 
 #[tokio::test]
 async fn a_pool_accepts_by_its_own_law() {
-    let (gate, begun) = (Gate::new(), Counter::new());
-    let own = ["patient", "hasty"].map(|pool| {
+    let (gates, begun) = ([Gate::new(), Gate::new()], Counter::new());
+    let own = [("patient", &gates[0]), ("hasty", &gates[1])].map(|(pool, gate)| {
         let (gate, begun) = (gate.clone(), begun.clone());
         let held = kind(pool, move |_, _| {
             let (gate, begun) = (gate.clone(), begun.clone());
@@ -35,7 +35,7 @@ async fn a_pool_accepts_by_its_own_law() {
     let service = Service::start(CONFIG, own.into());
     let caller = Caller::of(service.public).await;
     for (round, pool) in ["patient", "hasty"].into_iter().enumerate() {
-        gate.let_pass(1);
+        gates[round].let_pass(1);
         caller.leave(job(pool, "")).await.unwrap().expect("the worker was free, and the run is measured");
         caller.leave(job(pool, ""));
         begun.reached(2 * round + 2).await;
@@ -44,5 +44,5 @@ async fn a_pool_accepts_by_its_own_law() {
     caller.until_all(|pools| pools.iter().any(|pool| pool.name == "patient" && queued(pool) == 1)).await;
     let refusal = Refusal::of_call(caller.leave(job("hasty", "")).await.unwrap().expect_err("too long a wait"), true);
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::ResourceExhausted, "DEADLINE_UNREACHABLE"));
-    gate.open();
+    gates.iter().for_each(Gate::open);
 }

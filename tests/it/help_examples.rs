@@ -110,6 +110,25 @@ impl Server {
         Self { process, address, ops_address, out }
     }
 
+    /// A job that runs for a minute, and its id.
+    async fn running_job(&self, shell: &Shell) -> (Option<Child>, String) {
+        let on_it = |line: &str| {
+            let mut command = shell.command(line);
+            command.env("WATERWHEEL_SERVER", &self.address);
+            command
+        };
+        let sleeper = on_it("waterwheel submit sleep '{\"ms\":60000}' --deadline 2m").spawn().unwrap();
+        loop {
+            let shown = on_it("waterwheel stats --output json").output().await.unwrap();
+            let stats: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+            let pools = stats["pools"].as_array().unwrap();
+            let workers = pools.iter().flat_map(|pool| pool["workers"].as_array().unwrap());
+            if let Some(job) = workers.filter_map(|worker| worker["job_id"].as_str()).find(|id| !id.is_empty()) {
+                return (Some(sleeper), job.to_owned());
+            }
+        }
+    }
+
     /// Ends it as an operator would, and checks that nothing was lost.
     async fn stop(mut self) {
         let id = self.process.id().expect("it runs");
@@ -126,8 +145,10 @@ async fn works(shell: &Shell, Example { command, line }: Example) {
         return Server::start(shell, &line).await.stop().await;
     }
     let dev = Server::start(shell, "waterwheel dev").await;
+    let (sleeper, job) = if line.contains("$JOB") { dev.running_job(shell).await } else { (None, String::new()) };
     let ended = shell
         .command(&line)
+        .env("JOB", job)
         .env("WATERWHEEL_SERVER", &dev.address)
         .env("WATERWHEEL_OPS", &dev.ops_address)
         .output()
@@ -135,6 +156,8 @@ async fn works(shell: &Shell, Example { command, line }: Example) {
         .unwrap();
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{line}: {}\n{errors}", ended.status);
+    // Its job ends with its caller.
+    drop(sleeper);
     if command != "drain" {
         dev.stop().await;
     }

@@ -30,6 +30,7 @@ pub(crate) enum Reason {
     OutputTooLarge,
     HeadersTooLarge,
     UploadsFull,
+    LimitExceeded,
     NotFound,
     NoCredentials,
     InvalidToken,
@@ -41,7 +42,7 @@ pub(crate) enum Reason {
     Other(String),
 }
 
-const NAMES: [(&str, Reason); 24] = [
+const NAMES: [(&str, Reason); 25] = [
     ("QUEUE_FULL", Reason::QueueFull),
     ("DEADLINE_UNREACHABLE", Reason::DeadlineUnreachable),
     ("SHED", Reason::Shed),
@@ -59,6 +60,7 @@ const NAMES: [(&str, Reason); 24] = [
     ("OUTPUT_TOO_LARGE", Reason::OutputTooLarge),
     ("HEADERS_TOO_LARGE", Reason::HeadersTooLarge),
     ("UPLOADS_FULL", Reason::UploadsFull),
+    ("LIMIT_EXCEEDED", Reason::LimitExceeded),
     ("NOT_FOUND", Reason::NotFound),
     ("NO_CREDENTIALS", Reason::NoCredentials),
     ("INVALID_TOKEN", Reason::InvalidToken),
@@ -170,7 +172,11 @@ impl CallError {
             Reason::HeadersTooLarge => {
                 "use a shorter token, or raise server.http2.max_header_list in the server's config".to_owned()
             }
+            Reason::LimitExceeded => self.retry_or("send less of this kind"),
             Reason::UploadsFull => self.retry_or("raise server.uploads in the server's config"),
+            Reason::NotFound if self.fact("job").is_some() => {
+                "\"waterwheel stats\" shows the jobs that run, and /debug/tasks at --ops all of them".to_owned()
+            }
             Reason::NotFound => "\"waterwheel stats\" lists the pools".to_owned(),
             Reason::NoCredentials => "pass --cert and --key, or --token-file".to_owned(),
             Reason::InvalidToken => "write a new token to the --token-file".to_owned(),

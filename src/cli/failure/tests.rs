@@ -36,7 +36,7 @@ fn plain(text: &str) -> String {
 const NOT_STARTED: (&str, &str) = ("execution", "NOT_STARTED");
 const STARTED: (&str, &str) = ("execution", "STARTED");
 
-const CASES: [Case; 19] = [
+const CASES: [Case; 20] = [
     Case {
         code: Code::ResourceExhausted,
         reason: "QUEUE_FULL",
@@ -62,6 +62,15 @@ const CASES: [Case; 19] = [
         retry: None,
         text: "DEADLINE_UNREACHABLE  expected 0ms, 0ms left; the job did not start\n  \
                help: pass a longer --deadline",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "LIMIT_EXCEEDED",
+        facts: &[NOT_STARTED, ("limit", "rate"), ("expected_wait_ms", "1503"), ("budget_ms", "1000")],
+        retry: Some(500),
+        text: "LIMIT_EXCEEDED  what the server says; the job did not start\n  \
+               help: try again in 500ms, or send less of this kind",
         exit: Exit::Refused,
     },
     Case {

@@ -34,6 +34,7 @@ fn snapshot(phase: Phase) -> Stats {
                 name: "echo".to_owned(),
                 queue_wait: Some(Distribution::default()),
                 run_time: None,
+                limit: None,
             }],
             workers: vec![WorkerStats { state: WorkerState::Idle as i32, ..WorkerStats::default() }],
             ..PoolStats::default()

@@ -5,11 +5,11 @@ use prost_types::FileDescriptorSet;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{DrainResponseView, JobResultView, StatsView, StreamResponseView, line};
+use super::{DrainResponseView, ExplainView, JobResultView, StatsView, StreamResponseView, line};
 use crate::proto::{
-    DESCRIPTORS, Distribution, DrainResponse, Finished, JobCounts, JobResult, KindStats, OutputChunk, PoolStats,
-    Progress, QueueStats, RejectedCount, Started, Stats, StreamResponse, Waterfall, WorkerStats,
-    stream_response::Event,
+    DESCRIPTORS, Distribution, DrainResponse, EndedState, ExplainResponse, Finished, HeldState, JobCounts, JobResult,
+    KindStats, LimitBound, LimitStats, OutputChunk, PoolStats, Progress, QueueStats, RejectedCount, RunningState,
+    Started, Stats, StreamResponse, Waterfall, WorkerStats, explain_response::State, stream_response::Event,
 };
 
 /// The names of the fields of one message of the contract.
@@ -36,7 +36,11 @@ fn stats_show_every_field_of_the_contract() {
         pools: vec![PoolStats {
             queue: Some(QueueStats::default()),
             jobs: Some(JobCounts { rejected: vec![RejectedCount::default()], ..JobCounts::default() }),
-            kinds: vec![KindStats { queue_wait: Some(Distribution::default()), ..KindStats::default() }],
+            kinds: vec![KindStats {
+                queue_wait: Some(Distribution::default()),
+                limit: Some(LimitStats { all: Some(LimitBound::default()), ..LimitStats::default() }),
+                ..KindStats::default()
+            }],
             workers: vec![WorkerStats::default()],
             ..PoolStats::default()
         }],
@@ -50,8 +54,26 @@ fn stats_show_every_field_of_the_contract() {
     check("JobCounts", &pool["jobs"]);
     check("RejectedCount", &pool["jobs"]["rejected"][0]);
     check("KindStats", &pool["kinds"][0]);
+    check("LimitStats", &pool["kinds"][0]["limit"]);
+    check("LimitBound", &pool["kinds"][0]["limit"]["all"]);
     check("Distribution", &pool["kinds"][0]["queue_wait"]);
     check("WorkerStats", &pool["workers"][0]);
+}
+
+#[test]
+fn explanations_show_every_field_of_the_contract() {
+    let states = [
+        ("HeldState", "held", State::Held(HeldState::default())),
+        ("RunningState", "running", State::Running(RunningState::default())),
+        ("EndedState", "ended", State::Ended(EndedState::default())),
+    ];
+    let mut names = BTreeSet::new();
+    for (message, name, state) in states {
+        let answer = value(&ExplainView::from(&ExplainResponse { state: Some(state), ..ExplainResponse::default() }));
+        check(message, &answer[name]);
+        names.extend(answer.as_object().unwrap().keys().cloned());
+    }
+    assert_eq!(names, fields("ExplainResponse"));
 }
 
 #[test]

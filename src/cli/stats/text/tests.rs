@@ -55,6 +55,7 @@ fn busy_pool() -> PoolStats {
                 max: us(1_503_000),
             }),
             run_time: None,
+            limit: None,
         }],
         workers: vec![
             WorkerStats { job_id: "0193a".to_owned(), job_age: us(1_200_000), ..worker(0, WorkerState::Busy) },

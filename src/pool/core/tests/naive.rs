@@ -1,4 +1,5 @@
 mod law;
+mod limits;
 mod rules;
 mod shares;
 
@@ -8,6 +9,7 @@ use self::{law::History, shares::Shares};
 use super::{
     super::{Caps, Counts, Law, QueueEnd},
     Answer, Event, Offer, Step, Told,
+    drive::KindsLimits,
 };
 
 /// The rules of the pool, written down as plainly as possible: vectors, and everything is counted anew each time.
@@ -34,6 +36,9 @@ pub(super) struct Naive {
     stamps: u64,
     /// Kind and seconds of each measured run.
     samples: Vec<(usize, f64)>,
+    limits: KindsLimits,
+    /// Kind, limit key and time of each start.
+    starts: Vec<(usize, u8, Duration)>,
     history: History,
     shares: Shares,
     pub(super) counts: Counts,
@@ -50,8 +55,10 @@ pub(super) struct Job {
     work: f64,
     /// Whether it was queued.
     was_queued: bool,
-    /// When it came to the front of its ordering key, in the order of such events.
+    /// When nothing held it back any more but its kind and the workers, in the order of such events.
     ready: Option<u64>,
+    /// When it came to the front of its ordering key, where its kind has limits per key: the same numbers.
+    at_gate: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -72,7 +79,7 @@ pub(super) struct Worker {
 }
 
 impl Naive {
-    pub(super) fn new(caps: Caps, law: Law, homes: usize) -> Self {
+    pub(super) fn new(caps: Caps, law: Law, limits: KindsLimits, homes: usize) -> Self {
         Self {
             caps,
             law,
@@ -90,6 +97,8 @@ impl Naive {
             jobs: 0,
             stamps: 0,
             samples: Vec::new(),
+            limits,
+            starts: Vec::new(),
             history: History::default(),
             shares: Shares::default(),
             counts: Counts::default(),
@@ -136,6 +145,10 @@ impl Naive {
             }
             Event::Pass { by } => {
                 self.now += by;
+                Answer::Done
+            }
+            Event::Tick => {
+                self.settle();
                 Answer::Done
             }
         };
