@@ -190,7 +190,7 @@ mod tests {
         };
         assert_eq!(
             shown(State::Ended(ended)),
-            "1-2  kind resize  pool cpu\n  RUN_TIMEOUT 60s ago\n  \
+            "1-2  kind resize  pool cpu\n  RUN_TIMEOUT 1m 0s ago\n  \
              1.0s budget: 200ms queued, 790ms running on worker 3, 10ms left\n  stop ladder: forced\n"
         );
     }

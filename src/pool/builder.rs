@@ -31,7 +31,7 @@ pub struct Settings {
     pub max_payload: usize,
     /// Most output bytes of one job, where its kind says nothing. Default 4 MiB.
     pub max_output: usize,
-    /// Ended jobs that are remembered, for [`Pool::explain`]; 128 bytes each. Default 1,024.
+    /// Ended jobs that are remembered, for [`Pool::explain`]: 128 bytes each, an equal share of each home. Default 1,024.
     pub ended_jobs: usize,
     /// How deadlines are made.
     pub deadline: DeadlinePolicy,

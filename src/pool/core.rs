@@ -213,7 +213,8 @@ impl<H: Host> Core<H> {
 
     /// When [`tick`](Self::tick) would start a job that waits for nothing but time.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
-        let at = || self.limits.wake_at(|lane| self.queues.has_ready(lane));
+        let queued = || self.limits.wake_at(|lane| self.queues.has_ready(lane));
+        let at = || queued().into_iter().chain(self.caller_wakes_at()).min();
         self.workers.has_idle().then(at).flatten()
     }
 

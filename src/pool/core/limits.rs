@@ -241,6 +241,22 @@ impl Limits {
         lanes.chain(self.asleep.first().map(|(at, _)| *at)).min()
     }
 
+    /// When time alone lets a job start that comes first of its kind and its key.
+    pub(super) fn opens_at(&self, lane: usize, key: &str) -> Option<Instant> {
+        let limited = self.limited(lane)?;
+        let all = limited.limits.all;
+        let kind_opens = all.rate.and_then(|rate| limited.used.bucket.when(rate, 1));
+        let Some(gate) = self.find(limited, key) else {
+            return kind_opens.filter(|_| limited.used.has_place(all, 1));
+        };
+        let (per_key, more) = (limited.limits.per_key, gate.ready + 1);
+        let has_place = limited.used.has_place(all, 1) && gate.used.has_place(per_key, more) && gate.held.is_empty();
+        let rate = per_key.rate.filter(|rate| more <= rate.burst.get());
+        let is_within_burst = rate.is_some() || per_key.rate.is_none();
+        let key_opens = rate.and_then(|rate| gate.used.bucket.when(rate, more));
+        kind_opens.max(key_opens).filter(|_| has_place && is_within_burst)
+    }
+
     /// Expected wait of a job behind `before` jobs of its lane, each of which takes `service` seconds.
     pub(super) fn wait(&self, lane: usize, key: &str, before: f64, service: f64, now: Instant) -> LimitWait {
         let Some(limited) = self.limited(lane) else { return LimitWait::NONE };

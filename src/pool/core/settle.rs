@@ -85,6 +85,15 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// When [`admit_to_worker`](Self::admit_to_worker) would start the first caller, where only time is in its way.
+    pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
+        let entry = &self.entries[self.waiting.head()?];
+        let names = entry.names.as_ref().expect("a waiting entry keeps its names");
+        let is_free = self.lines.is_free(&names.ordering_key) && self.fits(entry.bytes);
+        let is_first = is_free && !self.queues.has_ready(entry.lane);
+        is_first.then(|| self.limits.opens_at(entry.lane, &names.limit_key)).flatten()
+    }
+
     /// The first caller may find the queue full of jobs that wait for their ordering keys, and a worker free: it starts
     /// as an arrival would, without a place in the queue. Returns its job, which must be started at once.
     fn admit_to_worker(&mut self, now: Instant) -> Option<usize> {

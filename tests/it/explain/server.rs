@@ -13,6 +13,8 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    # Each thread remembers its share of the ended jobs.
+    server.threads = 1
     [pool.one]
     workers = 1
     ended_jobs = 2

@@ -130,6 +130,7 @@ impl Naive {
             Event::Abandon => {
                 for job in std::mem::take(&mut self.queued) {
                     self.counts.cancelled += 1;
+                    self.history.open().taken[job.offer.class.rank()] -= job.work;
                     self.told.push(Told::Ended { job: job.job, why: QueueEnd::Drained });
                 }
                 self.refresh();

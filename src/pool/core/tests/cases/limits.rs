@@ -1,7 +1,7 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    super::{drive::KindsLimits, script::Case},
+    super::{super::Law, drive::KindsLimits, script::Case},
     FREE, STRICT, jobs,
 };
 use crate::model::{KindLimits, Limit, Rate};
@@ -99,20 +99,22 @@ pub(super) const CASES: &[Case] = &[
          offer e for=401 => queued
          offer f for=401 kind=1 => starts on 1",
     ),
-    case(
-        "a queue for a limit is no longer than it may be, even for those who would wait for room",
-        limits(at_most(1), NO_BOUND),
-        "offer a => starts on 2
-         end a completed 1 => decided
-         release a => done
-         offer b => starts on 2
-         offer c => queued
-         offer d => queued
-         offer e => queued
-         offer f => queued
-         offer g wait => refused: limit
-         offer h kind=1 => starts on 1",
-    ),
+    Case {
+        rule: "a queue for a limit is no longer than it may be, even for those who would wait for room",
+        caps: jobs(20),
+        law: Law { longest_wait: 2.0, ..STRICT },
+        limits: limits(at_most(1), NO_BOUND),
+        workers: 3,
+        homes: 1,
+        script: "offer a => starts on 2
+                 end a completed 100 => decided
+                 release a => done
+                 offer b for=5000 => starts on 2
+                 offer c for=5000 => queued
+                 offer d for=5000 => queued
+                 offer e for=5000 wait => refused: limit
+                 offer f kind=1 => starts on 1",
+    },
     case(
         "each limit key has its own bound",
         limits(NO_BOUND, at_most(1)),
@@ -187,5 +189,18 @@ pub(super) const CASES: &[Case] = &[
                  offer d kind=1 wait => waits
                  release c => done; d starts on 0
                  release a => done; b starts on 1",
+    },
+    Case {
+        rule: "a caller without room in the queue starts when its token comes",
+        caps: jobs(0),
+        law: STRICT,
+        limits: limits(ten_a_second(1), ten_a_second(1)),
+        workers: 2,
+        homes: 1,
+        script: "offer a => starts on 1
+                 offer b wait => waits
+                 release a => done
+                 pass 100 => done
+                 tick => done; b starts on 1",
     },
 ];

@@ -107,13 +107,15 @@ impl Naive {
     /// What the jobs of a lane count that pass before one of a tenant that has `own` there, its own included: all of the
     /// classes above, and of each tenant as much as its own. In the lane of a kind with limits, each counts one.
     pub(super) fn ahead(&self, lane: usize, rank: usize, own: f64) -> f64 {
-        let backlog = |of: u8, rank: usize| self.backlog(lane, of, rank);
-        let above: f64 = (0..rank).flat_map(|above| (0..4).map(move |of| backlog(of, above))).sum();
+        let above: f64 = (0..rank).flat_map(|above| (0..4).map(move |of| self.backlog(lane, of, above))).sum();
+        let backlogs = [0, 1, 2, 3].map(|of| self.backlog(lane, of, rank));
         // Tenants with backlogs of the same power of two are taken together.
         let power = |load: f64| (load / 1e-6).log2().ceil().max(0.0) as usize;
+        let powers = backlogs.map(|load| (load > 0.0).then(|| power(load)));
         let class: f64 = (0..48)
+            .filter(|bucket| powers.contains(&Some(*bucket)))
             .map(|bucket| {
-                let members = (0..4).map(|of| backlog(of, rank)).filter(|load| *load > 0.0 && power(*load) == bucket);
+                let members = (0..4).filter(|of| powers[*of] == Some(bucket)).map(|of| backlogs[of]);
                 let (count, sum) = members.fold((0.0, 0.0), |(count, sum), load| (count + 1.0, sum + load));
                 f64::min(sum, count * own)
             })
@@ -135,13 +137,11 @@ impl Naive {
         let unit = if lane == 0 { 1.0 } else { service };
         let own = self.backlog(lane, tenant, rank) * unit + service;
         let open = self.ahead(0, rank, own) + self.service(None);
-        let mut shared = (open + self.limited(rank, own, f64::INFINITY)) / workers;
-        if (0..self.limits.len()).any(|kind| self.lane(kind) > 0) {
-            // Kinds with limits do no more than these let them until then, as far as seven more looks tell.
-            for _ in 0..7 {
-                shared = (open + self.limited(rank, own, shared)) / workers;
-            }
-        }
+        let limited = self.limited(rank, own);
+        // Kinds with limits do no more than these let them until then: all of it at first, less with each of seven looks.
+        let until = |wait: f64| limited.iter().map(|(work, pace)| work.min(pace * wait)).sum::<f64>();
+        let all: f64 = limited.iter().map(|(work, _)| work).sum();
+        let shared = (0..7).fold((open + all) / workers, |wait, _| (open + until(wait)) / workers);
         let shared = shared / left;
         let of = |job: &&super::Job| job.offer.tenant == tenant && job.offer.class.rank() == rank;
         let own_jobs = self.queued.iter().filter(of).filter(|job| self.lane(job.offer.kind) == lane).count();

@@ -85,17 +85,17 @@ impl Naive {
         rate.map_or(0.0, |rate| rate.interval.as_secs_f64())
     }
 
-    /// Work of kinds with limits that passes before an arrival which waits so long.
-    pub(super) fn limited(&self, rank: usize, own: f64, wait: f64) -> f64 {
+    /// Of each kind with limits, the work before an arrival, and what these let it do in a second.
+    pub(super) fn limited(&self, rank: usize, own: f64) -> Vec<(f64, f64)> {
         let kinds = (0..self.limits.len()).filter(|kind| self.lane(*kind) > 0 && self.service(Some(*kind)) > 0.0);
-        let works = kinds.map(|kind| {
+        let of = |kind: usize| {
             let (limit, service) = (self.limits[kind].all, self.service(Some(kind)));
-            let queued = self.ahead(self.lane(kind), rank, own / service) * service;
+            let work = self.ahead(self.lane(kind), rank, own / service) * service;
             let places = limit.concurrency.map_or(f64::INFINITY, |most| f64::from(most.get()));
             let starts = limit.rate.map_or(f64::INFINITY, |rate| service / rate.interval.as_secs_f64());
-            queued.min(places.min(starts) * wait)
-        });
-        works.sum()
+            (work, places.min(starts))
+        };
+        kinds.map(of).filter(|(work, _)| *work > 0.0).collect()
     }
 
     /// Whether a job waits for the limits of its key.
