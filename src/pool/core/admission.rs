@@ -139,7 +139,7 @@ impl<H: Host> Core<H> {
     }
 
     fn lane_cap(&self) -> usize {
-        self.caps.jobs.div_ceil(2)
+        self.caps.jobs.div_ceil(2).max(1)
     }
 
     fn own(&self, slot: usize, tenant: &str) -> Option<&Share> {

@@ -21,16 +21,16 @@ use super::{
 use crate::model::{Criticality, KindLimits, Limit, Rate, WhenFull};
 
 const SEED: [u8; 32] = *b"waterwheel: the heart, step by s";
-const POOLS: u32 = 1100;
+const POOLS: u32 = 1400;
 const EVENTS: usize = 220;
 
 /// What each must have happened at least this often.
 const AT_LEAST: &[(u64, &[&str])] = &[
     (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
-    (200, &["refused: draining", "behind a limit, worker idle", "behind a limit key", "starts when time came"]),
+    (200, &["refused: draining", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (80, &["told: no room", "told: refused"]),
+    (80, &["told: no room", "told: refused", "starts when time came"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
@@ -108,7 +108,11 @@ impl Dice {
             stuck: self.roll(3),
         };
         let law = Law { reserve: self.one(&[0.0, 0.25, 0.5]), longest_wait: self.one(&[2.0, 20.0]), ..Law::default() };
-        let limits = [self.limits(), if self.roll(2) == 0 { KindLimits::default() } else { self.limits() }];
+        let mut limits = || if self.roll(3) == 0 { KindLimits::default() } else { self.limits() };
+        let limits = match limits() {
+            free if !free.is_set() => [free; KINDS],
+            some => [some, limits()],
+        };
         Shape { caps, law, limits, workers: 1 + self.roll(4), homes: 1 + self.roll(3) }
     }
 

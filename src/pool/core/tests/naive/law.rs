@@ -168,7 +168,8 @@ impl Naive {
         let of_kind = |job: &&super::Job| job.offer.kind == offer.kind;
         let others = (0..self.limits.len()).any(|kind| self.lane(kind) == 0);
         let half = self.lane(offer.kind) > 0 && others;
-        let half_is_full = half && 2 * self.queued.iter().filter(of_kind).count() >= self.caps.jobs;
+        let most = self.caps.jobs.div_ceil(2).max(1);
+        let half_is_full = half && self.queued.iter().filter(of_kind).count() >= most;
         let known = self.is_measured(None);
         let shared = if known { self.shared_of(offer) } else { 0.0 };
         let service = if known { self.service(Some(offer.kind)) } else { 0.0 };

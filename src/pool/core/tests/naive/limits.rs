@@ -57,10 +57,12 @@ impl Naive {
             (self.wait_for_place(limits.per_key, offer.kind, key, keyed), Limiter::KeyConcurrency),
             (self.wait_for_token(limits.per_key, offer.kind, key, keyed), Limiter::KeyRate),
         ];
-        let longest = waits.into_iter().fold((0.0, None), |(most, by), (seconds, limiter)| {
-            if seconds > most + 1e-9 { (seconds, Some(limiter)) } else { (most, by) }
-        });
-        longest
+        waits.into_iter().fold(
+            (0.0, None),
+            |(most, by), (seconds, limiter)| {
+                if seconds > most + 1e-9 { (seconds, Some(limiter)) } else { (most, by) }
+            },
+        )
     }
 
     /// The limit that is named where none is longer than the others.
