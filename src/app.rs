@@ -22,7 +22,7 @@ use surface::Surface;
 
 use crate::{
     config::{self, Config},
-    net::{Bound, Census, Inherited, ListenAddress, Server, StreamLimit, Transport, bind},
+    net::{Bound, Census, Inherited, ListenAddress, Place, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
     rpc::stream_limit,
@@ -53,8 +53,8 @@ pub enum StartError {
     /// The service manager passed a socket that other machines reach.
     #[error(
         "{address}, which the service manager passed for {key}, would serve other machines in plaintext\n  help: let its \
-         unit listen on a loopback address or a Unix socket, serve callers with [server.tls], or set \
-         server.allow_plaintext = true"
+         unit listen on a loopback address or a Unix socket, {}",
+        exception(key)
     )]
     Plaintext {
         /// The address.
@@ -125,14 +125,42 @@ impl App {
     /// # Errors
     /// [`StartError`], with nothing left running.
     pub fn start_with(config: &Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
-        let Listeners { public: public_listeners, ops: ops_listener } = listen(&config.server)?;
+        let places = [Place::Threads(config.server.threads), Place::Threads(1)];
+        Self::serve(config, &own, sample_ratio, listen(&config.server)?, places)
+    }
+
+    /// [`start_with`](Self::start_with) on listeners of the caller's own, in place of the configured ones, and on the
+    /// runtime of the caller: no thread is started but those of blocking kinds. This is the way to serve over pipes in
+    /// memory, or to test a service with its clients in a simulated network.
+    ///
+    /// Connections in plaintext are taken from wherever the listeners bring them.
+    ///
+    /// # Errors
+    /// [`StartError`], with nothing left running.
+    pub fn start_on(
+        config: &Config,
+        own: Vec<OwnKind>,
+        sample_ratio: Option<f64>,
+        listeners: Listeners,
+    ) -> Result<Self, StartError> {
+        Self::serve(config, &own, sample_ratio, listeners, [Place::Here; 2])
+    }
+
+    fn serve(
+        config: &Config,
+        own: &[OwnKind],
+        sample_ratio: Option<f64>,
+        listeners: Listeners,
+        [place, ops_place]: [Place; 2],
+    ) -> Result<Self, StartError> {
+        let Listeners { public: public_listeners, ops: ops_listener } = listeners;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
         let security = security::open(config)?;
-        let pools = Pools::new(assemble::pools(config, &own)?);
+        let pools = Pools::new(assemble::pools(config, own)?);
         let control = Control::new(pools, phase.clone(), config.drain);
 
-        let surface = surface::surface(config, &own, &control, &security, &phase, sample_ratio, &tasks)?;
+        let surface = surface::surface(config, own, &control, &security, &phase, sample_ratio, &tasks)?;
         let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
 
         let transport = Transport {
@@ -147,20 +175,19 @@ impl App {
         let serving = runtimes.clone();
         let ops = Server::start(
             vec![ops_listener],
-            1,
+            ops_place,
             Transport { http1: true, ..Transport::default() },
             move |peer| ops_service.for_peer(peer),
             move |_| runtimes.add_current("ops".into()),
             &tasks,
         );
         let ops = ops.map_err(StartError::Threads)?;
-        let threads = config.server.threads;
         let make = move |peer| public_service.for_peer(peer);
         let begin = move |core| {
             set_home(core);
             serving.add_current(format!("serve-{core}"));
         };
-        let public = Server::start(public_listeners, threads, transport, make, begin, &tasks);
+        let public = Server::start(public_listeners, place, transport, make, begin, &tasks);
         let public = public.map_err(StartError::Threads)?;
         surface::watch(&connections, [("public", public.census()), ("ops", ops.census())]);
         security.follow(config, &phase, &tasks);
@@ -219,10 +246,23 @@ impl Receipt {
     }
 }
 
-/// What is bound before anything else is made.
-struct Listeners {
-    public: Vec<Bound>,
-    ops: Bound,
+const OPS_LISTEN: &str = "server.ops_listen";
+
+/// What allows a listener to be public, to end a sentence with.
+fn exception(key: &str) -> &'static str {
+    match key {
+        OPS_LISTEN => "or set server.ops_allow_plaintext = true",
+        _ => "serve callers with [server.tls], or set server.allow_plaintext = true",
+    }
+}
+
+/// What a service listens on.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For callers; one at least.
+    pub public: Vec<Bound>,
+    /// For operators.
+    pub ops: Bound,
 }
 
 fn listen(server: &config::Server) -> Result<Listeners, StartError> {
@@ -235,7 +275,8 @@ fn listen(server: &config::Server) -> Result<Listeners, StartError> {
         }
         Ok(bound)
     };
-    let ops = bound(&server.ops_listen, "server.ops_listen", server.allow_plaintext)?;
+    let ops_may_be_public = server.allow_plaintext || server.ops_allow_plaintext;
+    let ops = bound(&server.ops_listen, OPS_LISTEN, ops_may_be_public)?;
     let may_be_public = server.allow_plaintext || server.tls.is_some();
     let public = server.listen.iter().map(|address| bound(address, "server.listen", may_be_public));
     let public = public.collect::<Result<_, _>>()?;

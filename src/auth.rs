@@ -9,6 +9,8 @@ mod caller;
 mod certificate;
 mod config;
 mod denial;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod gate;
 mod keys;
 mod pattern;

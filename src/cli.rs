@@ -7,6 +7,7 @@
 mod access;
 mod bench;
 mod call;
+mod cancel;
 mod check;
 mod completions;
 mod config;
@@ -23,12 +24,16 @@ mod failure;
 mod fake;
 mod job;
 mod output;
+mod pause;
 mod probe;
+mod resize;
+mod resume;
 mod serve;
 mod server;
 mod session;
 mod sim;
 mod stats;
+mod steer;
 mod stream;
 mod submit;
 
@@ -67,6 +72,10 @@ enum Command {
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
     Explain(explain::ExplainArgs),
+    Pause(pause::PauseArgs),
+    Resume(resume::ResumeArgs),
+    Resize(resize::ResizeArgs),
+    Cancel(cancel::CancelArgs),
     Probe(probe::ProbeArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
@@ -97,6 +106,10 @@ pub fn run(cli: Cli) -> Exit {
         Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),
         Command::Drain(args) => session::client(args.format(), async |console| drain::run(args, console).await),
         Command::Explain(args) => session::client(args.format(), async |console| explain::run(args, console).await),
+        Command::Pause(args) => session::client(args.format(), async |console| pause::run(args, console).await),
+        Command::Resume(args) => session::client(args.format(), async |console| resume::run(args, console).await),
+        Command::Resize(args) => session::client(args.format(), async |console| resize::run(args, console).await),
+        Command::Cancel(args) => session::client(args.format(), async |console| cancel::run(args, console).await),
         Command::Probe(args) => session::client(args.format(), async |console| probe::run(args, console).await),
         Command::Sim(args) => session::client(args.format(), async |console| sim::run(args, console).await),
         Command::Check(args) => session::client(args.format(), async |console| check::run(args, console).await),

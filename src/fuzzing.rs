@@ -3,7 +3,9 @@
 //! It exists in tests and under a fuzzer only, where it may see what is private. `tests/fuzz/run.sh` looks for inputs
 //! that break a function; what is worth keeping of them is in `tests/fuzz/corpus`, which the test below replays.
 
+pub use crate::auth::fuzzing::{authorization, jwks, jwt};
 pub use crate::config::fuzzing::{config, overlay, quantity};
+pub use crate::net::fuzzing::proxy;
 pub use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
 
 /// A function that a fuzzer calls.
@@ -12,12 +14,16 @@ type Target = fn(&[u8]);
 
 /// All of them, by the name of the directory that holds their inputs.
 #[cfg(test)]
-const TARGETS: [(&str, Target); 8] = [
+const TARGETS: [(&str, Target); 12] = [
+    ("authorization", authorization),
     ("config", config),
     ("grpc_timeout", grpc_timeout),
     ("job", job),
+    ("jwks", jwks),
+    ("jwt", jwt),
     ("metadata", metadata),
     ("overlay", overlay),
+    ("proxy", proxy),
     ("quantity", quantity),
     ("request_id", request_id),
     ("trace", trace),

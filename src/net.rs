@@ -1,6 +1,7 @@
 //! The transport: listeners dealing connections to one current-thread runtime per core.
 //!
-//! A connection lives on one core, so that replies which are ready together leave in one write. Nothing here knows of
+//! A connection lives on one core, so that replies which are ready together leave in one write. Listeners of a caller's
+//! own can be served by its own runtime instead ([`Place::Here`]), which puts a whole service on one clock. Nothing here knows of
 //! jobs: a server is given a service for each connection, and told when to stop taking connections, when to say GOAWAY
 //! and when to cut.
 //!
@@ -13,7 +14,11 @@ mod census;
 mod connection;
 mod cores;
 mod establish;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+mod incoming;
 mod limits;
+mod linger;
 mod listener;
 mod protocol;
 mod proxy;
@@ -27,6 +32,7 @@ mod write_stall;
 
 pub use address::{InvalidListenAddress, ListenAddress};
 pub use census::{Census, Closed, Refused};
+pub use cores::Place;
 pub use limits::{ConnectionLimits, Http2, Transport};
 pub use listener::{Bound, Inherited, bind};
 pub use server::{Pulse, Server};

@@ -80,10 +80,22 @@ pub(super) fn largest_output(config: &Config, own: &[OwnKind]) -> usize {
 }
 
 fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, AssembleError> {
-    let config::Pool { name, workers, queue, when_full, cancel_grace, max_stuck, tenant_share, ended_jobs, law } = pool;
+    let config::Pool {
+        name,
+        workers,
+        max_workers,
+        queue,
+        when_full,
+        cancel_grace,
+        max_stuck,
+        tenant_share,
+        ended_jobs,
+        law,
+    } = pool;
     let config::Queue { jobs, bytes, waiting } = queue;
     let settings = Settings {
         workers: NonZeroUsize::new(*workers).unwrap_or(NonZeroUsize::MIN),
+        max_workers: NonZeroUsize::new(*max_workers).filter(|max| max.get() > *workers),
         queue_jobs: *jobs,
         queue_bytes: *bytes,
         queue_waiting: *waiting,

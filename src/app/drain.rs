@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::info;
 
 use super::{Control, Receipt};
@@ -9,6 +9,9 @@ use crate::{net::Server, phase::Phase, pool::Pool, task::Tasks};
 
 /// Time for the last answers to leave once nothing runs any more.
 const LINGER: Duration = Duration::from_millis(100);
+/// Time that the threads of connections have to see that these are cut. They need next to none of it, unless the machine
+/// is behind; then the last answers may still be theirs to write.
+const BEHIND: Duration = Duration::from_millis(500);
 
 /// Waits for the order to drain and carries it out.
 ///
@@ -45,10 +48,12 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
     control.phase().advance(Phase::Stopped);
     ops.close_listener();
     ops.go_away();
+    let ended = async || tokio::join!(public.ended(), ops.ended());
     let cut = Instant::now() + LINGER;
-    let _ = timeout_at(cut, async { tokio::join!(public.ended(), ops.ended()) }).await;
+    let _ = timeout_at(cut, ended()).await;
     public.cut();
     ops.cut();
+    let _ = timeout(BEHIND, ended()).await;
     let _ = timeout_at(cut, tasks.wait()).await;
     Receipt::new(begin, plan, control.finished(), lost)
 }

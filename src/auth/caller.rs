@@ -26,7 +26,7 @@ struct Grant {
 impl Caller {
     /// The caller `principal`. `own_tenant` is the one that the credentials name.
     pub(super) fn new(principal: String, own_tenant: Option<String>, rules: impl Iterator<Item = Arc<Rule>>) -> Self {
-        let own = own_tenant.unwrap_or_else(|| short(&principal));
+        let own = short(own_tenant.as_ref().unwrap_or(&principal));
         let grant = |rule: Arc<Rule>| Grant { tenant: rule.tenant.clone().unwrap_or_else(|| own.clone()), rule };
         let grants: Vec<_> = rules.map(grant).collect();
         let rpcs = grants.iter().fold(Rpcs::default(), |rpcs, grant| rpcs.or(grant.rule.rpcs));
@@ -73,12 +73,12 @@ impl Caller {
     }
 }
 
-/// A principal as a tenant: its digest, where it is longer than a tenant may be.
-fn short(principal: &str) -> String {
-    if principal.len() <= MOST_TENANT {
-        return principal.to_owned();
+/// A name as a tenant: its digest, where it is longer than a tenant may be.
+fn short(name: &str) -> String {
+    if name.len() <= MOST_TENANT {
+        return name.to_owned();
     }
-    Sha256::digest(principal).iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    Sha256::digest(name).iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 #[cfg(test)]
@@ -121,11 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_principal_is_a_tenant_by_its_digest() {
-        let tenant = |letter: &str| {
-            let caller = Caller::new(letter.repeat(129), None, [rule("a", &[Rpc::Submit], &[], None)].into_iter());
+    fn a_long_name_is_a_tenant_by_its_digest() {
+        let tenant = |principal: &str, own: Option<String>| {
+            let caller = Caller::new(principal.into(), own, [rule("a", &[Rpc::Submit], &[], None)].into_iter());
             caller.tenant_of_job(Rpc::Submit, "sum", "").unwrap().to_owned()
         };
-        assert!(tenant("a").len() <= MOST_TENANT && tenant("a") != tenant("b"));
+        let [a, b] = ["a", "b"].map(|letter| letter.repeat(129));
+        assert!(tenant(&a, None).len() <= MOST_TENANT && tenant(&a, None) != tenant(&b, None));
+        assert_eq!(tenant("me", Some(a.clone())), tenant(&a, None), "one that the credentials name, too");
     }
 }

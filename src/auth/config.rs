@@ -9,8 +9,8 @@ pub struct Config {
     pub jwt: Option<Jwt>,
     /// Rules, in the order of the file. What none of them allows is denied.
     pub rules: Vec<Rule>,
-    /// Whether `AdminService` and reflection of the operator's listener are under the rules, too; its pages
-    /// are not. Default false.
+    /// Whether `AdminService` and reflection of the operator's listener are under the rules, too; its health and its
+    /// pages are not. Default true.
     pub ops: bool,
 }
 

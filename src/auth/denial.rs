@@ -9,6 +9,12 @@ pub enum Denial {
         /// Whether tokens are taken.
         tokens: bool,
     },
+    /// No token, on a listener without TLS, which sees no certificate.
+    #[error("no credentials; {}", how_in_plaintext(*tokens))]
+    NoToken {
+        /// Whether tokens are taken.
+        tokens: bool,
+    },
     /// The token is not a sound one of the issuer.
     #[error("the token is not accepted: {0}")]
     InvalidToken(TokenFault),
@@ -102,14 +108,15 @@ impl Denial {
     /// Whether better credentials are what it takes.
     #[must_use]
     pub fn is_unauthenticated(&self) -> bool {
-        matches!(self, Self::NoCredentials { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_))
+        use Denial::{InvalidCertificate, InvalidToken, NoCredentials, NoToken};
+        matches!(self, NoCredentials { .. } | NoToken { .. } | InvalidToken(_) | InvalidCertificate(_))
     }
 
     /// Name in `google.rpc.ErrorInfo`.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NoCredentials { .. } => "NO_CREDENTIALS",
+            Self::NoCredentials { .. } | Self::NoToken { .. } => "NO_CREDENTIALS",
             Self::InvalidToken(_) => "INVALID_TOKEN",
             Self::InvalidCertificate(_) => "INVALID_CERTIFICATE",
             Self::Rpc { .. } => "RPC_DENIED",
@@ -122,7 +129,9 @@ impl Denial {
     #[must_use]
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
         match self {
-            Self::NoCredentials { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_) => Vec::new(),
+            Self::NoCredentials { .. } | Self::NoToken { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_) => {
+                Vec::new()
+            }
             Self::Rpc { principal, rpc } => vec![("principal", principal), ("rpc", rpc)],
             Self::Kind { principal, rpc, kind } => vec![("principal", principal), ("rpc", rpc.name()), ("kind", kind)],
             Self::Tenant { principal, tenant } => vec![("principal", principal), ("tenant", tenant)],
@@ -135,5 +144,14 @@ fn how(tokens: bool) -> &'static str {
         "connect with a client certificate, or send \"authorization: Bearer\" with a token"
     } else {
         "connect with a client certificate"
+    }
+}
+
+fn how_in_plaintext(tokens: bool) -> &'static str {
+    if tokens {
+        "send \"authorization: Bearer\" with a token: this listener speaks no TLS, so that it sees no certificate"
+    } else {
+        "this listener speaks no TLS and takes no tokens: send SIGTERM for a drain, or ask the operator for [auth.jwt], for \
+         a rule for \"anonymous\", or for auth.ops = false"
     }
 }

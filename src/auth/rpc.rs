@@ -13,6 +13,14 @@ pub enum Rpc {
     WatchStats,
     /// `AdminService.Drain`.
     Drain,
+    /// `AdminService.Pause`.
+    Pause,
+    /// `AdminService.Resume`.
+    Resume,
+    /// `AdminService.Resize`.
+    Resize,
+    /// `AdminService.CancelJob`.
+    CancelJob,
     /// `AdminService.Explain`.
     Explain,
     /// Server reflection, in each of its versions.
@@ -27,13 +35,17 @@ pub struct Rpcs(u16);
 
 impl Rpc {
     /// Every one, with its name in the configuration and in errors.
-    pub const NAMES: [(&'static str, Self); 9] = [
+    pub const NAMES: [(&'static str, Self); 13] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
         ("SubmitMany", Self::SubmitMany),
         ("Stats", Self::Stats),
         ("WatchStats", Self::WatchStats),
         ("Drain", Self::Drain),
+        ("Pause", Self::Pause),
+        ("Resume", Self::Resume),
+        ("Resize", Self::Resize),
+        ("CancelJob", Self::CancelJob),
         ("Explain", Self::Explain),
         ("Reflection", Self::Reflection),
         ("LoadReports", Self::LoadReports),
@@ -54,7 +66,7 @@ impl Rpc {
     /// Whether it is one of `AdminService`.
     #[must_use]
     pub fn is_of_admin(self) -> bool {
-        matches!(self, Self::Drain | Self::Explain)
+        matches!(self, Self::Drain | Self::Pause | Self::Resume | Self::Resize | Self::CancelJob | Self::Explain)
     }
 
     /// The one of this name.

@@ -21,6 +21,7 @@ use super::{
     output::{
         Format, OutputArgs, counted,
         table::{Align, table},
+        workers,
     },
 };
 use crate::config::{Config, Faults, Pool};
@@ -128,10 +129,8 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
 }
 
 fn summary(config: &Config) -> String {
-    let pool = |pool: &Pool| {
-        let Pool { name, workers, .. } = pool;
-        format!("{name} {workers} workers / {} queued", pool.queue.jobs)
-    };
+    let pool =
+        |pool: &Pool| format!("{} {} / {} queued", pool.name, workers(pool.workers, pool.max_workers), pool.queue.jobs);
     let pools: Vec<String> = config.pools.iter().map(pool).collect();
     let kinds: Vec<&str> = config.kinds.iter().map(|kind| kind.name.as_str()).collect();
     format!(
@@ -148,6 +147,7 @@ fn summary_json(config: &Config) -> serde_json::Value {
         json!({
             "name": pool.name,
             "workers": pool.workers,
+            "max_workers": pool.max_workers,
             "queue_jobs": pool.queue.jobs,
             "queue_bytes": pool.queue.bytes,
         })

@@ -59,7 +59,7 @@ mod tests {
     use clap::Parser;
 
     use super::{ShowArgs, show};
-    use crate::cli::config_args::Process;
+    use crate::{cli::config_args::Process, config::starter};
 
     #[derive(Parser)]
     struct Command {
@@ -77,10 +77,11 @@ mod tests {
     #[test]
     fn origins_stand_behind_values() {
         let shown = shown(&["--dev", "--origin", "--listen", "127.0.0.1:0"]).unwrap();
+        let at = starter::TEXT.lines().position(|line| line == "workers = 64").unwrap() + 1;
         for line in [
             "listen = \"127.0.0.1:0\"              # flag --listen",
             "kill = \"1s\"     # env WATERWHEEL_DRAIN__KILL",
-            "workers = 64                   # built-in:103",
+            &format!("workers = 64                   # built-in:{at}"),
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
         }

@@ -54,8 +54,7 @@ pub(super) fn run(args: &DevArgs) -> Exit {
 
 fn overview(app: &App, config: &Config) -> String {
     let pools = config.pools.iter().map(|pool| {
-        let workers = if pool.workers == 1 { "worker" } else { "workers" };
-        format!("{} {} {workers} / {} queued", pool.name, pool.workers, pool.queue.jobs)
+        format!("{} {} / {} queued", pool.name, output::workers(pool.workers, pool.max_workers), pool.queue.jobs)
     });
     let kinds: Vec<_> = config.kinds.iter().map(|kind| kind.name.as_str()).collect();
     let mut text = String::new();

@@ -21,13 +21,17 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel drain --watch";
 
-/// Finish what is queued and running, then stop the server.
+/// Finish what is queued and running, then stop the server; or finish what one pool has.
 ///
 /// Asks for the drain at the operator's listener and returns, or with --watch reports until it ends. Leaving does not
-/// stop the drain.
+/// stop the drain. With --pool, the pool refuses new jobs and finishes what it has, all else goes on, and "waterwheel
+/// resume" ends it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct DrainArgs {
+    /// Drain this pool only.
+    #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
+    pool: String,
     /// Report until the drain ends; exit 3 if jobs were lost.
     #[arg(long)]
     watch: bool,
@@ -49,7 +53,7 @@ impl DrainArgs {
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let format = args.format();
     let (call, connection) = Call::begin(&args.ops, &args.access, CallArgs::none()).await.map_err(Failure::of_ops)?;
-    let request = call.request(DrainRequest {});
+    let request = call.request(DrainRequest { pool: args.pool.clone() });
     let mut reports = call.wait(connection.admin().drain(request)).await?.into_inner();
     let mut watch = Watch::default();
     let followed = follow(&call, &mut reports, &args, &mut watch, console).await;
@@ -58,6 +62,9 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
         return Ok(Exit::Done);
     }
     let last = watch.ended()?;
+    if last.phase() == Phase::Serving {
+        return Err(Failure::DrainResumed { queued: last.queued, running: last.running });
+    }
     if format == Format::Text {
         console.out.line(&receipt(&last)).await?;
     }
@@ -146,7 +153,7 @@ impl Watch {
         let last = self.last.unwrap_or_default();
         let idle = last.queued == 0 && last.running == 0;
         let begun = last.phase() != Phase::Unspecified;
-        if last.phase() == Phase::Stopped || (idle && begun) {
+        if matches!(last.phase(), Phase::Stopped | Phase::Serving) || (idle && begun) {
             Ok(last)
         } else {
             Err(Failure::DrainUnseen { queued: last.queued, running: last.running })

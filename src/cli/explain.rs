@@ -94,6 +94,7 @@ fn held(held: &HeldState) -> String {
 fn because(binding: Binding) -> &'static str {
     match binding {
         Binding::Unspecified => "of what this client does not know",
+        Binding::Pause => "its pool is paused",
         Binding::Room => "the queue is full",
         Binding::Workers => "no worker is free",
         Binding::Tenants => "no worker is free, and tenants that had less worker time go first",

@@ -50,6 +50,9 @@ pub(crate) enum Failure {
     /// The connection ended while the server still had jobs.
     #[error("lost sight of the drain with {queued} queued and {running} running")]
     DrainUnseen { queued: u64, running: u64 },
+    /// Another operator ended the drain of a pool.
+    #[error("the pool was resumed before it was drained, with {queued} queued and {running} running")]
+    DrainResumed { queued: u64, running: u64 },
     /// A certificate, a key or a token cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -97,6 +100,7 @@ impl Failure {
             Self::Lost { .. }
             | Self::Incomplete { .. }
             | Self::DrainUnseen { .. }
+            | Self::DrainResumed { .. }
             | Self::Output(_)
             | Self::Runtime(_) => Exit::Failed,
         }
@@ -158,6 +162,7 @@ impl Failure {
             Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",
             Self::Incomplete { .. } => "use a client of the same version as the server",
             Self::DrainUnseen { .. } => "the receipt, the last line of the server's output, names what was lost",
+            Self::DrainResumed { .. } => "drain it again, once nobody needs it",
             Self::Call(error) => return error.help(),
             Self::Access(error) => error.help(),
             Self::Bench(error) => return error.help().map(str::to_owned),

@@ -34,8 +34,9 @@ use super::{
     output::Format,
 };
 use crate::proto::{
-    DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult, Stats, StatsRequest, StatsResponse,
-    StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
+    CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
+    PauseRequest, PauseResponse, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest,
+    StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
     WatchStatsRequest, WatchStatsResponse, Waterfall,
     admin_service_server::{AdminService, AdminServiceServer},
     worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
@@ -271,6 +272,22 @@ impl AdminService for Play {
 
     async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         Err(Status::unimplemented("no script explains"))
+    }
+
+    async fn pause(&self, _: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
+        Err(Status::unimplemented("no script pauses"))
+    }
+
+    async fn resume(&self, _: Request<ResumeRequest>) -> Result<Response<ResumeResponse>, Status> {
+        Err(Status::unimplemented("no script resumes"))
+    }
+
+    async fn resize(&self, _: Request<ResizeRequest>) -> Result<Response<ResizeResponse>, Status> {
+        Err(Status::unimplemented("no script resizes"))
+    }
+
+    async fn cancel_job(&self, _: Request<CancelJobRequest>) -> Result<Response<CancelJobResponse>, Status> {
+        Err(Status::unimplemented("no script cancels"))
     }
 
     async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {

@@ -105,6 +105,11 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
+/// A number of workers or the bounds of one, as in `1 worker`, `2 to 16 workers`.
+pub(crate) fn workers(min: usize, max: usize) -> String {
+    if min < max { format!("{min} to {max} workers") } else { counted(min, "worker") }
+}
+
 /// A share, as in `37%`.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0)

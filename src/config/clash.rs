@@ -31,7 +31,7 @@ pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
 }
 
 fn report_listeners(server: &Server, reader: &mut Reader) {
-    let Server { listen, ops_listen, allow_plaintext, tls, .. } = server;
+    let Server { listen, ops_listen, allow_plaintext, ops_allow_plaintext, tls, .. } = server;
     let all: Vec<&ListenAddress> = listen.iter().chain([ops_listen]).collect();
     for (index, address) in all.iter().enumerate() {
         let keys: &[&str] =
@@ -39,10 +39,15 @@ fn report_listeners(server: &Server, reader: &mut Reader) {
         if all[..index].iter().any(|other| overlap(other, address)) {
             reader.report(Problem::SameAddress { address: address.to_string() }, keys);
         }
-        let is_secured = index < listen.len() && tls.is_some();
-        if !allow_plaintext && !is_secured && address.is_public() {
+        // The operator's listener speaks no TLS.
+        let (may_be_public, otherwise) = if index < listen.len() {
+            (tls.is_some(), "add [server.tls], or set `server.allow_plaintext = true`")
+        } else {
+            (*ops_allow_plaintext, "or set `server.ops_allow_plaintext = true`")
+        };
+        if !allow_plaintext && !may_be_public && address.is_public() {
             let key = keys[0].to_owned();
-            reader.report(Problem::Plaintext { key, address: address.to_string() }, &keys[..1]);
+            reader.report(Problem::Plaintext { key, address: address.to_string(), otherwise }, &keys[..1]);
         }
     }
 }
@@ -86,6 +91,10 @@ fn report_pool(pool: &Pool, server: &Server, reader: &mut Reader) {
             queue: plain(&Size::of(bytes)),
         };
         reader.report(problem, &[&key("queue.bytes"), "server.max_payload"]);
+    }
+    if pool.workers > pool.max_workers {
+        let pool = pool.name.clone();
+        reader.report(Problem::WorkersOverMax { pool }, &[&key("workers.min"), &key("workers.max")]);
     }
     if pool.when_full == WhenFull::Wait && waiting == 0 {
         let pool = pool.name.clone();

@@ -43,6 +43,8 @@ pub struct Server {
     pub ops_listen: ListenAddress,
     /// Whether other machines are served in plaintext. Default false.
     pub allow_plaintext: bool,
+    /// Whether the operator's listener alone serves other machines in plaintext. Default false.
+    pub ops_allow_plaintext: bool,
     /// Networks of proxies whose connections begin with a PROXY header. Default none.
     pub proxies: Vec<IpNet>,
     /// Threads that serve connections. Default one per CPU; 1 to 256.
@@ -90,8 +92,11 @@ pub struct Drain {
 pub struct Pool {
     /// Name, of the form `[a-z][a-z0-9_-]{0,62}`.
     pub name: String,
-    /// Workers that the pool keeps. Default one per CPU; 1 to 65536.
+    /// `workers`, or `workers.min`: workers that the pool keeps. Default one per CPU; 1 to 65536. Of `min` the default is 1.
     pub workers: usize,
+    /// `workers.max`: most workers, between which and the least the pool chooses by its load. As many as the least where
+    /// `workers` is a number. Default one per CPU; 1 to 65536.
+    pub max_workers: usize,
     /// Bounds of the queue.
     pub queue: Queue,
     /// What becomes of a job that meets a full queue. Default reject.

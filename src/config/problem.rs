@@ -224,6 +224,8 @@ pub enum Problem {
         key: String,
         /// The address.
         address: String,
+        /// What allows it, to end a sentence with.
+        otherwise: &'static str,
     },
     /// A payload that the server accepts could never arrive.
     #[error("a payload may have {payload}, and `{key}` is {uploads}")]
@@ -253,6 +255,12 @@ pub enum Problem {
         payload: String,
         /// `queue.bytes` of the pool.
         queue: String,
+    },
+    /// The bounds of the workers are no bounds.
+    #[error("`pool.{pool}.workers.min` is more than `pool.{pool}.workers.max`")]
+    WorkersOverMax {
+        /// Name of the pool.
+        pool: String,
     },
     /// Callers are to wait, and none may.
     #[error("pool `{pool}` lets callers wait for room, but has no place for one that waits")]
@@ -296,10 +304,7 @@ impl Problem {
                 format!("write it like `{example}`")
             }
             Self::OutOfRange { low, high, .. } => format!("give a value from {low} to {high}"),
-            Self::NotATable { key, .. } if key == "pool" || key == "kind" => {
-                format!("start a section [{key}.NAME]")
-            }
-            Self::NotATable { key, .. } => format!("start a section [{key}]"),
+            Self::NotATable { key, .. } => format!("start a section [{key}{}]", place_of_names(key)),
             Self::Nul { .. } => "remove it".into(),
             Self::ValueAndTable { .. } => "remove one of the two".into(),
             Self::BadName { .. } => "a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`".into(),
@@ -338,8 +343,8 @@ impl Problem {
             },
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
-            Self::Plaintext { .. } => {
-                "listen on a loopback address or a Unix socket, add [server.tls], or set `server.allow_plaintext = true`".into()
+            Self::Plaintext { otherwise, .. } => {
+                format!("listen on a loopback address or a Unix socket, {otherwise}")
             }
             Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
             Self::UploadsOverTotal => "raise `server.uploads.total` or lower `server.uploads.per_connection`".into(),
@@ -349,6 +354,7 @@ impl Problem {
                 format!("raise `pool.{pool}.queue.bytes` or lower `server.max_payload`")
             }
             Self::Security(problem) => problem.help(),
+            Self::WorkersOverMax { pool } => format!("lower `pool.{pool}.workers.min` or raise the other"),
             Self::NoWaiting { pool } => {
                 format!("raise `pool.{pool}.queue.waiting`, or set `when_full` to \"reject\" or \"shed\"")
             }
@@ -367,6 +373,11 @@ impl ProgramFault {
             }
         }
     }
+}
+
+/// What follows the key of a table whose keys are names.
+fn place_of_names(key: &str) -> &'static str {
+    if matches!(key, "pool" | "kind") { ".NAME" } else { "" }
 }
 
 fn within(section: &str) -> String {

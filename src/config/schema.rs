@@ -84,9 +84,11 @@ fn telemetry(section: &mut Section<'_>) -> Telemetry {
 }
 
 fn pool(name: &str, section: &mut Section<'_>) -> Pool {
+    let (workers, max_workers) = workers(section);
     Pool {
         name: name.to_owned(),
-        workers: section.count("workers", 65_536),
+        workers,
+        max_workers,
         queue: section.section("queue", queue),
         when_full: section.value("when_full", WhenFull::Reject, any),
         cancel_grace: section.value("cancel_grace", Duration::from_secs(1), within(GRACE)),
@@ -107,6 +109,19 @@ fn admission(section: &mut Section<'_>) -> Law {
         // With more, what is most important would get less than half of the starts.
         reserve: section.value("reserve", reserve, within(0.0..=0.5)),
     }
+}
+
+/// A number of workers, or its bounds.
+fn workers(section: &mut Section<'_>) -> (usize, usize) {
+    const MOST: u32 = 65_536;
+    if !section.holds_table("workers") {
+        let count = section.count("workers", MOST);
+        return (count, count);
+    }
+    section.section("workers", |bounds| {
+        let min = bounds.integer("min", 1, 1..=i64::from(MOST));
+        (min, bounds.count("max", MOST))
+    })
 }
 
 fn queue(section: &mut Section<'_>) -> Queue {

@@ -128,6 +128,11 @@ impl<'r> Section<'r> {
         }
     }
 
+    /// Whether the sources have a table under the key.
+    pub(super) fn holds_table(&self, key: &str) -> bool {
+        matches!(self.table.get(key), Some(Entry { node, .. }) if matches!(node.data, Data::Table(_)))
+    }
+
     /// A table of known keys. Absent, it is read as an empty one.
     pub(super) fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         self.known.push(key);

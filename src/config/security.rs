@@ -49,7 +49,7 @@ pub(super) fn tls(section: &mut Section<'_>) -> Option<TlsConfig> {
 /// Reads `[auth]`; none where nothing tells who calls.
 pub(super) fn auth(section: &mut Section<'_>, has_client_ca: bool) -> Option<auth::Config> {
     let jwt = section.section("jwt", jwt);
-    let ops = section.value("ops", false, any);
+    let ops = section.value("ops", true, any);
     let rules = section.each("rule", rule);
     let is_known = has_client_ca || jwt.is_some();
     if is_known && rules.is_empty() && !section.is_faulty() {

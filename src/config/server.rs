@@ -28,6 +28,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
     let listen = section.value("listen", Addresses(vec![loopback(7070)]), any).0;
     let ops_listen = section.value("ops_listen", loopback(7071), any);
     let allow_plaintext = section.value("allow_plaintext", false, any);
+    let ops_allow_plaintext = section.value("ops_allow_plaintext", false, any);
     let proxies = section.value("proxies", Networks::default(), any).0;
     let threads = section.count("threads", 256);
     let max_payload = section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes();
@@ -39,6 +40,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         listen,
         ops_listen,
         allow_plaintext,
+        ops_allow_plaintext,
         proxies,
         threads,
         max_payload,

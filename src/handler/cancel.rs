@@ -13,6 +13,8 @@ pub enum StopReason {
     Caller,
     /// The drain ran out of time.
     Drain,
+    /// An operator cancelled it.
+    Operator,
 }
 
 /// Tells a handler that it should stop. Clones share the state; the first reason stays.
@@ -32,6 +34,7 @@ impl StopState {
             StopReason::Deadline => 1,
             StopReason::Caller => 2,
             StopReason::Drain => 3,
+            StopReason::Operator => 4,
         };
         let first = self.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
@@ -45,6 +48,7 @@ impl StopState {
             1 => Some(StopReason::Deadline),
             2 => Some(StopReason::Caller),
             3 => Some(StopReason::Drain),
+            4 => Some(StopReason::Operator),
             _ => None,
         }
     }

@@ -126,6 +126,9 @@ pub enum FailureCause {
     /// The caller left, or asked for the end.
     #[error("cancelled by the caller")]
     Cancelled,
+    /// The operator cancelled it.
+    #[error("cancelled by the operator")]
+    CancelledByOperator,
     /// A more important job took its place in the queue.
     #[error("evicted for a more important job")]
     Shed {

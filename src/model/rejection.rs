@@ -64,6 +64,9 @@ pub enum RejectionReason {
     /// The pool takes no more jobs.
     #[error("the server is draining")]
     Draining,
+    /// The operator drains the pool.
+    #[error("the pool is draining, until its operator resumes it")]
+    PoolDraining,
     /// No handler has that name.
     #[error("unknown kind{}", suggestion.as_ref().map(|kind| format!("; did you mean {kind:?}?")).unwrap_or_default())]
     UnknownKind {
@@ -111,7 +114,7 @@ impl RejectionReason {
             Self::QueueFull | Self::NoRoomInTime => 0,
             Self::DeadlineUnreachable { .. } => 1,
             Self::QuotaExceeded | Self::OverRate { .. } | Self::OverInFlight { .. } => 2,
-            Self::Draining => 3,
+            Self::Draining | Self::PoolDraining => 3,
             Self::UnknownKind { .. } => 4,
             Self::Invalid { .. } => 5,
             Self::PayloadTooLarge { .. } => 6,

@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Takes connections for which there is room and hands them to `deal`, until the listener is to be closed. Where the
 /// process is out of file descriptors it pauses, ever longer: the connections wait in the kernel's queue meanwhile.
 pub(super) async fn accept(
-    listener: Listener,
+    mut listener: Listener,
     mut stage: watch::Receiver<Stage>,
     census: Census,
     proxies: Proxies,

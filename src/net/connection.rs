@@ -21,6 +21,7 @@ use super::{
     census::Closed,
     establish::{Stages, establish},
     limits::{ConnectionLimits, Transport},
+    linger::Linger,
     listener::Accepted,
     protocol::{Failure, Graceful, protocol},
     proxy::Proxies,
@@ -101,10 +102,12 @@ impl<M> Serving<M> {
         let streams = Streams::default();
         let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };
         let executor = StreamExecutor::new(streams.clone());
-        let stream = WriteStall::new(stream, http2.keepalive_interval + http2.keepalive_timeout);
+        let stream = Linger::new(WriteStall::new(stream, http2.keepalive_interval + http2.keepalive_timeout));
         let connection = protocol(TokioIo::new(stream), service, executor, &self.transport);
         let mut connection = pin!(connection);
+        // The connection first, each time: what is ready to be written is written before it is cut.
         let goodbye = tokio::select! {
+            biased;
             ended = connection.as_mut() => return ending(number, ended, Closed::Peer),
             () = reached(&mut stage, Stage::GoAway) => Goodbye { reason: Closed::GoAway, grace: None },
             goodbye = end_of_time(connections, &streams) => goodbye,
@@ -114,6 +117,7 @@ impl<M> Serving<M> {
         connection.as_mut().graceful_shutdown();
         let cut_at = goodbye.grace.and_then(|grace| Instant::now().checked_add(grace));
         tokio::select! {
+            biased;
             ended = connection => ending(number, ended, goodbye.reason),
             () = reached(&mut stage, Stage::Cut) => Closed::Cut,
             () = until(cut_at) => if goodbye.reason == Closed::Age { Closed::AgeCut } else { goodbye.reason },

@@ -1,7 +1,7 @@
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -17,12 +17,53 @@ use crate::task::spawn_thread;
 /// Sockets that may wait for their core to take them over.
 const BACKLOG: usize = 1024;
 
+/// What serves the connections of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// So many threads of its own, one at least, each with a current-thread runtime.
+    Threads(usize),
+    /// The runtime that starts the server. No thread is started, so that all of the service follows one clock; a busy
+    /// runtime delays connections.
+    Here,
+}
+
 /// One thread per core, each with a current-thread runtime that serves the connections dealt to it. Dropping it ends
 /// the intake; a thread ends when its connections have.
 #[derive(Debug)]
 pub(super) struct Cores {
     dealt: Vec<Intake>,
     next: AtomicUsize,
+}
+
+/// Where the connections of a server go.
+pub(super) enum Dealer {
+    Cores(Arc<Cores>),
+    /// Begins to serve a connection in a task of the caller's runtime.
+    Here(Box<dyn Fn(Accepted) + Send + Sync>),
+}
+
+impl Dealer {
+    /// Hands a socket over.
+    ///
+    /// # Errors
+    /// The socket, where its core is behind by a thousand of them.
+    pub(super) fn deal(&self, socket: Accepted) -> Result<(), Accepted> {
+        match self {
+            Self::Cores(cores) => cores.deal(socket),
+            Self::Here(serve) => {
+                serve(socket);
+                Ok(())
+            }
+        }
+    }
+
+    /// The threads, where there are any.
+    pub(super) fn cores(&self) -> Weak<Cores> {
+        match self {
+            Self::Cores(cores) => Arc::downgrade(cores),
+            Self::Here(_) => Weak::new(),
+        }
+    }
 }
 
 /// The way to one core.
@@ -65,10 +106,7 @@ impl Cores {
     }
 
     /// Hands a socket to the next core in turn.
-    ///
-    /// # Errors
-    /// The socket, where its core is behind by a thousand of them.
-    pub(super) fn deal(&self, socket: Accepted) -> Result<(), Accepted> {
+    fn deal(&self, socket: Accepted) -> Result<(), Accepted> {
         let core = self.next.fetch_add(1, Relaxed) % self.dealt.len();
         self.dealt[core].sockets.try_send(socket).map_err(mpsc::error::TrySendError::into_inner)
     }

@@ -11,11 +11,15 @@ use std::{
 
 use listenfd::ListenFd;
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
-use tokio::net::{TcpListener, UnixListener, unix::UCred};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener, unix::UCred},
+};
 
 use super::{
     address::{DEFAULT_MODE, ListenAddress},
     census::Entry,
+    incoming::{Carrier, Incoming},
     stream::{Io, Stream},
 };
 use crate::model::Origin;
@@ -36,6 +40,7 @@ pub struct Bound {
 enum Listening {
     Tcp(StdTcpListener),
     Unix(StdUnixListener),
+    Own(Incoming),
 }
 
 /// Sockets that the service manager passed to this process.
@@ -132,6 +137,19 @@ fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
 }
 
 impl Bound {
+    /// Connections that come by no socket of the system, such as pipes in memory or a simulated network, each with the
+    /// address of its peer. They go through all that those of a network do, TLS included. The listener is closed by
+    /// dropping `incoming`; once `incoming` has ended, no connection comes any more. `address` is what it is called.
+    pub fn of<C>(
+        address: ListenAddress,
+        incoming: impl futures_util::Stream<Item = io::Result<(C, SocketAddr)>> + Send + 'static,
+    ) -> Self
+    where
+        C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        Self { address, socket: Listening::Own(Incoming::new(incoming)), file: None }
+    }
+
     /// Where it listens; the port that the system chose, where it did.
     #[must_use]
     pub fn address(&self) -> &ListenAddress {
@@ -143,6 +161,7 @@ impl Bound {
         let socket = match socket {
             Listening::Tcp(listener) => Acceptor::Tcp(TcpListener::from_std(listener)?),
             Listening::Unix(listener) => Acceptor::Unix(UnixListener::from_std(listener)?),
+            Listening::Own(incoming) => Acceptor::Own(incoming),
         };
         Ok(Listener { socket, _file: file })
     }
@@ -159,6 +178,7 @@ pub(super) struct Listener {
 enum Acceptor {
     Tcp(TcpListener),
     Unix(UnixListener),
+    Own(Incoming),
 }
 
 /// A connection that has room, on its way to the thread that serves it.
@@ -174,12 +194,13 @@ pub(super) struct Accepted {
 pub(super) enum Socket {
     Tcp(StdTcpStream),
     Unix(StdUnixStream),
+    Own(Box<dyn Carrier>),
 }
 
 impl Listener {
     /// The next connection. Cancel safe.
-    pub(super) async fn accept(&self) -> io::Result<(Socket, Origin)> {
-        match &self.socket {
+    pub(super) async fn accept(&mut self) -> io::Result<(Socket, Origin)> {
+        match &mut self.socket {
             Acceptor::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 // Replies are gathered above the socket; the system must not hold them back.
@@ -191,6 +212,10 @@ impl Listener {
                 let origin = process(stream.peer_cred()?);
                 Ok((Socket::Unix(stream.into_std()?), origin))
             }
+            Acceptor::Own(incoming) => {
+                let (carrier, address) = incoming.next().await?;
+                Ok((Socket::Own(carrier), Origin::Address(address)))
+            }
         }
     }
 }
@@ -201,6 +226,7 @@ impl Socket {
         Ok(Stream::new(match self {
             Self::Tcp(socket) => Io::Tcp(tokio::net::TcpStream::from_std(socket)?),
             Self::Unix(socket) => Io::Unix(tokio::net::UnixStream::from_std(socket)?),
+            Self::Own(carrier) => Io::Own(carrier),
         }))
     }
 }

@@ -60,18 +60,27 @@ pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &
     }
 }
 
+/// What the first bytes of a connection are.
 #[derive(Debug, PartialEq)]
-enum Parsed {
+pub(super) enum Parsed {
     Partial,
     Not,
     Header { length: usize, source: Option<SocketAddr> },
 }
 
-fn parse(bytes: &[u8]) -> Parsed {
-    // The parser takes half an address for a bad one, so it gets whole lines only.
+pub(super) fn parse(bytes: &[u8]) -> Parsed {
+    // The parser takes half an address for a bad one, and the first carriage return for the end, so it gets whole lines
+    // only.
     let is_text = bytes.starts_with(TEXT) || TEXT.starts_with(bytes);
-    if is_text && !bytes.windows(2).take(LONGEST_LINE).any(|pair| pair == b"\r\n") {
-        return if bytes.len() < LONGEST_LINE { Parsed::Partial } else { Parsed::Not };
+    if is_text {
+        let Some(end) = bytes.windows(2).take(LONGEST_LINE).position(|pair| pair == b"\r\n") else {
+            return if bytes.len() < LONGEST_LINE { Parsed::Partial } else { Parsed::Not };
+        };
+        if bytes[..end].iter().any(|byte| b"\r\n".contains(byte)) {
+            return Parsed::Not;
+        }
+    } else if !bytes.starts_with(v2::PROTOCOL_PREFIX) && !v2::PROTOCOL_PREFIX.starts_with(bytes) {
+        return Parsed::Not;
     }
     let header = HeaderResult::parse(bytes);
     if header.is_incomplete() {
@@ -148,6 +157,8 @@ mod tests {
             b"PROXY TCP4 10.0.0.256 10.0.0.2 1 2\r\n",
             b"PROXY TCP4 10.0.0.1 10.0.0.2 1 70700\r\n",
             b"PROXY \xff\r\n",
+            b"PROXY UNKNOWN \n\r\r\n",
+            b"PROXY\rTCP4",
             b"GET / HTTP/1.1\r\n",
             &long,
             &v2(b"\x31\x11\0\x0c"),

@@ -13,7 +13,7 @@ use super::{
     address::ListenAddress,
     census::{Census, Refused},
     connection::Serving,
-    cores::Cores,
+    cores::{Cores, Dealer, Place},
     limits::Transport,
     listener::{Accepted, Bound},
     proxy::Proxies,
@@ -30,14 +30,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `listeners` on `cores` threads of their own. Each thread calls `begin` with its number before anything
-    /// else. `make` makes the service of one connection. Connections are taken by tasks of `tasks`.
+    /// Serves `listeners` at `place`. Each thread of its own calls `begin` with its number before anything else. `make`
+    /// makes the service of one connection. Connections are taken by tasks of `tasks`, and served by such tasks where
+    /// there are no threads.
     ///
     /// # Errors
     /// Where the system has no thread, or no file descriptor, left.
     pub fn start<S, B>(
         listeners: Vec<Bound>,
-        cores: usize,
+        place: Place,
         transport: Transport,
         make: impl Fn(Arc<Peer>) -> S + Send + Sync + 'static,
         begin: impl Fn(usize) + Send + Sync + 'static,
@@ -60,19 +61,24 @@ impl Server {
             let (serving, stage) = (Arc::clone(&serving), serving.stage.subscribe());
             async move { serving.serve(accepted, stage).await }
         };
-        let cores = Arc::new(Cores::start(cores, begin, handle)?);
-        let weak = Arc::downgrade(&cores);
+        let dealer = Arc::new(match place {
+            Place::Threads(count) => Dealer::Cores(Arc::new(Cores::start(count, begin, handle)?)),
+            Place::Here => {
+                let tasks = tasks.clone();
+                Dealer::Here(Box::new(move |accepted| tasks.spawn(handle(accepted))))
+            }
+        });
         for listener in listeners {
-            let (cores, stage, census) = (Arc::clone(&cores), stage.subscribe(), census.clone());
+            let (dealer, stage, census) = (Arc::clone(&dealer), stage.subscribe(), census.clone());
             let proxies = proxies.clone();
             let deal = move |accepted| {
-                if let Err(Accepted { origin, entry, socket: _ }) = cores.deal(accepted) {
+                if let Err(Accepted { origin, entry, socket: _ }) = dealer.deal(accepted) {
                     entry.refuse(&origin, Refused::Behind);
                 }
             };
             tasks.spawn(accept(listener, stage, census, proxies, deal));
         }
-        Ok(Self { addresses, census, cores: weak, stage })
+        Ok(Self { addresses, census, cores: dealer.cores(), stage })
     }
 
     /// Where it listens, in the order of the listeners.

@@ -11,6 +11,8 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
+use super::incoming::Carrier;
+
 /// The bytes of a connection, over whatever carries them. What was read ahead is read again.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -24,6 +26,7 @@ pub(super) enum Io {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<Stream>>),
+    Own(Box<dyn Carrier>),
 }
 
 impl Stream {
@@ -31,9 +34,9 @@ impl Stream {
         Self { io, ahead: BytesMut::new() }
     }
 
-    /// Whether it is a socket of a network: others do not leave the machine.
+    /// Whether it may be of a network: others do not leave the machine.
     pub(super) fn is_of_network(&self) -> bool {
-        matches!(self.io, Io::Tcp(_))
+        matches!(self.io, Io::Tcp(_) | Io::Own(_))
     }
 
     /// What was read ahead.
@@ -66,6 +69,7 @@ macro_rules! with_io {
             Io::Tcp($io) => $call,
             Io::Unix($io) => $call,
             Io::Tls($io) => $call,
+            Io::Own($io) => $call,
         }
     };
 }

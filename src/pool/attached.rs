@@ -92,7 +92,7 @@ impl Future for Attached {
             match reason.poll_unpin(task) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(StopReason::Deadline) => return Poll::Ready(Err(self.time_out())),
-                Poll::Ready(StopReason::Caller | StopReason::Drain) => {
+                Poll::Ready(StopReason::Caller | StopReason::Drain | StopReason::Operator) => {
                     let rest = Self { attempt: self.attempt.take(), then: Then::Nothing };
                     self.then = Then::Foot(rest.stop().boxed());
                 }

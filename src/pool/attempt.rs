@@ -196,11 +196,11 @@ fn entered<T>(own: Option<&Span>, cx: &Context, code: impl FnOnce() -> T) -> T {
 }
 
 fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Run {
-    match contain(|| lease.take_handler(kind)) {
+    match lease.take_handler(kind) {
         // The handler's own code runs when its future is polled.
         Ok(Instance::Async(handler)) => Run::Async(Contained::new(handler.run(job, cx.clone()))),
         Ok(Instance::Blocking(_)) => unreachable!("the kind says that it is asynchronous"),
-        Err(message) => Run::Failed(Raised::Panic(message)),
+        Err(raised) => Run::Failed(raised),
     }
 }
 
@@ -227,7 +227,7 @@ fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, spa
 }
 
 fn run_on_thread(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Output, Raised> {
-    let mut handler = Contained::new(contain(|| lease.take_handler(kind)).map_err(Raised::Panic)?);
+    let mut handler = Contained::new(lease.take_handler(kind)?);
     let Instance::Blocking(running) = handler.get_mut() else { unreachable!("the kind says that it is blocking") };
     match contain(|| BlockingInstance::run(&mut **running, job, cx.clone())) {
         Ok(result) => {

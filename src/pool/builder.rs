@@ -11,6 +11,9 @@ use crate::{
 pub struct Settings {
     /// Number of workers: jobs that run at the same time. Default: the number of cores.
     pub workers: NonZeroUsize,
+    /// Most workers: a pool with more than `workers` chooses by its load how many it has, from `workers` on. That takes a
+    /// runtime where the pool is built. Default `None`: their number is fixed.
+    pub max_workers: Option<NonZeroUsize>,
     /// Most jobs in the queue. Default 1,024; 0 means that a job needs a free worker.
     pub queue_jobs: usize,
     /// Most payload bytes of queued and running jobs. Default 64 MiB.
@@ -43,6 +46,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             workers: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            max_workers: None,
             queue_jobs: 1024,
             queue_bytes: 64 << 20,
             queue_waiting: 1024,
@@ -96,6 +100,14 @@ impl PoolBuilder {
     #[must_use]
     pub fn workers(mut self, workers: NonZeroUsize) -> Self {
         self.settings.workers = workers;
+        self
+    }
+
+    /// Lets the pool choose by its load how many workers it has, between these bounds.
+    #[must_use]
+    pub fn elastic(mut self, min: NonZeroUsize, max: NonZeroUsize) -> Self {
+        self.settings.workers = min;
+        self.settings.max_workers = Some(max);
         self
     }
 

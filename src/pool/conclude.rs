@@ -16,6 +16,7 @@ use crate::{
         Completed, Execution, Failure, FailureCause, HandlerError, JobError, Output, Rejection, RejectionReason, Rung,
         Waterfall,
     },
+    phase::Phase,
 };
 
 /// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
@@ -97,7 +98,11 @@ pub(super) fn conclude_queued(shell: &Shell, cx: &Context, end: QueueEnd) -> Job
             let expected = shell.read(|core| core.expected_wait(crate::model::Criticality::default()));
             return refused(RejectionReason::NoRoomInTime, Some(expected));
         }
+        QueueEnd::Refused if shell.phase.get() < Phase::Draining => {
+            return refused(RejectionReason::PoolDraining, None);
+        }
         QueueEnd::Refused => return refused(RejectionReason::Draining, None),
+        QueueEnd::Cancelled => FailureCause::CancelledByOperator,
         QueueEnd::Expired => FailureCause::ExpiredInQueue { waited },
         QueueEnd::Shed { retry_after } => FailureCause::Shed { retry_after },
         QueueEnd::Drained => FailureCause::Drained,
@@ -152,6 +157,7 @@ fn stopped(cx: &Context, shell: &Shell, run: Duration) -> FailureCause {
             let kind = shell.kind_index(cx.kind()).map(|kind| &shell.kinds[kind]);
             FailureCause::DrainKilled { idempotent: kind.is_some_and(|kind| kind.get_options().idempotent) }
         }
+        Some(StopReason::Operator) => FailureCause::CancelledByOperator,
         Some(StopReason::Caller) | None => FailureCause::Cancelled,
     }
 }
@@ -161,7 +167,10 @@ fn ending(cause: &FailureCause) -> Ending {
         FailureCause::Handler(_) => Ending::Failed,
         FailureCause::Panicked { .. } => Ending::Panicked,
         FailureCause::RunTimeout { .. } | FailureCause::ExpiredInQueue { .. } => Ending::Expired,
-        FailureCause::Cancelled | FailureCause::Drained | FailureCause::DrainKilled { .. } => Ending::Cancelled,
+        FailureCause::Cancelled
+        | FailureCause::CancelledByOperator
+        | FailureCause::Drained
+        | FailureCause::DrainKilled { .. } => Ending::Cancelled,
         FailureCause::Shed { .. } => Ending::Shed,
     }
 }

@@ -5,8 +5,8 @@
 //! completion, panic and drain are events that race for the lock, and the first one wins.
 //!
 //! Invariants (`invariants`): permits out = queued + running; running ≤ workers; jobs and bytes within their
-//! caps; one job at most runs per ordering key; kinds and keys within their limits; an idle worker means that no ready
-//! job is queued whose kind is within its limit.
+//! caps; one job at most runs per ordering key; kinds and keys within their limits; in a pool that is not paused, an idle
+//! worker means that no ready job is queued whose kind is within its limit.
 
 mod admission;
 mod backlogs;
@@ -24,8 +24,12 @@ mod limits;
 mod lines;
 mod list;
 mod moves;
+mod operate;
 mod queues;
 mod settle;
+mod sizer;
+mod sizing;
+mod slowdown;
 mod snapshot;
 mod tenants;
 #[cfg(test)]
@@ -54,8 +58,12 @@ pub(crate) use limits::LimitUse;
 use limits::{Limits, OPEN};
 use lines::Lines;
 use list::List;
+pub(crate) use operate::Cancelled;
 use queues::Queues;
-pub(crate) use snapshot::{CoreLoad, CoreSnapshot, WorkerCondition, WorkerSnapshot};
+pub(crate) use sizer::Bounds;
+pub(crate) use sizing::Resized;
+use sizing::Sizing;
+pub(crate) use snapshot::{CoreLoad, CoreSnapshot, SizeSnapshot, WorkerCondition, WorkerSnapshot};
 use workers::Workers;
 
 use crate::model::{Criticality, KindLimits, WhenFull};
@@ -143,6 +151,8 @@ pub(crate) enum QueueEnd {
     Drained,
     /// It never got room, and the pool takes no more jobs.
     Refused,
+    /// Its operator cancelled it.
+    Cancelled,
 }
 
 /// The state machine.
@@ -150,6 +160,10 @@ pub(crate) struct Core<H: Host> {
     caps: Caps,
     law: Law,
     closed: bool,
+    /// Whether an operator had the door shut, for a while.
+    shut: bool,
+    /// Since when jobs are held back.
+    paused: Option<Instant>,
     entries: Slab<Entry<H>>,
     sequence: u64,
     /// Callers without room, in order of arrival.
@@ -163,6 +177,7 @@ pub(crate) struct Core<H: Host> {
     held_bytes: usize,
     running: usize,
     workers: Workers<H::State>,
+    sizing: Sizing,
     estimates: Estimates,
     margin: Margin,
     /// Number of the window in which rates are counted, and its end.
@@ -182,6 +197,8 @@ impl<H: Host> Core<H> {
             caps,
             law,
             closed: false,
+            shut: false,
+            paused: None,
             entries: Slab::new(),
             sequence: 0,
             waiting: List::default(),
@@ -193,6 +210,7 @@ impl<H: Host> Core<H> {
             held_bytes: 0,
             running: 0,
             workers: Workers::new(homes),
+            sizing: Sizing::new(kinds),
             estimates: Estimates::new(kinds, law.service),
             margin: Margin::WIDEST,
             window: 0,
@@ -215,7 +233,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let queued = || self.limits.wake_at(|lane| self.queues.has_ready(lane));
         let at = || queued().into_iter().chain(self.caller_wakes_at()).min();
-        self.workers.has_idle().then(at).flatten()
+        self.can_start().then(at).flatten()
     }
 
     /// Callers that wait for room.
@@ -248,9 +266,14 @@ impl<H: Host> Core<H> {
         self.workers.unreplaced()
     }
 
-    /// Wait that a job of `class` that arrives now should expect.
+    /// Whether a job that is ready may start.
+    fn can_start(&self) -> bool {
+        self.paused.is_none() && self.workers.has_idle()
+    }
+
+    /// Wait that a job of `class` that arrives now should expect; in a paused pool, if it were resumed now.
     pub(crate) fn expected_wait(&self, class: Criticality) -> Duration {
-        if self.workers.has_idle() && self.waiting.is_empty() {
+        if self.can_start() && self.waiting.is_empty() {
             return Duration::ZERO;
         }
         seconds(self.wait(class, OPEN, "", "", self.estimates.mean()))
@@ -266,7 +289,10 @@ impl<H: Host> Core<H> {
         let empty = u32::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
         self.margin.turn(empty, &self.law);
         self.queues.turn(empty);
-        self.window += u64::from(empty) + 1;
+        if self.paused.is_none() {
+            // The pace of a queue is that of the time in which it may start jobs.
+            self.window += u64::from(empty) + 1;
+        }
         self.window_end = Some(end + WINDOW * (empty + 1));
     }
 

@@ -62,7 +62,8 @@ impl Pool {
     /// Doing it again does nothing.
     pub fn drain(&self) {
         self.shell().phase.advance(Phase::Draining);
-        self.shell().drive(super::core::Core::close);
+        let now = Instant::now();
+        self.shell().drive(|core, effects| core.close(now, effects));
     }
 
     /// Whether the door is closed and no job is left.

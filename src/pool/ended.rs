@@ -46,6 +46,8 @@ pub enum JobEnd {
     ExpiredInQueue,
     /// Its caller left.
     Cancelled,
+    /// Its operator cancelled it.
+    CancelledByOperator,
     /// It gave way to a more important job.
     Shed,
     /// The drain ended before it began.
@@ -115,6 +117,7 @@ impl JobEnd {
             FailureCause::Handler(HandlerError::Crashed { .. }) => Self::WorkerCrashed,
             FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => Self::OutputTooLarge,
             FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => Self::Cancelled,
+            FailureCause::CancelledByOperator => Self::CancelledByOperator,
             FailureCause::Panicked { .. } => Self::Panicked,
             FailureCause::RunTimeout { .. } => Self::RunTimeout,
             FailureCause::ExpiredInQueue { .. } => Self::ExpiredInQueue,
@@ -130,6 +133,7 @@ impl JobEnd {
             QueueEnd::Expired => Some(Self::ExpiredInQueue),
             QueueEnd::Shed { .. } => Some(Self::Shed),
             QueueEnd::Drained => Some(Self::Drained),
+            QueueEnd::Cancelled => Some(Self::CancelledByOperator),
             QueueEnd::NoRoom | QueueEnd::Refused => None,
         }
     }

@@ -175,7 +175,7 @@ impl Pool {
         PoolStats::of(&self.0)
     }
 
-    /// Phase of the pool.
+    /// Phase of the pool. A door that an operator had [shut](Self::shut) does not change it; see [`hold`](Self::hold).
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.0.phase.get()

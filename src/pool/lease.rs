@@ -3,6 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
+    attempt::Raised,
     blocking::Thread,
     core::{Ending, JobKey},
     shell::Shell,
@@ -64,8 +65,8 @@ impl Lease {
 
     /// The worker's handler of `kind`, made where there is none. It is out of the lease until it is
     /// [put back](Self::put_back): a handler that panics or is cut off is lost with its future and made anew.
-    pub(super) fn take_handler(&mut self, kind: usize) -> Instance {
-        self.state().instances[kind].take().unwrap_or_else(|| self.shell.kinds[kind].make())
+    pub(super) fn take_handler(&mut self, kind: usize) -> Result<Instance, Raised> {
+        self.state().instances[kind].take().map_or_else(|| self.shell.make_handler(kind), Ok)
     }
 
     pub(super) fn put_back(&mut self, kind: usize, handler: Instance) {

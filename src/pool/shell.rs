@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,13 +17,15 @@ use tokio::{
 use super::{
     Settings,
     core::{
-        Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict, Withdrawal,
-        Withdrawn,
+        Arrival, Bounds, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
+        Withdrawal, Withdrawn,
     },
     drain::LostJob,
+    factories::Factories,
     home::home,
     lease::{End, Lease, WorkerState},
     meters::Meters,
+    sizing::keep_size,
     turn::{Turn, TurnSignal},
     wake::Wake,
 };
@@ -44,6 +46,9 @@ pub(super) struct Shell {
     by_name: FxHashMap<Arc<str>, usize>,
     core: Mutex<Core<Wiring>>,
     pub(super) meters: Meters,
+    pub(super) factories: Factories,
+    /// Whether somebody looks at the size of the pool.
+    pub(super) is_sized: AtomicBool,
     pub(super) tasks: Tasks,
     pub(super) phase: PhaseCell,
     /// Told whenever callers that waited for room got it, or gave up.
@@ -72,9 +77,9 @@ impl Shell {
         let limits: Vec<KindLimits> = kinds.iter().map(|kind| kind.get_options().limits).collect();
         core.limit(&limits);
         let now = Instant::now();
-        for _ in 0..settings.workers.get() {
-            core.add_worker(now, WorkerState::fresh(kinds.len()), &mut Vec::new());
-        }
+        let min = settings.workers.get();
+        let bounds = Bounds { min, max: settings.max_workers.map_or(min, |max| max.get().max(min)) };
+        core.resize(now, bounds, || WorkerState::fresh(kinds.len()), &mut Vec::new());
         let by_name = kinds.iter().enumerate().map(|(index, kind)| (Arc::clone(kind.name()), index)).collect();
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
@@ -82,7 +87,9 @@ impl Shell {
             Arc::new(Site { kind: Arc::clone(kind.name()), pool: Arc::clone(&name), tasks: tasks.clone() })
         };
         phase.advance(Phase::Serving);
-        Arc::new(Self {
+        let shell = Arc::new(Self {
+            factories: Factories::new(kinds.len()),
+            is_sized: AtomicBool::new(false),
             meters: Meters::new(homes, kinds.len(), settings.ended_jobs),
             sites: kinds.iter().map(site).collect(),
             name,
@@ -97,7 +104,9 @@ impl Shell {
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
             wake: limits.iter().any(KindLimits::has_rate).then(Wake::new),
-        })
+        });
+        keep_size(&shell);
+        shell
     }
 
     pub(super) fn kind_index(&self, kind: &str) -> Option<usize> {
@@ -249,6 +258,7 @@ impl Shell {
                 RejectionReason::LimitExceeded { limit, expected, budget }
             }
             RefusalReason::Draining => RejectionReason::Draining,
+            RefusalReason::PoolDraining => RejectionReason::PoolDraining,
         };
         Rejection {
             reason,

@@ -4,7 +4,8 @@ use hdrhistogram::Histogram;
 use tokio::time::Instant;
 
 use super::{
-    core::{CoreSnapshot, Counts, LimitUse, WorkerCondition, WorkerSnapshot},
+    FactoryStats,
+    core::{CoreSnapshot, Counts, LimitUse, SizeSnapshot, WorkerCondition, WorkerSnapshot},
     shell::Shell,
 };
 use crate::{
@@ -18,8 +19,12 @@ use crate::{
 pub struct PoolStats {
     /// Name of the pool.
     pub name: Arc<str>,
-    /// Phase of the pool.
+    /// Phase of the pool. One whose door is shut drains, or is stopped where it has no jobs, until it is resumed.
     pub phase: Phase,
+    /// Time since jobs are held back; `None` where they are not.
+    pub paused: Option<Duration>,
+    /// Number of workers, and what decides it.
+    pub size: SizeStats,
     /// Jobs in the queue.
     pub queued: usize,
     /// Most jobs in the queue.
@@ -61,6 +66,8 @@ pub struct KindStats {
     pub run_time: Distribution,
     /// Its limits; `None` where it has none.
     pub limit: Option<LimitStats>,
+    /// How its handlers are made.
+    pub factory: FactoryStats,
 }
 
 /// The limits of one kind, and what is used of them.
@@ -74,6 +81,23 @@ pub struct LimitStats {
     pub queued: usize,
     /// Limit keys that are told apart: those with a job, and those whose rate is not back at its burst.
     pub keys: usize,
+}
+
+/// Number of workers of a pool, and what decides it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SizeStats {
+    /// Least workers.
+    pub min: usize,
+    /// Most workers; as many as the least where their number is fixed.
+    pub max: usize,
+    /// Workers that the pool should have.
+    pub workers: usize,
+    /// Workers that go with the end of their job.
+    pub retiring: usize,
+    /// How long jobs take, in what they took before; 1 where nothing was compared.
+    pub slowdown: f64,
+    /// Whether the pool does not grow because jobs take so much longer.
+    pub held_back: bool,
 }
 
 /// A distribution of durations, within one per cent.
@@ -142,11 +166,14 @@ impl PoolStats {
         let now = Instant::now();
         let CoreSnapshot {
             closed,
+            shut,
+            paused,
             queued,
             held_bytes,
             waiting,
             running,
             live_workers,
+            size,
             oldest,
             expected_wait,
             counts,
@@ -160,11 +187,14 @@ impl PoolStats {
                 let LimitUse { kind: _, limits, running, queued, keys } = *limit;
                 LimitStats { limits, running, queued, keys }
             });
-            KindStats { name: Arc::clone(kind.name()), queue_wait, run_time, limit }
+            let factory = shell.factories.stats(index, now);
+            KindStats { name: Arc::clone(kind.name()), queue_wait, run_time, limit, factory }
         });
         Self {
             name: Arc::clone(&shell.name),
-            phase: shell.phase.get(),
+            phase: phase_of(shell.phase.get(), shut, queued + running),
+            paused: paused.map(|since| now.saturating_duration_since(since)),
+            size: size_stats(size),
             queued,
             queue_jobs: settings.queue_jobs,
             held_bytes,
@@ -181,6 +211,20 @@ impl PoolStats {
             workers: workers.into_iter().map(|worker| worker_stats(worker, closed, now)).collect(),
         }
     }
+}
+
+/// A pool whose door is shut drains, though not for ever.
+fn phase_of(phase: Phase, shut: bool, jobs: usize) -> Phase {
+    match phase {
+        Phase::Serving if shut && jobs > 0 => Phase::Draining,
+        Phase::Serving if shut => Phase::Stopped,
+        other => other,
+    }
+}
+
+fn size_stats(size: SizeSnapshot) -> SizeStats {
+    let SizeSnapshot { bounds, workers, retiring, slowdown, held_back } = size;
+    SizeStats { min: bounds.min, max: bounds.max, workers, retiring, slowdown, held_back }
 }
 
 fn worker_stats(worker: WorkerSnapshot<Context>, closed: bool, now: Instant) -> WorkerStats {

@@ -22,7 +22,7 @@ use super::{
     turn::{Permit, Room, Turn},
 };
 use crate::{
-    handler::{Context, ContextParts, OutputSink, RunStart},
+    handler::{Context, ContextParts, OutputSink, RunStart, StopReason},
     model::{Call, Completed, Job, JobError, JobId, Rejection, RejectionReason},
 };
 
@@ -204,10 +204,16 @@ impl Granted {
     /// Begins to run, unless it is too late.
     fn start(self, now: Instant) -> Result<Attached, JobError> {
         let Self { kind, job, lease, cx } = self;
-        if cx.is_cancelled() {
-            // The worker came, but the drain was over before the job began.
-            lease.shell().lost.lock().push(LostJob::new(&cx));
-            let error = conclude_queued(lease.shell(), &cx, QueueEnd::Drained);
+        if let Some(reason) = cx.cancel_token().reason() {
+            // The worker came, but the job was stopped before it began: by its operator, or by the end of a drain.
+            let end = match reason {
+                StopReason::Operator => QueueEnd::Cancelled,
+                StopReason::Drain | StopReason::Deadline | StopReason::Caller => {
+                    lease.shell().lost.lock().push(LostJob::new(&cx));
+                    QueueEnd::Drained
+                }
+            };
+            let error = conclude_queued(lease.shell(), &cx, end);
             lease.finish(Ending::Cancelled, Duration::ZERO, now);
             return Err(error);
         }

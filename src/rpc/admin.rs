@@ -1,23 +1,23 @@
+mod cancel;
+mod drain;
 mod explain;
+mod pool;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::{Stream, StreamExt, stream};
-use tokio::{
-    sync::watch,
-    time::{MissedTickBehavior, interval},
-};
-use tokio_stream::wrappers::{IntervalStream, WatchStream};
+use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::convert::{duration, phase};
+use super::worker_pool::ResponseStream;
 use crate::{
     phase::Phase,
     pool::Pools,
-    proto::{DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, admin_service_server::AdminService},
+    proto::{
+        CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
+        PauseRequest, PauseResponse, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse,
+        admin_service_server::AdminService,
+    },
 };
-
-const REPORT: Duration = Duration::from_millis(100);
 
 /// What the operator's service steers.
 pub trait DrainControl: Send + Sync + 'static {
@@ -67,39 +67,29 @@ impl Admin {
 
 #[async_trait]
 impl AdminService for Admin {
-    type DrainStream = Pin<Box<dyn Stream<Item = Result<DrainResponse, Status>> + Send>>;
+    type DrainStream = ResponseStream<DrainResponse>;
 
-    async fn drain(&self, _: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
-        self.control.drain();
-        let control = Arc::clone(&self.control);
-        let mut ticks = interval(REPORT);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        // The end is reported at once, for the connection does not last much longer.
-        let moves = WatchStream::new(control.phase()).map(|_| ());
-        let looks = stream::select(IntervalStream::new(ticks).map(|_| ()), moves);
-        let reports = looks.map(move |()| control.progress()).scan(false, |ended, progress| {
-            let report = (!*ended).then(|| Ok(report(&progress)));
-            *ended = progress.phase == Phase::Stopped;
-            std::future::ready(report)
-        });
-        Ok(Response::new(Box::pin(reports)))
+    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
+        drain::drain(self, &request.into_inner())
+    }
+
+    async fn pause(&self, request: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
+        pool::pause(self, &request.into_inner())
+    }
+
+    async fn resume(&self, request: Request<ResumeRequest>) -> Result<Response<ResumeResponse>, Status> {
+        pool::resume(self, &request.into_inner())
+    }
+
+    async fn resize(&self, request: Request<ResizeRequest>) -> Result<Response<ResizeResponse>, Status> {
+        pool::resize(self, &request.into_inner())
+    }
+
+    async fn cancel_job(&self, request: Request<CancelJobRequest>) -> Result<Response<CancelJobResponse>, Status> {
+        cancel::cancel_job(self, &request.into_inner())
     }
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         explain::explain(self, &request.into_inner())
-    }
-}
-
-fn report(progress: &DrainProgress) -> DrainResponse {
-    let DrainProgress { phase: reached, queued, running, finished, lost, elapsed, expected, hard_stop } = *progress;
-    DrainResponse {
-        phase: phase(reached).into(),
-        queued: queued as u64,
-        running: running as u64,
-        finished,
-        lost,
-        elapsed: Some(duration(elapsed)),
-        expected: Some(duration(expected)),
-        hard_stop: Some(duration(hard_stop)),
     }
 }

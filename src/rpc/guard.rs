@@ -24,6 +24,15 @@ pub struct Guard {
 pub(super) struct Entrance {
     gate: Arc<Gate>,
     certificate: Option<Arc<Certificate>>,
+    listener: Listener,
+}
+
+/// Whose calls they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listener {
+    Callers,
+    /// It speaks no TLS.
+    Operators,
 }
 
 /// What a path leads to.
@@ -38,11 +47,12 @@ enum Target {
 impl Guard {
     pub(super) fn entrance(&self) -> Option<Entrance> {
         let gate = self.gate.clone()?;
-        Some(Entrance { gate, certificate: None })
+        Some(Entrance { gate, certificate: None, listener: Listener::Callers })
     }
 
     pub(super) fn ops_entrance(&self) -> Option<Entrance> {
-        self.entrance().filter(|entrance| entrance.gate.guards_ops())
+        let entrance = self.entrance().filter(|entrance| entrance.gate.guards_ops())?;
+        Some(Entrance { listener: Listener::Operators, ..entrance })
     }
 
     /// Lets a job in: gives it the tenant of its caller, and takes room of that tenant's quota until the hold is dropped.
@@ -100,7 +110,7 @@ impl Entrance {
     /// The entrance for one connection.
     pub(super) fn for_peer(&self, peer: &Peer) -> Self {
         let certificate = peer.certificate.as_ref().map(|der| Arc::new(Certificate::read(der)));
-        Self { gate: Arc::clone(&self.gate), certificate }
+        Self { gate: Arc::clone(&self.gate), certificate, listener: self.listener }
     }
 
     /// Who calls, where the call is one that needs to know.
@@ -121,6 +131,10 @@ impl Entrance {
             Ok(caller)
         });
         caller.map(Some).map_err(|denial| {
+            let denial = match (denial, self.listener) {
+                (Denial::NoCredentials { tokens }, Listener::Operators) => Denial::NoToken { tokens },
+                (denial, _) => denial,
+            };
             self.gate.note(&denial);
             status::denied(&denial, None)
         })

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// | `""`, `waterwheel.v1.WorkerPoolService`, `readiness` | the process serves and does not drain |
 /// | `liveness` | the process can make progress; a drain does not change it |
 /// | `capacity` | the process is ready, and every pool's queue that was filled to four fifths fell to one fifth since |
-/// | `pool/<name>` | the process serves and the pool takes jobs |
+/// | `pool/<name>` | the process serves, and the pool takes jobs and starts them |
 #[derive(Clone)]
 pub struct Health {
     pools: Pools,
@@ -52,7 +52,7 @@ impl Health {
             "" | SERVICE_NAME | "readiness" => ready,
             "liveness" => !self.pools.all().iter().any(crate::pool::Pool::is_impaired),
             "capacity" => ready && self.pools.has_headroom(),
-            _ => ready && self.pools.get(name.strip_prefix("pool/")?)?.phase() == Phase::Serving,
+            _ => ready && self.pools.get(name.strip_prefix("pool/")?)?.is_serving(),
         };
         Some(if serving { ServingStatus::Serving } else { ServingStatus::NotServing })
     }

@@ -13,7 +13,10 @@ use super::{
 use crate::{
     model::{KindLimits, Limit, RejectionReason},
     phase::Phase,
-    pool::{Counts, Distribution, KindStats, LimitStats, Pool, PoolStats, WorkerState, WorkerStats},
+    pool::{
+        Counts, Distribution, FactoryStats, KindStats, LimitStats, Pool, PoolStats, Pools, SizeStats, WorkerState,
+        WorkerStats,
+    },
     proto::{self, StatsRequest, StatsResponse, WatchStatsRequest, WatchStatsResponse},
 };
 
@@ -52,9 +55,14 @@ fn check_pool(parts: &Parts, pool: &str) -> Result<(), Status> {
     if pool.is_empty() || parts.pools.get(pool).is_some() {
         return Ok(());
     }
-    let names: Vec<_> = parts.pools.all().iter().map(|pool| &**pool.name()).collect();
-    let pool: String = pool.chars().take(64).collect();
-    Err(not_found(&format!("no pool {pool:?}; there are {}", names.join(", "))))
+    Err(no_pool(&parts.pools, pool))
+}
+
+/// A call that names a pool which does not exist.
+pub(super) fn no_pool(pools: &Pools, name: &str) -> Status {
+    let names: Vec<_> = pools.all().iter().map(|pool| &**pool.name()).collect();
+    let name: String = name.chars().take(64).collect();
+    not_found(&format!("no pool {name:?}; there are {}", names.join(", ")))
 }
 
 fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
@@ -68,6 +76,8 @@ fn pool_stats(stats: PoolStats) -> proto::PoolStats {
     let PoolStats {
         name,
         phase,
+        paused,
+        size,
         queued,
         queue_jobs,
         held_bytes,
@@ -102,6 +112,8 @@ fn pool_stats(stats: PoolStats) -> proto::PoolStats {
         utilization,
         jobs: Some(job_counts(&counts)),
         slow_polls,
+        paused: paused.map(duration),
+        size: Some(size_stats(&size)),
         kinds,
         workers: workers.into_iter().map(worker_stats).collect(),
     }
@@ -123,12 +135,14 @@ fn job_counts(counts: &Counts) -> proto::JobCounts {
 }
 
 fn kind_stats(stats: KindStats) -> proto::KindStats {
-    let KindStats { name, queue_wait, run_time, limit } = stats;
+    let KindStats { name, queue_wait, run_time, limit, factory } = stats;
+    let FactoryStats { failures, in_a_row, retry_in } = factory;
     proto::KindStats {
         name: name.to_string(),
         queue_wait: Some(distribution(queue_wait)),
         run_time: Some(distribution(run_time)),
         limit: limit.map(limit_stats),
+        factory: Some(proto::FactoryStats { failures, in_a_row, retry_in: Some(duration(retry_in)) }),
     }
 }
 
@@ -146,6 +160,13 @@ fn limit_stats(stats: LimitStats) -> proto::LimitStats {
         queued: queued as u64,
         keys: keys as u64,
     }
+}
+
+pub(super) fn size_stats(size: &SizeStats) -> proto::SizeStats {
+    let SizeStats { min, max, workers, retiring, slowdown, held_back } = *size;
+    let [min, max, workers, retiring] =
+        [min, max, workers, retiring].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    proto::SizeStats { min, max, workers, retiring, slowdown, held_back }
 }
 
 fn distribution(distribution: Distribution) -> proto::Distribution {

@@ -106,16 +106,29 @@ pub(super) fn not_found(what: &str) -> Status {
     fitting(Code::NotFound, what, of_a_call("NOT_FOUND", "NOT_STARTED"))
 }
 
+/// A call that names a job which does not exist any more.
+pub(super) fn no_job(job: &str) -> Status {
+    unknown_job(job, "no pool has it: it has ended, or its id is another one")
+}
+
 /// A call that asks for a job that nobody has or remembers.
 pub(super) fn forgotten_job(job: &str) -> Status {
+    let why = "no pool has or remembers it: it was refused, it is of another process, or it ended longer ago than \
+               pool.NAME.ended_jobs reaches";
+    unknown_job(job, why)
+}
+
+fn unknown_job(job: &str, why: &str) -> Status {
     let mut facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
     let job = shorten(job, JOB);
-    let message = format!(
-        "no pool has or remembers a job {job:?}: it was refused, it is of another process, or it ended longer ago than \
-         pool.NAME.ended_jobs reaches"
-    );
+    let message = format!("job {job:?}: {why}");
     facts.insert("job".to_owned(), job);
     fitting(Code::NotFound, &message, ErrorDetails::with_error_info("NOT_FOUND", DOMAIN, facts))
+}
+
+/// A call of an operator that the state of its pool, or of the process, rules out.
+pub(super) fn failed_precondition(reason: &str, message: &str) -> Status {
+    fitting(Code::FailedPrecondition, message, of_a_call(reason, "NOT_STARTED"))
 }
 
 /// A call of something that is not served; `reason` says what.
@@ -216,7 +229,7 @@ fn rejected(rejection: &Rejection) -> Answer {
         | RejectionReason::OverRate { .. } => (Code::ResourceExhausted, pushback()),
         // It ends with another job of the same tenant, whose time nobody knows.
         RejectionReason::OverInFlight { .. } => (Code::ResourceExhausted, Pushback::Never),
-        RejectionReason::Draining => (Code::Unavailable, Pushback::Unsaid),
+        RejectionReason::Draining | RejectionReason::PoolDraining => (Code::Unavailable, Pushback::Unsaid),
         RejectionReason::UnknownKind { .. } | RejectionReason::Invalid { .. } => {
             (Code::InvalidArgument, Pushback::Unsaid)
         }
@@ -240,6 +253,7 @@ fn failed(failure: &Failure) -> Answer {
         FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => {
             (Code::Cancelled, "CANCELLED", Pushback::Never)
         }
+        FailureCause::CancelledByOperator => (Code::Cancelled, "CANCELLED_BY_OPERATOR", Pushback::Never),
         FailureCause::Shed { retry_after } => (Code::ResourceExhausted, "SHED", Pushback::After(*retry_after)),
         FailureCause::Drained => (Code::Unavailable, "DRAINING", Pushback::Unsaid),
         FailureCause::DrainKilled { idempotent: true } => (Code::Unavailable, "DRAIN_KILLED", Pushback::Unsaid),

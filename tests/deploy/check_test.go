@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 )
@@ -25,10 +24,10 @@ func TestTheConfigurationFitsItsPod(t *testing.T) {
 		t.Fatal("set WATERWHEEL_BIN to the program")
 	}
 	each(t, func(t *testing.T, found built) {
-		file := filepath.Join(t.TempDir(), "waterwheel.toml")
-		if err := os.WriteFile(file, []byte(found.config.Data["waterwheel.toml"]), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		authority, secret := newAuthority(t), mount(t)
+		cert, key := authority.issue(2)
+		secret.put(cert, key, authority.pem)
+		file := configuration(t, found, secret)
 		pod := found.deployment.Spec.Template.Spec
 		grace := pod.InitContainers[0].Env[0]
 		if grace.Name != "WATERWHEEL_GRACE" || grace.Value != strconv.FormatInt(*pod.TerminationGracePeriodSeconds, 10) {

@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"istio.io/api/annotation"
 	"istio.io/api/label"
 	appsv1 "k8s.io/api/apps/v1"
@@ -29,7 +31,11 @@ import (
 
 const kubernetes = "../../deploy/kubernetes/"
 
-var variants = []string{"base", "overlays/linkerd", "overlays/istio"}
+var (
+	secured  = []string{"base", "overlays/cert-manager"}
+	meshed   = []string{"overlays/linkerd", "overlays/istio"}
+	variants = append(secured, meshed...)
+)
 
 // built is what one variant is made of.
 type built struct {
@@ -39,10 +45,19 @@ type built struct {
 	network    *networkingv1.NetworkPolicy
 	config     *corev1.ConfigMap
 	account    *corev1.ServiceAccount
+	// In one variant only.
+	certificate *certmanagerv1.Certificate
+}
+
+var known = runtime.NewScheme()
+
+func init() {
+	scheme.AddToScheme(known)
+	certmanagerv1.AddToScheme(known)
 }
 
 func decode(document []byte) (runtime.Object, error) {
-	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	strict := serializer.NewCodecFactory(known, serializer.EnableStrict).UniversalDeserializer()
 	object, _, err := strict.Decode(document, nil, nil)
 	return object, err
 }
@@ -77,6 +92,8 @@ func build(t *testing.T, variant string) built {
 			found.config = object
 		case *corev1.ServiceAccount:
 			found.account = object
+		case *certmanagerv1.Certificate:
+			found.certificate = object
 		default:
 			t.Fatalf("%s: nothing checks a %T", variant, object)
 		}
@@ -169,13 +186,17 @@ func TestWhatSelectsPodsSelectsTheseOnly(t *testing.T) {
 
 func TestPortsAgree(t *testing.T) {
 	each(t, func(t *testing.T, found built) {
+		speaks := "https"
+		if !found.isSecured() {
+			speaks = "kubernetes.io/h2c"
+		}
 		ports := map[string]int32{}
 		server := found.deployment.Spec.Template.Spec.Containers[0]
 		for _, port := range server.Ports {
 			ports[port.Name] = port.ContainerPort
 		}
 		if served := found.service.Spec.Ports[0]; served.TargetPort.StrVal != "grpc" || served.Port != ports["grpc"] ||
-			*served.AppProtocol != "kubernetes.io/h2c" {
+			*served.AppProtocol != speaks {
 			t.Errorf("the service leads to %+v", served)
 		}
 		config := found.config.Data["waterwheel.toml"]
@@ -205,10 +226,10 @@ func TestPortsAgree(t *testing.T) {
 }
 
 // A mesh balances calls to an address of the service; without one, clients balance by the addresses of the pods.
-func TestOnlyTheBaseIsHeadless(t *testing.T) {
+func TestOnlyMeshesHaveAnAddress(t *testing.T) {
 	for _, variant := range variants {
 		headless := build(t, variant).service.Spec.ClusterIP == corev1.ClusterIPNone
-		if headless != (variant == "base") {
+		if headless != slices.Contains(secured, variant) {
 			t.Errorf("%s: headless %v", variant, headless)
 		}
 	}

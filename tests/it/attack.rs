@@ -9,6 +9,7 @@ mod connection;
 mod control;
 mod descriptors;
 mod drains;
+mod farewell;
 mod floods;
 mod frames;
 mod headers;

@@ -1,5 +1,6 @@
 //! Who is let in: every row of a table of rules, by client certificates and by tokens.
 
+mod command_line;
 mod ops;
 mod tokens;
 

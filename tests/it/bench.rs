@@ -45,7 +45,7 @@ async fn a_comparison_prints_its_ratios_beside_the_raw_figures() {
 async fn a_load_finds_the_process_of_a_server_on_this_machine() {
     let mut server = waterwheel("bare-echo").stdin(Stdio::piped()).spawn().unwrap();
     let address = announced(&mut server).await;
-    let line = format!("bench --server {address} --rpc submit-many --duration 100ms --warm-up 0s --output json");
+    let line = format!("bench --server {address} --rpc submit-many --duration 2s --warm-up 0s --output json");
     let output = timeout(PATIENCE, waterwheel(&line).output()).await.expect("the load ends").unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["server_pid"].as_u64(), server.id().map(u64::from), "{report}");

@@ -14,21 +14,24 @@ use crate::{
     service::{Address, Caller, counts, job, queued},
 };
 
-/// The promise, and what two looks at the state cost on a machine that is busy with other tests.
+/// The promise, which `bound` measures.
 const FREED_WITHIN: Duration = Duration::from_millis(50);
-const LOOKING: Duration = Duration::from_millis(100);
+/// Far from the end of any job here, whether it ends by itself or is forced to, on however slow a machine.
+const LONG_BEFORE: Duration = Duration::from_secs(20);
 
 const CONFIG: &str = r#"
     server.threads = 2
+    deadline.default = "10m"
     [pool.one]
     workers = 2
     queue = { jobs = 4 }
+    cancel_grace = "5m"
     [kind.sleep]
     pool = "one"
     builtin = "sleep"
     [kind.program]
     pool = "one"
-    exec = ["/bin/sleep", "60"]
+    exec = ["/bin/sleep", "600"]
 "#;
 
 /// Two jobs that run and four that are queued, by `Submit`; the tasks are the calls.
@@ -37,7 +40,7 @@ async fn fill(caller: &Caller, kind: &'static str) -> JoinSet<()> {
     for _ in 0..6 {
         let mut client = caller.0.clone();
         calls.spawn(async move {
-            let end = client.submit(SubmitRequest { job: Some(job(kind, "60000")) }).await;
+            let end = client.submit(SubmitRequest { job: Some(job(kind, "600000")) }).await;
             panic!("nobody answers a caller that left: {end:?}");
         });
     }
@@ -49,7 +52,7 @@ async fn fill(caller: &Caller, kind: &'static str) -> JoinSet<()> {
 async fn freed(observer: &Caller, since: Instant, accepted: u64) {
     observer.until(|pool| (pool.in_flight, queued(pool)) == (0, 0)).await;
     let took = since.elapsed();
-    assert!(took < FREED_WITHIN + LOOKING, "{took:?}");
+    assert!(took < LONG_BEFORE, "{took:?}");
     let pool = observer.pool().await;
     assert_eq!((counts(&pool).accepted, counts(&pool).cancelled), (accepted, accepted), "{pool:?}");
     assert_eq!(pool.queue.unwrap().bytes, 0);
@@ -74,7 +77,7 @@ async fn cancelled_streams() {
     let mut client = observer.0.clone();
     let mut streams = Vec::new();
     for _ in 0..2 {
-        let request = StreamRequest { job: Some(job("sleep", "60000")) };
+        let request = StreamRequest { job: Some(job("sleep", "600000")) };
         streams.push(client.stream(request).await.unwrap().into_inner());
     }
     let since = Instant::now();
@@ -92,7 +95,7 @@ async fn one_of_many_callers() {
     calls.abort_all();
     while calls.join_next().await.is_some() {}
     other.await.unwrap().unwrap();
-    assert!(since.elapsed() < FREED_WITHIN + LOOKING, "{:?}", since.elapsed());
+    assert!(since.elapsed() < LONG_BEFORE, "{:?}", since.elapsed());
 }
 
 /// A connection in the middle that can be torn: `tonic` alone would say goodbye.
@@ -114,7 +117,7 @@ async fn a_connection_that_is_torn() {
     let observer = Caller::of(process.public).await;
     let (address, wire) = through_a_wire(process.public).await;
     let caller = Caller::of(address).await;
-    let calls: Vec<_> = (0..6).map(|_| caller.leave(job("sleep", "60000"))).collect();
+    let calls: Vec<_> = (0..6).map(|_| caller.leave(job("sleep", "600000"))).collect();
     observer.until(|pool| (pool.in_flight, queued(pool)) == (2, 4)).await;
     let since = Instant::now();
     wire.abort();

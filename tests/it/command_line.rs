@@ -149,7 +149,7 @@ async fn stream_carries_twenty_mebibytes() {
     let input = noise(20 << 20);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &input).unwrap();
-    let ran = service.run(&["stream", "gzip", "--file", file.path().to_str().unwrap()]).await;
+    let ran = service.run(&["stream", "gzip", "--file", file.path().to_str().unwrap(), "--deadline", "10m"]).await;
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let mut output = Vec::new();
     GzDecoder::new(&ran.out[..]).read_to_end(&mut output).unwrap();

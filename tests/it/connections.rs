@@ -24,7 +24,7 @@ use crate::{process::PATIENCE, service::Service};
 /// One pool of jobs that sleep, behind a server with these keys.
 fn serve(server: &str) -> Service {
     let kind = r#"kind.sleep = { pool = "one", builtin = "sleep" }"#;
-    let drain = r#"drain = { notice = "0s", finish = "5s", kill = "1s" }"#;
+    let drain = r#"drain = { notice = "0s", finish = "60s", kill = "1s" }"#;
     Service::start(&format!("{drain}\n{kind}\npool.one.workers = 4\n[server]\n{server}"), Vec::new())
 }
 
@@ -70,7 +70,7 @@ async fn closed(mut socket: TcpStream) {
 }
 
 /// Looks at the connections until `reached`.
-async fn until(census: &Census, reached: impl Fn(&Census) -> bool) {
+pub(crate) async fn until(census: &Census, reached: impl Fn(&Census) -> bool) {
     let begin = Instant::now();
     while !reached(census) {
         assert!(begin.elapsed() < PATIENCE, "not reached: {}", figures(census));

@@ -64,7 +64,7 @@ async fn every_call_ends_once_and_the_books_agree() {
         run.half.notified().await;
         terminate(&first, &run).await
     };
-    let (tallies, (held, ended_before)) = tokio::join!(timeout(PATIENCE * 10, callers.join_all()), terminated);
+    let (tallies, (held, ended_before)) = tokio::join!(timeout(PATIENCE * 60, callers.join_all()), terminated);
     let tallies = tallies.unwrap_or_else(|_| panic!("{:?} calls left", run.left));
     let tally = tallies.into_iter().fold(held, Tally::merge);
     let observer = Caller::of(second.public).await;

@@ -163,7 +163,7 @@ async fn call(address: Address, path: &'static str) -> Status {
     client.ready().await.unwrap();
     let codec = tonic_prost::ProstCodec::<DrainRequest, SubmitResponse>::default();
     let path = http::uri::PathAndQuery::from_static(path);
-    client.unary(tonic::Request::new(DrainRequest {}), path, codec).await.unwrap_err()
+    client.unary(tonic::Request::new(DrainRequest::default()), path, codec).await.unwrap_err()
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn reflection_lists_what_its_listener_serves() {
             assert_eq!(reason(&status), if known { "UNKNOWN_METHOD" } else { "UNKNOWN_SERVICE" });
         }
     }
-    drop(AdminServiceClient::new(process.ops.channel().await).drain(DrainRequest {}).await.unwrap());
+    drop(AdminServiceClient::new(process.ops.channel().await).drain(DrainRequest::default()).await.unwrap());
 }
 
 /// A request as a page of a browser sends it, with the value of `authorization`.

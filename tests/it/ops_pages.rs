@@ -116,6 +116,12 @@ async fn metrics_tell_what_stats_tell_and_what_calls_took() {
         (r#"waterwheel_held_bytes{pool="one"}"#, 3.0 * 1024.0 + 2.0 * 5.0),
         (r#"waterwheel_jobs_running{pool="one"}"#, 2.0),
         (r#"waterwheel_worker_utilization_ratio{pool="one"}"#, 1.0),
+        (r#"waterwheel_pool_paused{pool="one"}"#, 0.0),
+        (r#"waterwheel_pool_workers_min{pool="one"}"#, 2.0),
+        (r#"waterwheel_pool_workers_max{pool="one"}"#, 2.0),
+        (r#"waterwheel_pool_workers{pool="one"}"#, 2.0),
+        (r#"waterwheel_pool_slowdown_ratio{pool="one"}"#, 1.0),
+        (r#"waterwheel_factory_failures_total{pool="one",kind="echo"}"#, 0.0),
         (r#"waterwheel_workers{pool="one",state="busy"}"#, 2.0),
         (r#"waterwheel_workers{pool="one",state="idle"}"#, 0.0),
         (r#"waterwheel_jobs_accepted_total{pool="one"}"#, 8.0),
@@ -221,7 +227,7 @@ async fn callers_find_no_pages() {
 
 #[tokio::test]
 async fn a_kept_connection_does_not_hold_up_the_drain() {
-    let config = CONFIG.replace("60s", "0s");
+    let config = CONFIG.replace("60s", "0s").replace(r#"finish = "1s""#, r#"finish = "60s""#);
     let process = Process::serve(&config).await;
     let stream = TokioIo::new(TcpStream::connect(process.ops.0).await.unwrap());
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
@@ -231,5 +237,5 @@ async fn a_kept_connection_does_not_hold_up_the_drain() {
     process.signal(Signal::TERM);
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0));
-    assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 1_000, "{ended:?}");
+    assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 20_000, "{ended:?}");
 }

@@ -106,7 +106,9 @@ async fn each_place_costs_one_job() {
         ("factory", "no state"),
         ("block factory", "no blocking state"),
     ];
-    for (round, (kind, message)) in cases.iter().cycle().take(18).enumerate() {
+    // The factories come last: they are left alone for a while once they failed.
+    let all = cases[..4].iter().cycle().take(12).chain(&cases[4..]);
+    for (round, (kind, message)) in all.enumerate() {
         let (found, other) = tokio::join!(panic_of(&pool, Job::new(*kind, "")), pool.submit(Job::new("echo", "x")));
         assert_eq!(found, *message);
         assert_eq!(other.expect("another job goes on").output.bytes, "x");

@@ -171,9 +171,11 @@ pub(crate) fn program(args: &[&str]) -> Command {
     command
 }
 
+/// On two threads, whatever the machine has: what its threads hold for the next time is most of what a process holds.
 fn on_free_ports(args: &[&str]) -> Command {
     let mut command = program(args);
     command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
+    command.env("WATERWHEEL_SERVER__THREADS", "2");
     command
 }
 

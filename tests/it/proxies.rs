@@ -9,7 +9,7 @@ use tokio::{
 };
 use waterwheel::net::Closed;
 
-use crate::{process::PATIENCE, service::Service};
+use crate::{connections::until, process::PATIENCE, service::Service};
 
 const PROXY: [u8; 4] = [127, 0, 0, 9];
 
@@ -59,7 +59,7 @@ async fn connections_of_a_proxy_begin_with_its_header() {
     assert!(works(pieces).await, "a header may come in pieces");
     assert!(!works(connect(PROXY, &service, b"").await).await, "a proxy without a header is none");
     assert!(!works(connect(PROXY, &service, b"PROXY TCP4 nobody\r\n").await).await);
-    assert_eq!(service.census.closed(Closed::ProxyHeader), 2);
+    until(&service.census, |census| census.closed(Closed::ProxyHeader) == 2).await;
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn who_is_no_proxy_cannot_name_a_peer() {
     for header in [V1, V2, LOCAL] {
         assert!(!works(connect([127, 0, 0, 1], &service, header).await).await, "{header:?}");
     }
-    assert_eq!(service.census.closed(Closed::NotHttp2), 3);
+    until(&service.census, |census| census.closed(Closed::NotHttp2) == 3).await;
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn peers_behind_a_proxy_are_bounded_by_their_own_addresses() {
         assert_eq!(head[3], 4, "SETTINGS: it is served");
     }
     assert!(!works(connect(PROXY, &service, V1).await).await, "a second one of the same peer");
-    assert_eq!(service.census.closed(Closed::PerAddress), 1);
+    until(&service.census, |census| census.closed(Closed::PerAddress) == 1).await;
 }
 
 #[tokio::test]

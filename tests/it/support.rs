@@ -1,11 +1,13 @@
 //! What the tests share: kinds made of closures, signals that hold handlers, and the look of a pool at rest.
 
 mod kinds;
+mod lateness;
 mod pki;
 mod rest;
 mod signals;
 
 pub(crate) use kinds::{blocking_kind, echo, kind, pool, slow};
+pub(crate) use lateness::lateness;
 pub(crate) use pki::{Authority, Files, Leaf, Name, TlsClient, toml_string};
 pub(crate) use rest::{assert_balanced, assert_idle, meet, meeting};
 pub(crate) use signals::{BlockingGate, Counter, Gate, holding_clock, pass_time, until};

@@ -3,14 +3,10 @@
 // tidy: real time, because the files are polled and the handshake has a timer of real sockets.
 
 mod command_line;
+mod pages;
+mod rotation;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -60,52 +56,6 @@ async fn serial(client: &TlsClient, service: &Service) -> Vec<u8> {
     let (_, session) = stream.get_ref();
     let certificate = session.peer_certificates().unwrap()[0].clone();
     certificate.as_ref().to_vec()
-}
-
-/// Certificates are replaced five times while calls go on, on connections that stay and on new ones: none fails.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rotation_under_load_fails_no_call() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    let service = Service::start(&format!("{ECHO}{}", files.tls_section(None)), Vec::new());
-    let client = TlsClient::new(&ca, None);
-    let (done, calls, failed) =
-        (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-    let address = service.public.0;
-    let load = |stays: bool| {
-        let (client, done, calls, failed) = (client.clone(), done.clone(), calls.clone(), failed.clone());
-        tokio::spawn(async move {
-            let mut kept = client.channel(address).await.map(client_of);
-            while !done.load(Relaxed) {
-                if !stays {
-                    kept = client.channel(address).await.map(client_of);
-                }
-                let ended = match &mut kept {
-                    Ok(kept) => call(kept).await.map_err(|status| status.to_string()),
-                    Err(error) => Err(error.to_string()),
-                };
-                calls.fetch_add(1, Relaxed);
-                if let Err(error) = ended {
-                    eprintln!("{error}");
-                    failed.fetch_add(1, Relaxed);
-                }
-            }
-        })
-    };
-    let tasks = [load(true), load(true), load(false), load(false)];
-    for number in 2..7 {
-        let next = ca.server(number);
-        let expected = next.cert.der().to_vec();
-        files.put_leaf("server", &next);
-        until("the new certificate", async || serial(&client, &service).await == expected).await;
-    }
-    done.store(true, Relaxed);
-    for task in tasks {
-        task.await.unwrap();
-    }
-    assert_eq!(failed.load(Relaxed), 0, "of {} calls", calls.load(Relaxed));
-    assert!(calls.load(Relaxed) > 20, "{} calls say little", calls.load(Relaxed));
-    eprintln!("{} calls over 5 rotations, none failed", calls.load(Relaxed));
 }
 
 /// A root that is taken out of the client CA stops new connections of its clients; those that stand go on, and so do

@@ -17,6 +17,7 @@ use crate::{
 const CONFIG: &str = r#"
     kind.sha256 = { pool = "one", builtin = "sha256" }
     pool.one.workers = 2
+    deadline = { default = "10m", max = "10m" }
     server = { max_payload = "1MiB", uploads = { total = "4MiB", per_connection = "2MiB" } }
 "#;
 const PAYLOAD: usize = 1 << 20;

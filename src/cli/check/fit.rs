@@ -220,7 +220,7 @@ fn payloads(pool: &Pool) -> u64 {
 fn outputs(config: &Config, pool: &Pool) -> u64 {
     let kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
     let largest = kinds.map(|kind| kind.options.max_output.unwrap_or(config.server.max_output)).max();
-    (largest.unwrap_or(0) as u64).saturating_mul(pool.workers as u64)
+    (largest.unwrap_or(0) as u64).saturating_mul(pool.max_workers as u64)
 }
 
 fn files(config: &Config, place: &Place) -> Finding {
@@ -229,7 +229,7 @@ fn files(config: &Config, place: &Place) -> Finding {
         let mut kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
         kinds.any(|kind| matches!(kind.handler, Handler::Exec(_)))
     };
-    let programs: u64 = config.pools.iter().filter(runs_programs).map(|pool| pool.workers as u64).sum();
+    let programs: u64 = config.pools.iter().filter(runs_programs).map(|pool| pool.max_workers as u64).sum();
     let connections = config.server.connections.max as u64;
     let own = BASE_FILES + FILES_OF_THREAD * threads;
     let need = connections + own + FILES_OF_PROGRAM * programs;

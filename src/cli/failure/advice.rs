@@ -125,7 +125,6 @@ impl CallError {
             }
             Reason::QueueFull => Some(format!("the queue of pool {} is full", pool?)),
             Reason::Shed => Some("evicted from the queue for a more important job".to_owned()),
-            Reason::Draining => Some("the server is draining".to_owned()),
             Reason::UploadsFull => Some("the server holds too many unfinished messages".to_owned()),
             Reason::DrainKilled => {
                 let run = exact(self.milliseconds("run_ms")?);
@@ -157,7 +156,7 @@ impl CallError {
             },
             Reason::Shed => self.retry_or("pass a higher --criticality"),
             Reason::QuotaExceeded => self.retry().unwrap_or_else(|| "send less for this tenant".to_owned()),
-            Reason::Draining => "send it to another server, or here after the restart".to_owned(),
+            Reason::Draining => "send it to another server, or here once it serves again".to_owned(),
             Reason::DrainKilled => "send it again if the work may run twice".to_owned(),
             Reason::ExpiredInQueue => {
                 "pass a longer --deadline or --queue-timeout; \"waterwheel stats\" shows the wait".to_owned()

@@ -36,7 +36,7 @@ fn plain(text: &str) -> String {
 const NOT_STARTED: (&str, &str) = ("execution", "NOT_STARTED");
 const STARTED: (&str, &str) = ("execution", "STARTED");
 
-const CASES: [Case; 20] = [
+const CASES: [Case; 21] = [
     Case {
         code: Code::ResourceExhausted,
         reason: "QUEUE_FULL",
@@ -114,8 +114,8 @@ const CASES: [Case; 20] = [
         reason: "DRAINING",
         facts: &[NOT_STARTED],
         retry: None,
-        text: "DRAINING  the server is draining; the job did not start\n  \
-               help: send it to another server, or here after the restart",
+        text: "DRAINING  what the server says; the job did not start\n  \
+               help: send it to another server, or here once it serves again",
         exit: Exit::Refused,
     },
     Case {
@@ -205,6 +205,15 @@ const CASES: [Case; 20] = [
         facts: &[],
         retry: None,
         text: "NOT_FOUND  what the server says\n  help: \"waterwheel stats\" lists the pools",
+        exit: Exit::Usage,
+    },
+    Case {
+        code: Code::NotFound,
+        reason: "NOT_FOUND",
+        facts: &[NOT_STARTED, ("job", "j1")],
+        retry: None,
+        text: "NOT_FOUND  what the server says\n  \
+               help: \"waterwheel stats\" shows the jobs that run, and /debug/tasks at --ops all of them",
         exit: Exit::Usage,
     },
     Case {

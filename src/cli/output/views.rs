@@ -1,8 +1,11 @@
 //! The messages of the contract as JSON: their own field names, durations as in proto3 JSON (`"1.503s"`), bytes in
 //! base64, enums by name, counters as numbers.
 
+mod admin;
 mod explain;
 
+pub(crate) use admin::{CancelJobResponseView, PoolStateView};
+use admin::{FactoryView, SizeView};
 use base64::{Engine, engine::general_purpose::STANDARD};
 pub(crate) use explain::ExplainView;
 use serde::Serialize;
@@ -170,6 +173,8 @@ struct PoolView<'a> {
     kinds: Vec<KindView<'a>>,
     workers: Vec<WorkerView<'a>>,
     slow_polls: u64,
+    paused: Seconds,
+    size: Option<SizeView>,
 }
 
 impl<'a> From<&'a PoolStats> for PoolView<'a> {
@@ -184,6 +189,8 @@ impl<'a> From<&'a PoolStats> for PoolView<'a> {
             kinds: pool.kinds.iter().map(Into::into).collect(),
             workers: pool.workers.iter().map(Into::into).collect(),
             slow_polls: pool.slow_polls,
+            paused: seconds(pool.paused.as_ref()),
+            size: pool.size.as_ref().map(Into::into),
         }
     }
 }
@@ -258,6 +265,7 @@ struct KindView<'a> {
     queue_wait: Option<DistributionView>,
     run_time: Option<DistributionView>,
     limit: Option<LimitView>,
+    factory: Option<FactoryView>,
 }
 
 impl<'a> From<&'a KindStats> for KindView<'a> {
@@ -267,6 +275,7 @@ impl<'a> From<&'a KindStats> for KindView<'a> {
             queue_wait: kind.queue_wait.as_ref().map(Into::into),
             run_time: kind.run_time.as_ref().map(Into::into),
             limit: kind.limit.as_ref().map(Into::into),
+            factory: kind.factory.as_ref().map(Into::into),
         }
     }
 }

@@ -33,8 +33,7 @@ fn snapshot(phase: Phase) -> Stats {
             kinds: vec![KindStats {
                 name: "echo".to_owned(),
                 queue_wait: Some(Distribution::default()),
-                run_time: None,
-                limit: None,
+                ..KindStats::default()
             }],
             workers: vec![WorkerStats { state: WorkerState::Idle as i32, ..WorkerStats::default() }],
             ..PoolStats::default()

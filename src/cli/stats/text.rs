@@ -7,10 +7,11 @@ use crate::{
             bytes, duration, percent, plain, rough,
             table::{Align, table},
         },
+        steer,
     },
     proto::{
-        Distribution, JobCounts, KindStats, LimitBound, LimitStats, Phase, PoolStats, QueueStats, Stats, WorkerState,
-        WorkerStats,
+        Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats, Phase, PoolStats, QueueStats, Stats,
+        WorkerState, WorkerStats,
     },
 };
 
@@ -38,6 +39,13 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
         ),
         format!("  queue    {}", queue(&pool.queue.unwrap_or_default())),
     ];
+    if let Some(paused) = &pool.paused {
+        let paused = format!("for {}: nothing is started until \"waterwheel resume\"", rough(duration(Some(paused))));
+        lines.push(format!("  paused   {}", paint(WARN, paused)));
+    }
+    if let Some(size) = pool.size.as_ref().filter(|size| size.min < size.max || size.retiring > 0) {
+        lines.push(format!("  size     {}", steer::size(size)));
+    }
     let jobs = pool.jobs.clone().unwrap_or_default();
     lines.push(format!("  jobs     {}", ends(&jobs)));
     if !jobs.rejected.is_empty() {
@@ -47,10 +55,19 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
         let polls = format!("{} polls of handlers held up their thread", pool.slow_polls);
         lines.push(format!("  slow     {}", paint(WARN, polls)));
     }
+    lines.extend(pool.kinds.iter().filter_map(factory));
     lines.extend(indented(kinds(&pool.kinds)));
     lines.extend(indented(limits(&pool.kinds).collect()));
     lines.extend(indented(workers_table(&pool.workers)));
     lines
+}
+
+fn factory(kind: &KindStats) -> Option<String> {
+    let FactoryStats { failures: _, in_a_row, retry_in } = kind.factory.as_ref().filter(|it| it.in_a_row > 0)?;
+    let name = plain(&kind.name);
+    let retry = rough(duration(retry_in.as_ref()));
+    let text = format!("no handler of {name} could be made, {in_a_row} times in a row; next try in {retry}");
+    Some(format!("  failing  {}", paint(BAD, text)))
 }
 
 fn phase(phase: Phase) -> String {

@@ -63,6 +63,8 @@ fn plaintext_for_other_machines() {
     let (loaded, shown) = (ok(&format!("{allowed}{FINE}"), &[], &[]), "[\"0.0.0.0:1\", \"unix:/a\"]");
     assert_eq!(loaded.config.server.listen.len(), 2);
     assert_eq!(loaded.settings[0].value().map(ToString::to_string).as_deref(), Some(shown));
+    let ops = r#"server = { ops_listen = "[::]:2", ops_allow_plaintext = true }"#;
+    assert!(ok(&format!("{ops}{FINE}"), &[], &[]).config.server.ops_allow_plaintext);
 }
 
 const PLAINTEXT_FOR_OTHER_MACHINES: &[Case] = &[
@@ -89,7 +91,22 @@ error: `server.ops_listen` is [::]:7071, where other machines would be served in
  | --ops-listen [::]:7071
  |              ^^^^^^^^^
  |
- = help: listen on a loopback address or a Unix socket, add [server.tls], or set `server.allow_plaintext = true`
+ = help: listen on a loopback address or a Unix socket, or set `server.ops_allow_plaintext = true`
+"#,
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[server]
+listen = "10.0.0.1:9000"
+ops_allow_plaintext = true"#,
+        faults: r#"
+error: `server.listen` is 10.0.0.1:9000, where other machines would be served in plaintext
+ --> ww.toml:2:10
+  |
+2 | listen = "10.0.0.1:9000"
+  |          ^^^^^^^^^^^^^^^
+  |
+  = help: listen on a loopback address or a Unix socket, add [server.tls], or set `server.allow_plaintext = true`
 "#,
         ..Case::NONE
     },
@@ -126,6 +143,50 @@ error: `server.uploads.per_connection` is more than `server.uploads.total`
   |                     ^^^^^^
   |
   = help: raise `server.uploads.total` or lower `server.uploads.per_connection`
+"#,
+        ..Case::NONE
+    },
+];
+
+#[test]
+fn workers_out_of_bounds() {
+    check(WORKERS_OUT_OF_BOUNDS);
+}
+
+const WORKERS_OUT_OF_BOUNDS: &[Case] = &[
+    Case {
+        file: "[pool.cpu]
+workers = { min = 16, max = 2 }",
+        faults: r#"
+error: `pool.cpu.workers.min` is more than `pool.cpu.workers.max`
+ --> ww.toml:2:19
+  |
+2 | workers = { min = 16, max = 2 }
+  |                   ^^        -
+  |
+  = help: lower `pool.cpu.workers.min` or raise the other
+"#,
+        ..Case::NONE
+    },
+    Case {
+        file: "[pool.cpu]
+workers = { min = 0, most = 2 }",
+        faults: r#"
+error: `pool.cpu.workers.min` is 0, outside of 1 to 65536
+ --> ww.toml:2:19
+  |
+2 | workers = { min = 0, most = 2 }
+  |                   ^
+  |
+  = help: give a value from 1 to 65536
+
+error: unknown key `most` in [pool.cpu.workers]
+ --> ww.toml:2:22
+  |
+2 | workers = { min = 0, most = 2 }
+  |                      ^^^^
+  |
+  = help: choose from min, max
 "#,
         ..Case::NONE
     },

@@ -32,6 +32,7 @@ const SHOWN: &str = r##"
 listen = "127.0.0.1:0"              # flag --listen
 ops_listen = "127.0.0.1:7071"       # default
 allow_plaintext = false             # default
+ops_allow_plaintext = false         # default
 proxies = []                        # default
 threads = 3                         # default, one per CPU
 max_payload = "4MiB"                # default
@@ -85,7 +86,7 @@ jwt.algorithms = ["ES256", "EdDSA", "RS256"]  # default
 # jwt.tenant_claim is not set
 jwt.leeway = "30s"                            # default
 jwt.reload = "10s"                            # default
-ops = false                                   # default
+ops = true                                    # default
 
 [quota]
 # rate is not set
@@ -190,4 +191,15 @@ fn values_of_copied_variables_are_not_shown() {
     };
     assert_eq!(exec.env["HOME"], "a secret");
     assert!(!to_toml_with_origins(&loaded.settings).contains("a secret"));
+}
+
+#[test]
+fn bounds_of_workers_are_shown_as_bounds_and_read_as_the_same() {
+    let file = FILE.replace("[pool.cpu]", "[pool.cpu]\nworkers = { min = 2, max = \"cpus\" }");
+    let loaded = ok(&file, ENV, FLAGS);
+    let shown = to_toml_with_origins(&loaded.settings);
+    for line in ["workers.min = 2       # ww.toml:5\n", "workers.max = 3       # ww.toml:5, one per CPU\n"] {
+        assert!(shown.contains(line), "no {line:?} in\n{shown}");
+    }
+    assert_eq!(ok(&shown, &[("HOME", "/root")], &[]).config, loaded.config);
 }

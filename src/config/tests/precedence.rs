@@ -45,6 +45,21 @@ builtin = \"echo\"
 }
 
 #[test]
+fn workers_are_a_number_or_bounds_wherever_they_are_set() {
+    let bounds = |file: &str, env: &[(&str, &str)]| {
+        let pool = ok(&format!("{file}{FINE}"), env, &[]).config.pools.remove(0);
+        (pool.workers, pool.max_workers)
+    };
+    assert_eq!(bounds("[pool.a]\nworkers = 8\n", &[]), (8, 8));
+    assert_eq!(bounds("[pool.a]\nworkers = { min = 2, max = 16 }\n", &[]), (2, 16));
+    assert_eq!(bounds("[pool.a]\nworkers.max = \"cpus\"\n", &[]), (1, 3));
+    assert_eq!(bounds("[pool.a]\nworkers.min = 2\n", &[]), (2, 3));
+    assert_eq!(bounds("[pool.a]\n", &[("WATERWHEEL_POOL__A__WORKERS__MAX", "9")]), (1, 9));
+    let fixed = [("WATERWHEEL_POOL__A__WORKERS", "5")];
+    assert_eq!(bounds("[pool.a]\nworkers = { min = 2, max = 16 }\n", &fixed), (5, 5));
+}
+
+#[test]
 fn an_exact_name_beats_a_similar_one() {
     let file = format!("[pool.a-b]\n[pool.a_b]{FINE}");
     let config = ok(&file, &[("WATERWHEEL_POOL__A_B__MAX_STUCK", "1")], &[]).config;

@@ -17,7 +17,7 @@ pub(super) struct JobMetrics(pub(super) Arc<Subject>);
 /// A gauge of every pool: its name, what it shows, and where it is read.
 type Level = (&'static str, &'static str, fn(&PoolStats) -> f64);
 
-const LEVELS: [Level; 10] = [
+const LEVELS: [Level; 15] = [
     ("waterwheel_queue_jobs", "Jobs in the queue", |pool| pool.queued as f64),
     ("waterwheel_queue_jobs_limit", "Most jobs in the queue", |pool| pool.queue_jobs as f64),
     ("waterwheel_held_bytes", "Payload bytes of queued and running jobs", |pool| pool.held_bytes as f64),
@@ -30,6 +30,13 @@ const LEVELS: [Level; 10] = [
     }),
     ("waterwheel_jobs_running", "Jobs that hold a worker", |pool| pool.in_flight as f64),
     ("waterwheel_worker_utilization_ratio", "Busy share of the workers, from 0 to 1", |pool| pool.utilization),
+    ("waterwheel_pool_paused", "1 where an operator holds the jobs of the pool back", |pool| {
+        f64::from(u8::from(pool.paused.is_some()))
+    }),
+    ("waterwheel_pool_workers_min", "Least workers", |pool| pool.size.min as f64),
+    ("waterwheel_pool_workers_max", "Most workers", |pool| pool.size.max as f64),
+    ("waterwheel_pool_workers", "Workers that the pool should have", |pool| pool.size.workers as f64),
+    ("waterwheel_pool_slowdown_ratio", "How long jobs take, in what they took before", |pool| pool.size.slowdown),
 ];
 
 impl fmt::Debug for JobMetrics {
@@ -83,6 +90,13 @@ fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
             let mut states = states.into_iter();
             states.try_for_each(|(state, count)| {
                 family.level(&[("pool", &*pool.name), ("state", state)], f64::from(count))
+            })
+        })
+    });
+    families.counter("waterwheel_factory_failures", "Handlers that could not be made", |family| {
+        stats.iter().try_for_each(|pool| {
+            pool.kinds.iter().try_for_each(|kind| {
+                family.count(&[("pool", &*pool.name), ("kind", &*kind.name)], kind.factory.failures)
             })
         })
     });

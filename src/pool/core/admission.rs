@@ -29,10 +29,20 @@ pub(crate) struct Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusalReason {
     QueueFull,
-    DeadlineUnreachable { expected: Duration, needed: Duration, budget: Duration },
+    DeadlineUnreachable {
+        expected: Duration,
+        needed: Duration,
+        budget: Duration,
+    },
     QuotaExceeded,
-    LimitExceeded { limit: Limiter, expected: Duration, budget: Duration },
+    LimitExceeded {
+        limit: Limiter,
+        expected: Duration,
+        budget: Duration,
+    },
     Draining,
+    /// The operator drains this pool alone.
+    PoolDraining,
 }
 
 impl RefusalReason {
@@ -47,6 +57,7 @@ impl RefusalReason {
                 RejectionReason::LimitExceeded { limit, expected, budget }
             }
             Self::Draining => RejectionReason::Draining,
+            Self::PoolDraining => RejectionReason::PoolDraining,
         };
         reason.index()
     }

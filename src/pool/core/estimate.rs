@@ -49,6 +49,11 @@ impl Estimates {
         Some(self.kinds[kind].seconds).filter(|_| self.kinds[kind].samples > 0)
     }
 
+    /// Runs of `kind` that were measured.
+    pub(super) fn runs(&self, kind: usize) -> u32 {
+        self.kinds[kind].samples
+    }
+
     /// Mean service time of the pool.
     pub(super) fn mean(&self) -> f64 {
         self.mean.seconds

@@ -7,7 +7,6 @@ use super::{
     entry::{Entry, LINE, Names, Place},
     limits::OPEN,
     list::Links,
-    moves::tell,
 };
 use crate::model::{RejectionReason, WhenFull};
 
@@ -44,6 +43,9 @@ impl<H: Host> Core<H> {
         if self.closed {
             return self.refuse(Refusal { reason: RefusalReason::Draining, retry_after: None });
         }
+        if self.shut {
+            return self.refuse(Refusal { reason: RefusalReason::PoolDraining, retry_after: None });
+        }
         if arrival.start_by <= now {
             let reason = RefusalReason::DeadlineUnreachable {
                 expected: Duration::ZERO,
@@ -54,7 +56,7 @@ impl<H: Host> Core<H> {
         }
         let ahead = !self.waiting.is_empty();
         let lane = self.limits.lane(arrival.kind);
-        let startable = !ahead && self.workers.has_idle() && self.lines.is_free(arrival.ordering_key);
+        let startable = !ahead && self.can_start() && self.lines.is_free(arrival.ordering_key);
         let startable = startable && (lane == OPEN || self.is_within_limits(now, lane, arrival.limit_key));
         if startable && self.fits(arrival.bytes) {
             return Verdict::Start(self.start_at_once(now, arrival));
@@ -170,7 +172,10 @@ impl<H: Host> Core<H> {
                     Withdrawal::Cancelled => self.ledger.end(Ending::Cancelled),
                     Withdrawal::Expired => {
                         self.ledger.end(Ending::Expired);
-                        self.margin.miss();
+                        if self.paused.is_none() {
+                            // What a pause costs is no fault of the estimates.
+                            self.margin.miss();
+                        }
                     }
                 }
                 self.remove_queued(key.index);
@@ -209,14 +214,11 @@ impl<H: Host> Core<H> {
         self.settle(now, effects);
     }
 
-    /// Takes no more jobs. Callers without room are told; what is queued goes on.
-    pub(crate) fn close(&mut self, effects: &mut Vec<Effect<H>>) {
+    /// Takes no more jobs. Callers without room are told; what is queued goes on, in a paused pool too.
+    pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.closed = true;
-        while let Some(index) = self.waiting.head() {
-            self.ledger.counts.rejected[RejectionReason::Draining.index()] += 1;
-            let entry = self.leave_waiting(index);
-            tell(entry, QueueEnd::Refused, effects);
-        }
+        self.turn_away(effects);
+        self.resume(now, effects);
     }
 
     /// Ends all jobs that are queued in a closed pool, in the order of their acceptance.

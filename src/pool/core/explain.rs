@@ -34,6 +34,8 @@ pub enum Binding {
     OrderingKey,
     /// A limit of its kind.
     Limit(Limiter),
+    /// An operator holds the jobs of the pool back.
+    Pause,
 }
 
 /// What is expected to start before a queued job.
@@ -78,6 +80,9 @@ impl<H: Host> Core<H> {
     }
 
     fn binding(&self, now: Instant, entry: &Entry<H>, before: &Before) -> Binding {
+        if self.paused.is_some() {
+            return Binding::Pause;
+        }
         match (entry.place, entry.gate) {
             (Place::Blocked, _) => Binding::OrderingKey,
             (Place::Held, Some(gate)) => Binding::Limit(self.limits.held_by(gate)),

@@ -36,9 +36,13 @@ impl<H: Host> Core<H> {
         assert_eq!(accepted, self.ledger.counts.ended() + undecided as u64, "every accepted job ends once");
 
         let head = self.settled.get().and_then(|now| self.head(now));
-        assert!(!self.workers.has_idle() || head.is_none(), "no worker idles while a job may start");
+        assert!(!self.can_start() || head.is_none(), "no worker idles while a job may start");
         let runs = self.entries.iter().filter(|(_, entry)| matches!(entry.place, Place::Running { .. }));
         self.limits.assert_kept(&runs.map(|(_, entry)| (entry.lane, entry.gate)).collect::<Vec<_>>());
+        assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut door holds nothing back");
+        let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
+        assert!(surplus == 0 || missed == 0, "nobody goes while another one is missed");
+        assert!(surplus <= self.running, "only busy workers are to go");
         let first = self.waiting.head().map(|index| &self.entries[index]);
         let room = first.is_some_and(|entry| self.has_room(entry.bytes));
         assert!(!room, "nobody waits for room that is there");

@@ -153,7 +153,8 @@ impl Frequency {
         let mut now = *self;
         now.catch_up(window);
         let known = now.events >= ENOUGH && now.window - now.first >= u64::from(ENOUGH);
-        known.then_some(now.rate.per_second)
+        // While all of them are in the window that is open, the rate knows of none: it would tell of a wait without end.
+        Some(now.rate.per_second).filter(|rate| known && *rate > 0.0)
     }
 
     fn catch_up(&mut self, window: u64) {
@@ -161,5 +162,18 @@ impl Frequency {
             self.rate.turn(u32::try_from(window - self.window - 1).unwrap_or(u32::MAX));
             self.window = window;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standstill_and_a_burst_after_it_are_no_frequency_of_zero() {
+        let mut starts = Frequency::new(0);
+        (0..ENOUGH).for_each(|_| starts.count(20));
+        assert_eq!(starts.per_second(20), None);
+        assert!(starts.per_second(21).is_some_and(|rate| rate > 1.0));
     }
 }

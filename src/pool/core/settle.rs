@@ -15,7 +15,7 @@ impl<H: Host> Core<H> {
         loop {
             self.admit_waiting(now, effects);
             self.open_gates(now);
-            if !self.workers.has_idle() {
+            if !self.can_start() {
                 break;
             }
             let Some(index) = self.head(now).or_else(|| self.admit_to_worker(now)) else { break };
@@ -27,7 +27,7 @@ impl<H: Host> Core<H> {
         }
         debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
         debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
-        debug_assert!(!self.workers.has_idle() || self.head(now).is_none());
+        debug_assert!(!self.can_start() || self.head(now).is_none());
         #[cfg(test)]
         self.settled.set(Some(now));
     }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Core, Counts, Host, JobKey, LimitUse,
+    Bounds, Core, Counts, Host, JobKey, LimitUse,
     entry::{AGE, LINE},
     workers::Duty,
 };
@@ -12,11 +12,16 @@ use crate::model::Criticality;
 /// A copy of the machine's figures, taken under the lock and read without it.
 pub(crate) struct CoreSnapshot<J> {
     pub(crate) closed: bool,
+    /// Whether an operator had the door shut.
+    pub(crate) shut: bool,
+    /// Since when nothing is started.
+    pub(crate) paused: Option<Instant>,
     pub(crate) queued: usize,
     pub(crate) held_bytes: usize,
     pub(crate) waiting: usize,
     pub(crate) running: usize,
     pub(crate) live_workers: usize,
+    pub(crate) size: SizeSnapshot,
     /// The job that was accepted first of those that are queued.
     pub(crate) oldest: Option<J>,
     pub(crate) expected_wait: Duration,
@@ -24,6 +29,20 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
     /// Of the kinds that have limits.
     pub(crate) limits: Vec<LimitUse>,
+}
+
+/// The size of a pool, and what decides it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SizeSnapshot {
+    pub(crate) bounds: Bounds,
+    /// Workers that the pool should have.
+    pub(crate) workers: usize,
+    /// Workers that go with the end of their job.
+    pub(crate) retiring: usize,
+    /// How long jobs take, in what they used to take.
+    pub(crate) slowdown: f64,
+    /// Whether the pool does not grow because of that.
+    pub(crate) held_back: bool,
 }
 
 /// The figures that change with every job, without a copy of any list.
@@ -57,17 +76,35 @@ impl<H: Host> Core<H> {
     pub(crate) fn snapshot(&self) -> CoreSnapshot<H::Job> {
         CoreSnapshot {
             closed: self.closed,
+            shut: self.shut,
+            paused: self.paused,
             queued: self.queued.len(),
             held_bytes: self.held_bytes,
             waiting: self.waiting.len(),
             running: self.running,
             live_workers: self.workers.live(),
+            size: self.size(),
             oldest: self.queued.head().map(|index| self.entries[index].job.clone()),
             expected_wait: self.expected_wait(Criticality::default()),
             counts: self.ledger.counts,
             workers: self.worker_snapshots(),
             limits: self.limits.uses(|lane| self.queues.jobs_of(lane)),
         }
+    }
+
+    fn size(&self) -> SizeSnapshot {
+        SizeSnapshot {
+            bounds: self.sizing.bounds,
+            workers: self.workers.configured(),
+            retiring: self.workers.surplus(),
+            slowdown: self.sizing.slowdown.ratio(),
+            held_back: self.sizing.sizer.ceiling.is_some(),
+        }
+    }
+
+    /// Whether an operator had the door shut, and whether nothing is started.
+    pub(crate) fn is_held(&self) -> (bool, bool) {
+        (self.shut, self.paused.is_some())
     }
 
     /// Copies the figures that tell the load.

@@ -9,7 +9,7 @@ mod storm;
 
 use std::{fmt, time::Duration};
 
-use super::{Ending, Host, QueueEnd, Refusal, RefusalReason, Withdrawal, Withdrawn};
+use super::{Cancelled, Ending, Host, QueueEnd, Refusal, RefusalReason, Withdrawal, Withdrawn};
 use crate::model::{Criticality, WhenFull};
 
 /// A host whose jobs, waiters and states are numbers, so that each can be followed.
@@ -49,6 +49,12 @@ enum Event {
     Withdraw { job: u32, why: Withdrawal },
     Stick { job: u32 },
     AddWorker,
+    Resize { min: usize, max: usize },
+    Pause,
+    Resume,
+    Shut,
+    Open,
+    Cancel { job: u32 },
     Close,
     Abandon,
     Retire,
@@ -77,6 +83,10 @@ enum Answer {
     Dropped(Vec<u32>),
     Found(Withdrawn),
     Replaced(bool),
+    /// Whether jobs are held back.
+    Paused(bool),
+    /// Where a cancel found its job.
+    Hit(Option<Cancelled<u32>>),
     Done,
 }
 
@@ -116,6 +126,8 @@ impl Answer {
             }
             (Self::Decided(a), Self::Decided(b)) | (Self::Replaced(a), Self::Replaced(b)) => a == b,
             (Self::Dropped(a), Self::Dropped(b)) => a == b,
+            (Self::Paused(a), Self::Paused(b)) => a == b,
+            (Self::Hit(a), Self::Hit(b)) => a == b,
             (Self::Found(a), Self::Found(b)) => a == b,
             _ => false,
         }
@@ -168,6 +180,9 @@ impl fmt::Display for Answer {
             Self::Found(found) => f.write_str(found_name(*found)),
             Self::Replaced(true) => f.write_str("replaced"),
             Self::Replaced(false) => f.write_str("not replaced"),
+            Self::Paused(true) => f.write_str("paused"),
+            Self::Paused(false) => f.write_str("not paused"),
+            Self::Hit(hit) => f.write_str(hit_name(*hit)),
             Self::Done => f.write_str("done"),
         }
     }
@@ -181,6 +196,7 @@ fn reason_name(reason: RefusalReason) -> &'static str {
         RefusalReason::QuotaExceeded => "quota",
         RefusalReason::LimitExceeded { .. } => "limit",
         RefusalReason::Draining => "draining",
+        RefusalReason::PoolDraining => "shut",
     }
 }
 
@@ -192,6 +208,15 @@ fn found_name(found: Withdrawn) -> &'static str {
     }
 }
 
+fn hit_name(hit: Option<Cancelled<u32>>) -> &'static str {
+    match hit {
+        Some(Cancelled::Waiting) => "hit a caller",
+        Some(Cancelled::Queued) => "hit in the queue",
+        Some(Cancelled::Running(_)) => "runs on",
+        None => "hit nothing",
+    }
+}
+
 fn end_name(why: QueueEnd) -> &'static str {
     match why {
         QueueEnd::Expired => "expired",
@@ -199,5 +224,6 @@ fn end_name(why: QueueEnd) -> &'static str {
         QueueEnd::Shed { .. } => "shed",
         QueueEnd::Drained => "drained",
         QueueEnd::Refused => "refused",
+        QueueEnd::Cancelled => "cancelled",
     }
 }

@@ -14,6 +14,10 @@ pub(super) struct Workers<S> {
     /// Stuck workers that another one stands in for.
     replaced: usize,
     unreplaced: usize,
+    /// Busy workers too many: as many go with the end of their job. There is none while another one is missed.
+    surplus: usize,
+    /// Time that workers had jobs which they gave back.
+    held: Duration,
 }
 
 /// One worker.
@@ -42,7 +46,16 @@ pub(super) enum Duty<S> {
 impl<S> Workers<S> {
     pub(super) fn new(homes: usize) -> Self {
         let idle = std::iter::repeat_with(Vec::new).take(homes.max(1)).collect();
-        Self { slots: Slab::new(), idle, idle_count: 0, next_id: 0, replaced: 0, unreplaced: 0 }
+        Self {
+            slots: Slab::new(),
+            idle,
+            idle_count: 0,
+            next_id: 0,
+            replaced: 0,
+            unreplaced: 0,
+            surplus: 0,
+            held: Duration::ZERO,
+        }
     }
 
     pub(super) fn add(&mut self, state: S, now: Instant) {
@@ -66,7 +79,17 @@ impl<S> Workers<S> {
     }
 
     pub(super) fn live(&self) -> usize {
-        self.slots.len() - self.replaced - self.unreplaced
+        self.configured() - self.unreplaced
+    }
+
+    /// Workers that the pool should have.
+    pub(super) fn configured(&self) -> usize {
+        self.slots.len() - self.replaced - self.surplus
+    }
+
+    /// Workers that go with the end of their job.
+    pub(super) fn surplus(&self) -> usize {
+        self.surplus
     }
 
     pub(super) fn unreplaced(&self) -> usize {
@@ -110,17 +133,21 @@ impl<S> Workers<S> {
     /// state of one that goes is returned, so that it is dropped outside of the lock.
     pub(super) fn give_back(&mut self, slot: usize, state: S, now: Instant) -> Option<S> {
         let returned = &mut self.slots[slot];
+        if matches!(returned.duty, Duty::Busy(_)) {
+            self.held += now.saturating_duration_since(returned.changed);
+        }
         returned.changed = now;
         match std::mem::replace(&mut returned.duty, Duty::Idle(state)) {
             Duty::Stuck { replaced: true, .. } if self.pass_on_stand_in() => self.unreplaced -= 1,
             Duty::Stuck { replaced: true, .. } => {
                 self.replaced -= 1;
-                return match self.slots.remove(slot).duty {
-                    Duty::Idle(state) => Some(state),
-                    Duty::Busy(_) | Duty::Stuck { .. } => None,
-                };
+                return self.remove(slot);
             }
             Duty::Stuck { replaced: false, .. } => self.unreplaced -= 1,
+            Duty::Busy(_) if self.surplus > 0 => {
+                self.surplus -= 1;
+                return self.remove(slot);
+            }
             Duty::Busy(_) | Duty::Idle(_) => {}
         }
         self.park(slot);
@@ -145,6 +172,13 @@ impl<S> Workers<S> {
         if matches!(self.slots[slot].duty, Duty::Stuck { .. }) {
             return false;
         }
+        if self.surplus > 0 {
+            // It was to go, and nobody misses it.
+            self.surplus -= 1;
+            self.replaced += 1;
+            self.slots[slot].duty = Duty::Stuck { key, replaced: true };
+            return false;
+        }
         let replaced = self.replaced < most;
         if replaced {
             self.replaced += 1;
@@ -159,13 +193,50 @@ impl<S> Workers<S> {
     pub(super) fn retire_idle(&mut self) -> Vec<S> {
         let parked: Vec<usize> = self.idle.iter_mut().flat_map(std::mem::take).collect();
         self.idle_count = 0;
-        parked
-            .into_iter()
-            .filter_map(|slot| match self.slots.remove(slot).duty {
-                Duty::Idle(state) => Some(state),
-                Duty::Busy(_) | Duty::Stuck { .. } => None,
-            })
-            .collect()
+        parked.into_iter().filter_map(|slot| self.remove(slot)).collect()
+    }
+
+    /// Lets `count` workers go: first those that are missed, then idle ones, the newest first, and busy ones when they
+    /// give their job back. Returns the states of those that went.
+    pub(super) fn dismiss(&mut self, count: usize) -> Vec<S> {
+        let unmissed = count.min(self.unreplaced);
+        let missed = self.slots.iter_mut().filter_map(|(_, slot)| match &mut slot.duty {
+            Duty::Stuck { replaced, .. } if !*replaced => Some(replaced),
+            _ => None,
+        });
+        missed.take(unmissed).for_each(|replaced| *replaced = true);
+        self.unreplaced -= unmissed;
+        self.replaced += unmissed;
+        let mut parked: Vec<usize> = self.idle.iter().flatten().copied().collect();
+        parked.sort_unstable_by_key(|slot| std::cmp::Reverse(self.slots[*slot].id));
+        parked.truncate(count - unmissed);
+        if let Some(oldest) = parked.last().map(|slot| self.slots[*slot].id) {
+            let slots = &self.slots;
+            self.idle.iter_mut().for_each(|stack| stack.retain(|slot| slots[*slot].id < oldest));
+        }
+        self.idle_count -= parked.len();
+        self.surplus += count - unmissed - parked.len();
+        parked.into_iter().filter_map(|slot| self.remove(slot)).collect()
+    }
+
+    /// Keeps up to `count` workers that were to go. Returns how many.
+    pub(super) fn keep(&mut self, count: usize) -> usize {
+        let kept = count.min(self.surplus);
+        self.surplus -= kept;
+        kept
+    }
+
+    /// Time that workers had jobs, over all.
+    pub(super) fn busy_time(&self, now: Instant) -> Duration {
+        let running = self.iter().filter(|slot| matches!(slot.duty, Duty::Busy(_)));
+        self.held + running.map(|slot| now.saturating_duration_since(slot.changed)).sum::<Duration>()
+    }
+
+    fn remove(&mut self, slot: usize) -> Option<S> {
+        match self.slots.remove(slot).duty {
+            Duty::Idle(state) => Some(state),
+            Duty::Busy(_) | Duty::Stuck { .. } => None,
+        }
     }
 
     /// Ids of idle workers by home, the one that is taken next at the end.

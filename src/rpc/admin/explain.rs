@@ -55,6 +55,7 @@ fn binding(binding: Binding) -> proto::Binding {
     match binding {
         Binding::Workers => proto::Binding::Workers,
         Binding::Tenants => proto::Binding::Tenants,
+        Binding::Pause => proto::Binding::Pause,
         Binding::OrderingKey => proto::Binding::OrderingKey,
         Binding::Limit(Limiter::Concurrency) => proto::Binding::LimitConcurrency,
         Binding::Limit(Limiter::Rate) => proto::Binding::LimitRate,
@@ -92,6 +93,7 @@ fn outcome(end: JobEnd) -> &'static str {
         JobEnd::RunTimeout => "RUN_TIMEOUT",
         JobEnd::ExpiredInQueue => "EXPIRED_IN_QUEUE",
         JobEnd::Cancelled => "CANCELLED",
+        JobEnd::CancelledByOperator => "CANCELLED_BY_OPERATOR",
         JobEnd::Shed => "SHED",
         JobEnd::Drained => "DRAINING",
         JobEnd::DrainKilled => "DRAIN_KILLED",

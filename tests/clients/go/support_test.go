@@ -70,8 +70,8 @@ func serviceConfig(t *testing.T, change func(map[string]any)) string {
 	return string(text)
 }
 
-// start runs a server with the given configuration until the test ends.
-func start(t *testing.T, config string) *server {
+// start runs a server with the given configuration, and flags that go before it, until the test ends.
+func start(t *testing.T, config string, flags ...string) *server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "waterwheel.toml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -81,8 +81,11 @@ func start(t *testing.T, config string) *server {
 	if binary == "" {
 		binary = "../../../target/debug/waterwheel"
 	}
-	process := exec.Command(binary, "serve", "--config", file,
-		"--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--set", "telemetry.log=warn")
+	if len(flags) == 0 {
+		flags = []string{"--listen", "127.0.0.1:0"}
+	}
+	flags = append([]string{"serve", "--config", file, "--ops-listen", "127.0.0.1:0", "--set", "telemetry.log=warn"}, flags...)
+	process := exec.Command(binary, flags...)
 	var stderr bytes.Buffer
 	process.Stderr = &stderr
 	stdout, err := process.StdoutPipe()

@@ -27,7 +27,6 @@ SERVICE = "waterwheel.v1.WorkerPoolService"
 # Port 0: the system chooses, and the server says what it chose.
 LISTEN = """
 [server]
-listen = "127.0.0.1:0"
 ops_listen = "127.0.0.1:0"
 """
 
@@ -66,12 +65,12 @@ builtin = "sleep"
 class Service:
     """A running server with a channel to it; leaving the `with` block ends both."""
 
-    def __init__(self, config, options=()):
+    def __init__(self, config, options=(), listen="127.0.0.1:0"):
         self.folder = tempfile.TemporaryDirectory(prefix="waterwheel-")
         path = Path(self.folder.name) / "waterwheel.toml"
         path.write_text(LISTEN + config)
         self.log = open(Path(self.folder.name) / "log", "w+b")
-        command = [PROGRAM, "serve", "--config", str(path)]
+        command = [PROGRAM, "serve", "--config", str(path), "--listen", listen]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         announced = self.process.stdout.readline()
         addresses = re.match(r"grpc (\S+) .*ops (?:http://)?(\S+)", announced)

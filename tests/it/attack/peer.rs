@@ -44,6 +44,8 @@ pub(crate) struct Seen {
     pub(crate) go_away: Option<u32>,
     /// The connection is over.
     pub(crate) closed: bool,
+    /// It ended with an error, and not with the end of what the server sends.
+    pub(crate) broken: bool,
 }
 
 impl Peer {
@@ -91,7 +93,7 @@ impl Peer {
                     Ok(written) => bytes = &bytes[written..],
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     // What the server said last is still there to be read.
-                    Err(_) => self.read_last(),
+                    Err(_) => self.until_closed().await,
                 }
             }
         }
@@ -106,7 +108,7 @@ impl Peer {
             match self.stream.try_write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => self.read_last(),
+                Err(_) => self.until_closed().await,
             }
         }
     }
@@ -145,15 +147,13 @@ impl Peer {
                 Ok(0) => return self.close(),
                 Ok(read) => self.unread.extend_from_slice(&buffer[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return self.close(),
+                Err(_) => {
+                    self.seen.broken = true;
+                    return self.close();
+                }
             }
         }
         self.parse();
-    }
-
-    fn read_last(&mut self) {
-        self.read();
-        self.seen.closed = true;
     }
 
     fn close(&mut self) {

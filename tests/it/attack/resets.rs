@@ -131,7 +131,8 @@ async fn made_you_reset() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rapid_reset() {
     let target = Target::serve(CONFIG).await;
-    let (call, job) = (Block::call(SUBMIT), submit("sleep", LONG_JOB));
+    // None of them ends by its deadline, however slow the machine is.
+    let (call, job) = (Block::call(SUBMIT).with("grpc-timeout", "1H"), submit("sleep", LONG_JOB));
     let open = |frames: Frames, stream| frames.headers(stream, &call).data_end(stream, &job);
     target
         .under(async {
@@ -151,8 +152,11 @@ async fn rapid_reset() {
                 let streams = [(); 8].map(|()| patient.stream());
                 patient.send(&streams.iter().fold(Frames::new(), |all, stream| open(all, *stream))).await;
                 patient.settle().await;
+                target.caller().until(|pool| pool.in_flight == 8).await;
                 patient.send(&streams.iter().fold(Frames::new(), |all, stream| all.reset(*stream, CANCEL))).await;
                 patient.settle().await;
+                // One of the other client may run.
+                target.caller().until(|pool| pool.in_flight <= 1).await;
             }
             assert_eq!((patient.seen.closed, patient.seen.ended), (false, 0), "{:?}", patient.seen);
         })

@@ -22,12 +22,13 @@ use crate::{process::PATIENCE, service::Address};
 /// Streams that may be open at once.
 const MOST_STREAMS: usize = 256;
 
-/// Short times for those who say nothing, and few connections for each address.
+/// Short times for those who say nothing, and few connections for each address. Those who are only slow have more than
+/// they need.
 fn impatient() -> String {
     let server = r#"
         [server]
-        connections = { preface_timeout = "500ms", max_per_address = 300 }
-        http2 = { keepalive_interval = "300ms", keepalive_timeout = "300ms" }
+        connections = { preface_timeout = "2s", max_per_address = 300 }
+        http2 = { keepalive_interval = "1s", keepalive_timeout = "3s" }
     "#;
     format!("{CONFIG}{server}")
 }

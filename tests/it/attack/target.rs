@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tonic::{Request, Status};
-use waterwheel::proto::{PoolStats, SubmitRequest};
+use waterwheel::proto::{Job, PoolStats, SubmitRequest, WhenFull};
 
 use crate::{
     process::{PATIENCE, Process},
@@ -205,7 +205,9 @@ impl Drop for Bystander {
 }
 
 async fn echo(client: &mut Client) -> Result<(), Status> {
-    let mut request = Request::new(SubmitRequest { job: Some(job("echo", "still here")) });
+    // It stands in line behind the jobs of an attacker, whatever they lead the pool to expect.
+    let job = Job { when_full: WhenFull::Wait.into(), ..job("echo", "still here") };
+    let mut request = Request::new(SubmitRequest { job: Some(job) });
     request.set_timeout(PATIENCE);
     let answer = client.submit(request).await?.into_inner();
     assert_eq!(answer.result.unwrap().output, "still here");

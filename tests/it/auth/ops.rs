@@ -2,7 +2,10 @@
 
 use http::StatusCode;
 use tonic::Code;
-use waterwheel::proto::{DrainRequest, SubmitRequest, admin_service_client::AdminServiceClient};
+use waterwheel::proto::{
+    CancelJobRequest, DrainRequest, PauseRequest, ResizeRequest, ResumeRequest, SubmitRequest,
+    admin_service_client::AdminServiceClient,
+};
 
 use super::KINDS;
 use crate::{
@@ -13,23 +16,25 @@ use crate::{
 };
 
 async fn drain(service: &Service) -> Result<(), tonic::Status> {
-    AdminServiceClient::new(service.ops.channel().await).drain(DrainRequest {}).await.map(drop)
+    AdminServiceClient::new(service.ops.channel().await).drain(DrainRequest::default()).await.map(drop)
 }
 
-/// Without `auth.ops` whoever reaches the listener may drain; with it, credentials are asked for, and health is still
-/// open to probes.
+/// Whoever reaches the listener is asked for credentials before a drain, and not for health; with `auth.ops = false` it
+/// is open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn draining_needs_credentials_where_the_option_says_so() {
+async fn draining_needs_credentials_unless_the_option_says_otherwise() {
     let (files, ca) = (Files::new(), Authority::new("ca"));
     files.put_leaf("server", &ca.server(1));
     files.put("clients.crt", &ca.pem());
-    let rules = "[auth]\nops = OPS\n[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
-    let config = |ops: &str| format!("{KINDS}{}{}", files.tls_section(Some("required")), rules.replace("OPS", ops));
-    let service = Service::start(&config("true"), Vec::new());
-    assert_eq!(drain(&service).await.unwrap_err().code(), Code::Unauthenticated);
+    let rules = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
+    let config = |auth: &str| format!("{auth}{KINDS}{}{rules}", files.tls_section(Some("required")));
+    let service = Service::start(&config(""), Vec::new());
+    let refused = drain(&service).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert!(refused.message().contains("speaks no TLS"), "no certificate could help: {refused:?}");
     let mut health = service.ops.health().await;
     health.check(tonic_health::pb::HealthCheckRequest { service: String::new() }).await.unwrap();
-    let open = Service::start(&config("false"), Vec::new());
+    let open = Service::start(&config("auth.ops = false\n"), Vec::new());
     drain(&open).await.unwrap();
     assert!(open.ended().await.is_clean());
 }
@@ -40,7 +45,7 @@ async fn metrics_tell_who_was_not_let_in() {
     let (files, ca) = (Files::new(), Authority::new("ca"));
     files.put_leaf("server", &ca.server(1));
     files.put("clients.crt", &ca.pem());
-    let rules = "[auth]\nops = true\n[auth.rule.a]\nprincipals = [\"subject:CN=a\"]\nrpcs = [\"Submit\"]\n";
+    let rules = "[auth.rule.a]\nprincipals = [\"subject:CN=a\"]\nrpcs = [\"Submit\"]\n";
     let quota = "[quota]\nrate = 1\nburst = 1\n";
     let service = Service::start(&format!("{KINDS}{}{rules}{quota}", files.tls_section(Some("optional"))), Vec::new());
     let echo = || SubmitRequest { job: Some(job("echo", "x")) };
@@ -74,4 +79,35 @@ async fn metrics_tell_who_was_not_let_in() {
     assert_eq!((calls("_OTHER", "UNAUTHENTICATED"), calls("_OTHER", "PERMISSION_DENIED")), (Some(1.0), Some(1.0)));
     assert_eq!((calls("echo", "RESOURCE_EXHAUSTED"), calls("echo", "CANCELLED")), (Some(1.0), None));
     assert_eq!(get(service.ops, "/debug/tasks").await.0, StatusCode::OK);
+}
+
+/// Each way to steer is a right of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steering_is_allowed_by_rules_one_by_one() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let rpcs = ["Pause", "Resume", "Resize", "CancelJob", "Drain"];
+    for allowed in rpcs {
+        let rule = format!("[auth.rule.a]\nprincipals = [\"anonymous\"]\nrpcs = [\"{allowed}\"]\n");
+        let config = format!("{KINDS}{}[auth]\nops = true\n{rule}", files.tls_section(Some("optional")));
+        let service = Service::start(&config, Vec::new());
+        let mut admin = AdminServiceClient::new(service.ops.channel().await);
+        let pool = || "one".to_owned();
+        let codes = [
+            ("Pause", admin.pause(PauseRequest { pool: pool() }).await.err()),
+            ("Resume", admin.resume(ResumeRequest { pool: pool() }).await.err()),
+            ("Resize", admin.resize(ResizeRequest { pool: pool(), min_workers: 1, max_workers: 2 }).await.err()),
+            ("CancelJob", admin.cancel_job(CancelJobRequest { job_id: "no-job".into() }).await.err()),
+            ("Drain", admin.drain(DrainRequest { pool: pool() }).await.err()),
+        ];
+        for (rpc, status) in codes {
+            let code = status.map_or(Code::Ok, |status| status.code());
+            let let_in = if rpc == "CancelJob" { Code::NotFound } else { Code::Ok };
+            assert_eq!(code, if rpc == allowed { let_in } else { Code::PermissionDenied }, "{rpc} by {allowed}");
+        }
+        drop(admin);
+        service.control.kill();
+        service.ended().await;
+    }
 }

@@ -27,13 +27,13 @@ use crate::{
 const RSA: &str = "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw";
 
 /// A key of the issuer.
-struct Signer {
+pub(super) struct Signer {
     id: &'static str,
     pair: KeyPair,
 }
 
 impl Signer {
-    fn new(id: &'static str) -> Self {
+    pub(super) fn new(id: &'static str) -> Self {
         Self { id, pair: KeyPair::generate().unwrap() }
     }
 
@@ -41,30 +41,30 @@ impl Signer {
         EncodingKey::from_ec_der(self.pair.serialized_der())
     }
 
-    fn public(&self) -> Value {
+    pub(super) fn public(&self) -> Value {
         let mut jwk = Jwk::from_encoding_key(&self.private(), Algorithm::ES256).unwrap();
         jwk.common.key_id = Some(self.id.into());
         serde_json::to_value(jwk).unwrap()
     }
 
-    fn sign(&self, claims: &Value) -> String {
+    pub(super) fn sign(&self, claims: &Value) -> String {
         let header = Header { kid: Some(self.id.into()), ..Header::new(Algorithm::ES256) };
         encode(&header, claims, &self.private()).unwrap()
     }
 }
 
-fn jwks(keys: &[Value]) -> String {
+pub(super) fn jwks(keys: &[Value]) -> String {
     json!({ "keys": keys }).to_string()
 }
 
-fn claims() -> Value {
+pub(super) fn claims() -> Value {
     json!({
         "iss": "https://issuer.test", "aud": "waterwheel", "sub": "me", "org": "acme",
         "exp": get_current_timestamp() + 600,
     })
 }
 
-fn with(name: &str, value: Value) -> Value {
+pub(super) fn with(name: &str, value: Value) -> Value {
     let mut claims = claims();
     claims[name] = value;
     claims

@@ -54,16 +54,23 @@ async fn a_connection_ends_with_its_service_and_is_counted_once() {
     }
     let silent = connect(service.public.0).await;
     until(&census, |census| census.open() == 6).await;
+    // A job gives the others the time to answer the farewell.
+    let caller = Caller::of(service.public).await;
+    let job = caller.leave(job("sleep", "60000"));
+    caller.until(|pool| pool.in_flight == 1).await;
     service.control.drain();
-    service.ended().await;
     closed(silent).await;
     for client in clients {
-        // The clients answer the farewell while they are waited for.
-        let _ = client.ended().await;
+        client.ended().await.expect("a friendly end");
     }
+    until(&census, |census| census.open() == 1).await;
+    job.abort();
+    service.ended().await;
     until(&census, |census| census.open() == 0).await;
-    assert_eq!(census.accepted(), 6);
-    assert_eq!(census.closed(Closed::GoAway), 6, "{}", super::figures(&census));
+    assert_eq!(census.accepted(), 7);
+    // The last one may be cut on a machine that is slow to answer.
+    let ends = (census.closed(Closed::GoAway), census.closed(Closed::Cut));
+    assert!([(7, 0), (6, 1)].contains(&ends), "{}", super::figures(&census));
 }
 
 async fn connect(address: SocketAddr) -> TcpStream {

@@ -34,7 +34,7 @@ async fn queue_full() {
 #[tokio::test]
 async fn queue_full_for_as_long_as_the_caller_waits() {
     let waits = Job { when_full: WhenFull::Wait.into(), ..echo() };
-    let row = Row { timeout: Some("900m"), ..Row::of(waits, EXHAUSTED) };
+    let row = Row { timeout: Some("4S"), ..Row::of(waits, EXHAUSTED) };
     let before = async |caller: &crate::service::Caller| {
         caller.occupy(1).await;
         for ahead in 0..4 {
@@ -60,8 +60,8 @@ async fn queue_full_by_bytes() {
 async fn deadline_unreachable() {
     let facts = &["kind", "pool", "expected_wait_ms", "needed_budget_ms", "budget_ms"];
     let expected = Expected { reason: "DEADLINE_UNREACHABLE", facts, ..EXHAUSTED };
-    // One run of 1.5 s is known; the answer is due after 0.9 of the second.
-    let row = Row { timeout: Some("1S"), ..Row::of(echo(), expected) };
+    // One run of 1.5 s or more is known; the answer is due after nine tenths of the time, and half of that may be waited.
+    let row = Row { timeout: Some("2S"), ..Row::of(echo(), expected) };
     let before = async |caller: &crate::service::Caller| {
         caller.leave(job("sleep", "1500")).await.unwrap().unwrap();
         caller.occupy(1).await;
@@ -70,8 +70,8 @@ async fn deadline_unreachable() {
     for refusal in refusals {
         let facts = refusal.facts();
         let value = |name: &str| facts[name].parse::<f64>().unwrap();
-        assert!(value("expected_wait_ms") > 1_400.0 && value("budget_ms") < 1_000.0, "{facts:?}");
-        assert!(refusal.status.message().contains("expected to wait 1.5"), "{refusal:?}");
+        assert!(value("expected_wait_ms") > 1_400.0 && value("budget_ms") < 2_000.0, "{facts:?}");
+        assert!(refusal.status.message().contains("expected to wait "), "{refusal:?}");
     }
 }
 

@@ -48,9 +48,9 @@ async fn every_command_speaks_tls() {
         &["submit", "echo", "hello"][..],
         &["stream", "echo", "hello"],
         &["stats"],
-        &["probe"],
-        &["bench", "echo", "--duration", "100ms", "--warm-up", "0s", "--connections", "2", "--in-flight", "2"],
-        &["bench", "echo", "--rpc", "submit-many", "--duration", "100ms", "--warm-up", "0s", "--connections", "1"],
+        &["probe", "--timeout", "30s"],
+        &["bench", "echo", "--duration", "2s", "--warm-up", "0s", "--connections", "2", "--in-flight", "2"],
+        &["bench", "echo", "--rpc", "submit-many", "--duration", "2s", "--warm-up", "0s", "--connections", "1"],
     ] {
         let output = setting.run(command, &[]).await;
         assert!(output.status.success(), "{command:?}: {}{}", text(&output.stderr), text(&output.stdout));

@@ -5,11 +5,15 @@ use prost_types::FileDescriptorSet;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{DrainResponseView, ExplainView, JobResultView, StatsView, StreamResponseView, line};
+use super::{
+    CancelJobResponseView, DrainResponseView, ExplainView, JobResultView, PoolStateView, StatsView, StreamResponseView,
+    line,
+};
 use crate::proto::{
-    DESCRIPTORS, Distribution, DrainResponse, EndedState, ExplainResponse, Finished, HeldState, JobCounts, JobResult,
-    KindStats, LimitBound, LimitStats, OutputChunk, PoolStats, Progress, QueueStats, RejectedCount, RunningState,
-    Started, Stats, StreamResponse, Waterfall, WorkerStats, explain_response::State, stream_response::Event,
+    CancelJobResponse, DESCRIPTORS, Distribution, DrainResponse, EndedState, ExplainResponse, FactoryStats, Finished,
+    HeldState, JobCounts, JobResult, KindStats, LimitBound, LimitStats, OutputChunk, PoolState, PoolStats, Progress,
+    QueueStats, RejectedCount, RunningState, SizeStats, Started, Stats, StreamResponse, Waterfall, WorkerStats,
+    explain_response::State, stream_response::Event,
 };
 
 /// The names of the fields of one message of the contract.
@@ -39,8 +43,10 @@ fn stats_show_every_field_of_the_contract() {
             kinds: vec![KindStats {
                 queue_wait: Some(Distribution::default()),
                 limit: Some(LimitStats { all: Some(LimitBound::default()), ..LimitStats::default() }),
+                factory: Some(FactoryStats::default()),
                 ..KindStats::default()
             }],
+            size: Some(SizeStats::default()),
             workers: vec![WorkerStats::default()],
             ..PoolStats::default()
         }],
@@ -57,6 +63,8 @@ fn stats_show_every_field_of_the_contract() {
     check("LimitStats", &pool["kinds"][0]["limit"]);
     check("LimitBound", &pool["kinds"][0]["limit"]["all"]);
     check("Distribution", &pool["kinds"][0]["queue_wait"]);
+    check("FactoryStats", &pool["kinds"][0]["factory"]);
+    check("SizeStats", &pool["size"]);
     check("WorkerStats", &pool["workers"][0]);
 }
 
@@ -82,6 +90,8 @@ fn results_and_reports_show_every_field_of_the_contract() {
     let result = value(&JobResultView::from(&result));
     check("JobResult", &result);
     check("Waterfall", &result["waterfall"]);
+    check("PoolState", &value(&PoolStateView::from(&PoolState::default())));
+    check("CancelJobResponse", &value(&CancelJobResponseView::from(&CancelJobResponse::default())));
     check("DrainResponse", &value(&DrainResponseView::from(&DrainResponse::default())));
 }
 

@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use super::snapshot;
 use crate::proto::{
-    Distribution, JobCounts, KindStats, Phase, PoolStats, QueueStats, RejectedCount, Stats, WorkerState, WorkerStats,
+    Distribution, FactoryStats, JobCounts, KindStats, Phase, PoolStats, QueueStats, RejectedCount, SizeStats, Stats,
+    WorkerState, WorkerStats,
 };
 
 fn us(micros: u64) -> Option<prost_types::Duration> {
@@ -54,14 +55,14 @@ fn busy_pool() -> PoolStats {
                 p99: us(9_000),
                 max: us(1_503_000),
             }),
-            run_time: None,
-            limit: None,
+            ..KindStats::default()
         }],
         workers: vec![
             WorkerStats { job_id: "0193a".to_owned(), job_age: us(1_200_000), ..worker(0, WorkerState::Busy) },
             worker(1, WorkerState::Idle),
             WorkerStats { completed: 0, failed: 0, ..worker(2, WorkerState::Stuck) },
         ],
+        ..PoolStats::default()
     }
 }
 
@@ -126,4 +127,23 @@ pool io  DRAINING  1 of 9 workers busy, 0%
 fn a_snapshot_without_pools_is_one_line() {
     let stats = Stats { phase: Phase::Starting as i32, uptime: None, pools: Vec::new() };
     assert_eq!(plain(&stats), "STARTING  up 0ms\n");
+}
+
+#[test]
+fn what_an_operator_did_and_what_fails_stands_out() {
+    let size = SizeStats { min: 2, max: 8, workers: 3, retiring: 1, slowdown: 1.0, held_back: false };
+    let factory = FactoryStats { failures: 9, in_a_row: 4, retry_in: us(1_500_000) };
+    let mut pool = PoolStats { paused: us(12_000_000), size: Some(size), ..busy_pool() };
+    pool.kinds[0].factory = Some(factory);
+    let text = plain(&Stats { phase: Phase::Serving as i32, uptime: us(1), pools: vec![pool] });
+    for line in [
+        "  paused   for 12s: nothing is started until \"waterwheel resume\"\n",
+        "  size     3 workers of 2 to 8, 1 more until their jobs end\n",
+        "  failing  no handler of sha256 could be made, 4 times in a row; next try in 1.5s\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in\n{text}");
+    }
+    let fixed = SizeStats { min: 2, max: 2, workers: 2, ..SizeStats::default() };
+    let pool = PoolStats { size: Some(fixed), ..busy_pool() };
+    assert!(!plain(&Stats { pools: vec![pool], ..Stats::default() }).contains("size"));
 }

@@ -1,6 +1,7 @@
 mod door;
 mod end;
 mod limits;
+mod operate;
 mod order;
 mod room;
 
@@ -58,4 +59,9 @@ fn kinds_and_keys_keep_to_their_limits() {
 #[test]
 fn pools_and_workers_end_well() {
     end::CASES.iter().for_each(check);
+}
+
+#[test]
+fn operators_hold_shut_resize_and_cancel() {
+    operate::CASES.iter().for_each(check);
 }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        Arrival, Caps, Core, Counts, Effect, Grant, JobKey, Law, Verdict, WorkerCondition,
+        Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Law, Verdict, WorkerCondition,
         entry::{AGE, LINE, Place},
     },
     Answer, Event, Numbers, Offer, Step, Told,
@@ -45,7 +45,10 @@ pub(super) struct View {
     pub(super) held_bytes: usize,
     waiting_bytes: usize,
     pub(super) counts: Counts,
+    paused: bool,
     pub(super) live: usize,
+    pub(super) configured: usize,
+    pub(super) retiring: usize,
     pub(super) unreplaced: usize,
     /// Queued jobs by tenant.
     tenants: Vec<(u8, usize)>,
@@ -115,6 +118,7 @@ impl Drive {
 
     /// Lets all that runs end, over and over. With a worker and without new jobs, nobody may be left over.
     pub(super) fn run_dry(&mut self) -> Result<(), String> {
+        self.apply(Event::Resume)?;
         loop {
             while let Some(job) = self.model.running.first().map(|run| run.job.job) {
                 self.apply(Event::Release { job })?;
@@ -169,8 +173,32 @@ impl Drive {
                 self.hired += 1;
                 Answer::Done
             }
+            Event::Resize { min, max } => {
+                let hired = &mut self.hired;
+                let fresh = || {
+                    *hired += 1;
+                    *hired - 1
+                };
+                let mut states = machine.resize(now, Bounds { min, max }, fresh, effects);
+                states.sort_unstable();
+                Answer::Dropped(states)
+            }
+            Event::Pause => Answer::Paused(machine.pause(now)),
+            Event::Resume => {
+                machine.resume(now, effects);
+                Answer::Done
+            }
+            Event::Shut => {
+                machine.shut(now, effects);
+                Answer::Done
+            }
+            Event::Open => {
+                machine.open();
+                Answer::Done
+            }
+            Event::Cancel { job } => Answer::Hit(machine.cancel(now, |other| *other == job, effects)),
             Event::Close => {
-                machine.close(effects);
+                machine.close(now, effects);
                 Answer::Done
             }
             Event::Abandon => {
@@ -275,7 +303,10 @@ impl Drive {
             held_bytes: snapshot.held_bytes,
             waiting_bytes: machine.waiting_bytes,
             counts: snapshot.counts,
+            paused: snapshot.paused.is_some(),
             live: snapshot.live_workers,
+            configured: snapshot.size.workers,
+            retiring: snapshot.size.retiring,
             unreplaced: machine.unreplaced(),
             tenants: (0..4u8)
                 .map(|tenant| (tenant, machine.queues.tenants.jobs_of(["", "a", "b", "c"][usize::from(tenant)])))
@@ -288,7 +319,7 @@ impl Drive {
 
     fn compare_estimates(&self) -> Result<(), String> {
         for class in Criticality::BY_IMPORTANCE {
-            let idle = !self.model.parked.is_empty() && self.model.waiting.is_empty();
+            let idle = self.model.can_start() && self.model.waiting.is_empty();
             let expected = if idle { Duration::ZERO } else { self.model.expected(class.rank()) };
             let seen = self.machine.expected_wait(class);
             if !near(seen, expected) {
@@ -321,7 +352,10 @@ fn model_view(model: &Naive) -> View {
         held_bytes: model.held_bytes(),
         waiting_bytes: model.waiting_bytes(),
         counts: model.counts,
+        paused: model.paused,
         live: model.live(),
+        configured: model.configured,
+        retiring: model.retiring(),
         unreplaced: model.unreplaced(),
         tenants: (0..4).map(|tenant| (tenant, model.held_by(tenant))).filter(|(_, jobs)| *jobs > 0).collect(),
         parked: (0..model.homes).map(parked_at).collect(),

@@ -1,5 +1,6 @@
 mod law;
 mod limits;
+mod operate;
 mod rules;
 mod shares;
 
@@ -19,6 +20,8 @@ pub(super) struct Naive {
     pub(super) homes: usize,
     pub(super) now: Duration,
     pub(super) closed: bool,
+    pub(super) shut: bool,
+    pub(super) paused: bool,
     /// From four fifths of the queue on, until it is down to one fifth.
     pub(super) saturated: bool,
     /// In order of arrival.
@@ -30,7 +33,7 @@ pub(super) struct Naive {
     /// Ids of idle workers, the one that parked last at the end.
     pub(super) parked: Vec<u32>,
     /// Workers that the pool should have.
-    configured: usize,
+    pub(super) configured: usize,
     hired: u32,
     jobs: u32,
     stamps: u64,
@@ -86,6 +89,8 @@ impl Naive {
             homes,
             now: Duration::ZERO,
             closed: false,
+            shut: false,
+            paused: false,
             saturated: false,
             waiting: Vec::new(),
             queued: Vec::new(),
@@ -119,12 +124,27 @@ impl Naive {
                 self.settle();
                 Answer::Done
             }
+            Event::Resize { min, max } => Answer::Dropped(self.resize(self.configured.clamp(min, max))),
+            Event::Pause => Answer::Paused(self.pause()),
+            Event::Resume => {
+                self.resume();
+                Answer::Done
+            }
+            Event::Shut => {
+                self.shut = true;
+                self.turn_away();
+                self.resume();
+                Answer::Done
+            }
+            Event::Open => {
+                self.shut = false;
+                Answer::Done
+            }
+            Event::Cancel { job } => Answer::Hit(self.cancel(job)),
             Event::Close => {
                 self.closed = true;
-                for caller in std::mem::take(&mut self.waiting) {
-                    self.counts.rejected[3] += 1;
-                    self.told.push(Told::Ended { job: caller.job, why: QueueEnd::Refused });
-                }
+                self.turn_away();
+                self.resume();
                 Answer::Done
             }
             Event::Abandon => {
@@ -166,6 +186,11 @@ impl Naive {
     }
 
     pub(super) fn live(&self) -> usize {
+        self.able().min(self.configured)
+    }
+
+    /// Workers that are not stuck.
+    fn able(&self) -> usize {
         self.workers.iter().filter(|worker| !worker.stuck).count()
     }
 

@@ -16,7 +16,7 @@ use super::{
     super::{Caps, Ending, Law, Withdrawal},
     Answer, Event, Offer, Step, Told,
     drive::{Drive, KINDS, KindsLimits},
-    end_name, found_name, reason_name,
+    end_name, found_name, hit_name, reason_name,
 };
 use crate::model::{Criticality, KindLimits, Limit, Rate, WhenFull};
 
@@ -30,7 +30,8 @@ const AT_LEAST: &[(u64, &[&str])] = &[
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
     (200, &["refused: draining", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (80, &["told: no room", "told: refused", "starts when time came"]),
+    (80, &["told: no room", "told: refused", "hit a caller", "starts when time came"]),
+    (60, &["runs on"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
@@ -40,6 +41,14 @@ const AT_LEAST: &[(u64, &[&str])] = &[
             "queue full, worker idle",
             "saturated",
             "pool smaller than configured",
+            "paused with a job that could start",
+            "workers that are to go",
+            "refused: shut",
+            "told: cancelled",
+            "paused",
+            "not paused",
+            "hit in the queue",
+            "hit nothing",
         ],
     ),
 ];
@@ -66,6 +75,8 @@ enum Choice {
     EndAny { pick: usize },
     Stick { pick: usize },
     StickAny { pick: usize },
+    CancelAny { pick: usize },
+    CancelHere { pick: usize },
 }
 
 /// Draws from one number all that an event needs. A strategy of its own for each field would take most of the time.
@@ -163,7 +174,7 @@ impl Dice {
         let pick = self.roll(1 << 16);
         let why = self.one(&[Withdrawal::Cancelled, Withdrawal::Expired]);
         let (ending, run) = self.end();
-        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 40, 2]) {
+        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12, 40]) {
             0 => Choice::Sure(Event::Offer(self.offer())),
             1 => Choice::End { pick, ending, run },
             2 => Choice::Release { pick },
@@ -174,8 +185,18 @@ impl Dice {
             7 => Choice::Stick { pick },
             8 => Choice::StickAny { pick },
             9 => Choice::Sure(Event::Pass { by: self.millis(12) }),
-            10 => Choice::Sure(Event::Tick),
-            _ => Choice::Sure(Event::AddWorker),
+            10 => Choice::Sure(Event::AddWorker),
+            11 => {
+                let min = 1 + self.roll(5);
+                Choice::Sure(Event::Resize { min, max: min + self.roll(3) })
+            }
+            12 => Choice::Sure(Event::Pause),
+            13 => Choice::Sure(Event::Resume),
+            14 => Choice::Sure(Event::Shut),
+            15 => Choice::Sure(Event::Open),
+            16 => Choice::CancelAny { pick },
+            17 => Choice::CancelHere { pick },
+            _ => Choice::Sure(Event::Tick),
         }
     }
 
@@ -228,6 +249,11 @@ impl Choice {
                 vec![Event::End { job, ending: Ending::Completed, run: Duration::from_micros(777) }]
             }),
             Self::Stick { pick } => one(&running, pick, &|job| vec![Event::Stick { job }]),
+            Self::CancelAny { pick } => one(&drive.keyed(), pick, &|job| vec![Event::Cancel { job }]),
+            Self::CancelHere { pick } => {
+                let here: Vec<u32> = model.waiting.iter().chain(&model.queued).map(|job| job.job).collect();
+                one(&here, pick, &|job| vec![Event::Cancel { job }])
+            }
             Self::StickAny { pick } => one(&drive.keyed(), pick, &|job| vec![Event::Stick { job }]),
         }
     }
@@ -253,6 +279,7 @@ impl Tally {
                 "unreachable" => "refused: unreachable",
                 "quota" => "refused: quota",
                 "limit" => "refused: limit",
+                "shut" => "refused: shut",
                 _ => "refused: draining",
             },
             Answer::Decided(true) => "decided",
@@ -261,6 +288,9 @@ impl Tally {
             Answer::Found(found) => found_name(*found),
             Answer::Replaced(true) => "replaced",
             Answer::Replaced(false) => "not replaced",
+            Answer::Paused(true) => "paused",
+            Answer::Paused(false) => "not paused",
+            Answer::Hit(hit) => hit_name(*hit),
             Answer::Dropped(_) | Answer::Done => "done",
         });
         for told in &step.told {
@@ -271,6 +301,7 @@ impl Tally {
                     "no room" => "told: no room",
                     "shed" => "told: shed",
                     "drained" => "told: drained",
+                    "cancelled" => "told: cancelled",
                     _ => "told: refused",
                 },
             });
@@ -297,6 +328,12 @@ impl Tally {
         }
         if model.saturated {
             self.one("saturated");
+        }
+        if model.paused && model.can_start_if_resumed() {
+            self.one("paused with a job that could start");
+        }
+        if model.retiring() > 0 {
+            self.one("workers that are to go");
         }
         if model.unreplaced() > 0 {
             self.one("pool smaller than configured");

@@ -16,8 +16,9 @@ use crate::model::{Criticality, WhenFull};
 /// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
 /// | `release a`, `cancel a`, `expire a`, `stick a` | |
 /// | `worker`, `close`, `abandon`, `retire`, `pass 10`, `tick` | |
+/// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | what an operator does |
 /// | `show` | ready, blocked, waiting and running jobs, held bytes |
-/// | `pool` | live and missing workers |
+/// | `pool` | live and missing workers, and those that are to go |
 /// | `ledger` | the counts that are not zero |
 ///
 /// Each event also runs through the model, and the pool is run dry in the end.
@@ -68,6 +69,12 @@ impl Script {
             "expire" => Event::Withdraw { job: job(), why: Withdrawal::Expired },
             "stick" => Event::Stick { job: job() },
             "worker" => Event::AddWorker,
+            "pause" => Event::Pause,
+            "resume" => Event::Resume,
+            "shut" => Event::Shut,
+            "open" => Event::Open,
+            "kill" => Event::Cancel { job: job() },
+            "resize" => Event::Resize { min: number(words[0]), max: number(words[words.len() - 1]) },
             "close" => Event::Close,
             "abandon" => Event::Abandon,
             "retire" => Event::Retire,
@@ -76,7 +83,8 @@ impl Script {
             "show" => return Ok(self.show()),
             "pool" => {
                 let view = self.drive.view();
-                return Ok(format!("{} live, {} missing", view.live, view.unreplaced));
+                let going = if view.retiring > 0 { format!(", {} to go", view.retiring) } else { String::new() };
+                return Ok(format!("{} live, {} missing{going}", view.live, view.unreplaced));
             }
             "ledger" => return Ok(self.ledger()),
             other => panic!("no event {other:?}"),

@@ -14,6 +14,8 @@ pub(super) struct History {
     /// Windows are turned when somebody arrives or a worker comes back; the last one is open.
     windows: Vec<Window>,
     end: Option<Duration>,
+    /// Windows that are over, but for those of pauses.
+    active: usize,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -29,16 +31,17 @@ const WINDOW: Duration = Duration::from_millis(100);
 
 impl Default for History {
     fn default() -> Self {
-        Self { windows: vec![Window::default()], end: None }
+        Self { windows: vec![Window::default()], end: None, active: 0 }
     }
 }
 
 impl History {
-    pub(super) fn turn(&mut self, now: Duration) {
+    pub(super) fn turn(&mut self, now: Duration, paused: bool) {
         let mut end = *self.end.get_or_insert(now + WINDOW);
         while end <= now {
             end += WINDOW;
             self.windows.push(Window::default());
+            self.active += usize::from(!paused);
         }
         self.end = Some(end);
     }
@@ -47,13 +50,13 @@ impl History {
         self.windows.last_mut().expect("there is always one")
     }
 
-    /// Number of the open window.
+    /// Number of the open window, among those in which jobs may start.
     pub(super) fn window(&self) -> usize {
-        self.windows.len() - 1
+        self.active
     }
 
     fn closed(&self) -> &[Window] {
-        &self.windows[..self.window()]
+        &self.windows[..self.windows.len() - 1]
     }
 
     /// Worker time of a class, in seconds per second.

@@ -20,15 +20,18 @@ impl Naive {
         let finish_by = millis(self.now, offer.patience + offer.spare);
         let arrival = Job { job, offer, start_by, finish_by, work: 0.0, was_queued: false, ready: None, at_gate: None };
         let ahead = !self.waiting.is_empty();
-        self.history.turn(self.now);
+        self.history.turn(self.now, self.paused);
 
         if self.closed {
             return self.refuse(RefusalReason::Draining, None);
         }
+        if self.shut {
+            return self.refuse(RefusalReason::PoolDraining, None);
+        }
         if budget.is_zero() {
             return self.refuse(RefusalReason::DeadlineUnreachable { expected: budget, needed: budget, budget }, None);
         }
-        let startable = !self.parked.is_empty() && self.key_is_free(offer.key) && self.fits(offer.bytes);
+        let startable = self.can_start() && self.key_is_free(offer.key) && self.fits(offer.bytes);
         if !ahead && startable && self.is_within_limits(&offer) {
             self.counts.accepted += 1;
             let (worker, state) = self.start_at_once(arrival);
@@ -69,7 +72,7 @@ impl Naive {
             RefusalReason::QueueFull => 0,
             RefusalReason::DeadlineUnreachable { .. } => 1,
             RefusalReason::QuotaExceeded => 2,
-            RefusalReason::Draining => 3,
+            RefusalReason::Draining | RefusalReason::PoolDraining => 3,
             RefusalReason::LimitExceeded { .. } => 7,
         };
         self.counts.rejected[index] += 1;
@@ -137,16 +140,17 @@ impl Naive {
     }
 
     pub(super) fn release(&mut self, job: u32) -> Answer {
-        self.history.turn(self.now);
+        self.history.turn(self.now, self.paused);
         self.end(job, Ending::Cancelled, Duration::ZERO);
         let at = self.running.iter().position(|run| run.job.job == job).expect("a running job");
         let run = self.running.remove(at);
         self.refresh();
         // A worker that comes back stays where it is missed.
-        let missed = self.live() < self.configured;
+        let missed = self.able() < self.configured;
+        let surplus = self.able() > self.configured;
         let worker = self.worker(run.worker);
         let state = worker.state;
-        let dropped = if worker.stuck && !missed {
+        let dropped = if (worker.stuck && !missed) || surplus {
             self.workers.retain(|worker| worker.id != run.worker);
             vec![state]
         } else {
@@ -170,6 +174,7 @@ impl Naive {
         }
         match why {
             Withdrawal::Cancelled => self.counts.cancelled += 1,
+            Withdrawal::Expired if self.paused => self.counts.expired += 1,
             Withdrawal::Expired => self.expire(),
         }
         self.leave_queue(job);
@@ -180,13 +185,14 @@ impl Naive {
     pub(super) fn stick(&mut self, job: u32) -> bool {
         let Some(run) = self.running.iter().find(|run| run.job.job == job) else { return false };
         let id = run.worker;
-        let stand_ins = self.workers.len() - self.configured;
+        let surplus = self.retiring();
+        let stand_ins = self.workers.len() - self.configured - surplus;
         let worker = self.worker(id);
         if worker.stuck {
             return false;
         }
         worker.stuck = true;
-        let replaced = stand_ins < self.caps.stuck;
+        let replaced = surplus == 0 && stand_ins < self.caps.stuck;
         if replaced {
             self.hire();
             self.settle();
@@ -249,7 +255,7 @@ impl Naive {
         self.told.push(Told::Start { job: id, worker, state });
     }
 
-    fn leave_queue(&mut self, job: u32) -> Job {
+    pub(super) fn leave_queue(&mut self, job: u32) -> Job {
         let at = self.queued.iter().position(|queued| queued.job == job).expect("a queued job");
         let job = self.queued.remove(at);
         self.history.open().taken[job.offer.class.rank()] -= job.work;
@@ -316,7 +322,7 @@ impl Naive {
                 }
             }
             self.open_gates();
-            if self.parked.is_empty() {
+            if !self.can_start() {
                 return;
             }
             let Some(job) = self.next_ready() else {

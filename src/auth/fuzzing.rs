@@ -1,0 +1,216 @@
+//! What a caller shows, and the keys that it is held against: see [`crate::fuzzing`].
+
+use std::{sync::LazyLock, time::Duration};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use jsonwebtoken::{Algorithm as Signature, EncodingKey, crypto::sign, decode, get_current_timestamp, jwk::Jwk};
+use serde_json::{Map, Value, json};
+
+use super::{Algorithm, Config, Gate, Jwt, Rpc, Rpcs, Rule, keys::Keys};
+
+const ISSUER: &str = "https://issuer.test";
+const AUDIENCE: &str = "waterwheel";
+const KEY_ID: &str = "one";
+const LEEWAY: u64 = 30;
+/// Longest token, subject and tenant that are taken.
+const MOST: (usize, usize) = (8 << 10, 1_024);
+/// The year 2100.
+const FAR: u64 = 4_102_444_800;
+
+/// The issuer, and a gate that trusts it.
+static TRUSTED: LazyLock<Trusted> = LazyLock::new(Trusted::new);
+
+struct Trusted {
+    key: EncodingKey,
+    jwt: Jwt,
+    gate: Gate,
+    /// The one token that [`authorization`] knows.
+    token: String,
+}
+
+impl Trusted {
+    fn new() -> Self {
+        // Ed25519 in PKCS #8; any 32 bytes are a key.
+        let key = EncodingKey::from_ed_der(
+            &[&b"\x30\x2e\x02\x01\0\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20"[..], &[7; 32]].concat(),
+        );
+        let mut public = Jwk::from_encoding_key(&key, Signature::EdDSA).expect("a key");
+        public.common.key_id = Some(KEY_ID.into());
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(&file, json!({ "keys": [public] }).to_string()).expect("written");
+        let jwt = Jwt {
+            jwks: file.path().to_owned(),
+            algorithms: vec![Algorithm::EdDsa, Algorithm::Es256, Algorithm::Rs256],
+            issuer: ISSUER.into(),
+            audience: vec![AUDIENCE.into()],
+            tenant_claim: Some("org".into()),
+            leeway: Duration::from_secs(LEEWAY),
+            reload: Duration::from_secs(10),
+        };
+        let everyone = Rule {
+            name: "all".into(),
+            principals: vec!["**".parse().expect("a pattern")],
+            rpcs: Rpcs::ALL,
+            kinds: Vec::new(),
+            tenant: None,
+        };
+        let gate =
+            Gate::open(&Config { jwt: Some(jwt.clone()), rules: vec![everyone], ops: true }).expect("sound keys");
+        let claims = json!({ "iss": ISSUER, "aud": AUDIENCE, "sub": "me", "org": "acme", "exp": FAR });
+        let header = json!({ "alg": "EdDSA", "kid": KEY_ID });
+        let token = signed(&key, header.to_string().as_bytes(), claims.to_string().as_bytes());
+        Self { key, jwt, gate, token }
+    }
+}
+
+/// Values of `authorization`, a line each: nobody gets in but by the token that the issuer has signed, letter by letter.
+pub fn authorization(data: &[u8]) {
+    let Trusted { gate, token, .. } = &*TRUSTED;
+    let values: Vec<_> = data.split(|byte| *byte == b'\n').collect();
+    let is_the_token = |value: &&[u8]| {
+        let (scheme, rest) = value.split_at(value.len().min(7));
+        scheme.eq_ignore_ascii_case(b"bearer ") && rest.trim_ascii() == token.as_bytes()
+    };
+    let is_sound = values.len() == 1 && values.iter().all(is_the_token);
+    match gate.authenticate(None, values.into_iter()) {
+        Ok(caller) => assert!(is_sound && caller.principal() == "jwt:me"),
+        Err(denial) => assert!(!is_sound && denial.is_unauthenticated(), "{denial}"),
+    }
+}
+
+/// Header and claims of a token, a line each, which the issuer signs: the caller is whom they name, or refused.
+pub fn jwt(data: &[u8]) {
+    let Trusted { gate, key, .. } = &*TRUSTED;
+    let mut lines = data.splitn(2, |byte| *byte == b'\n');
+    let (Some(header), Some(claims)) = (lines.next(), lines.next()) else { return };
+    let token = signed(key, header, claims);
+    let value = format!("Bearer {token}");
+    let authenticate = || gate.authenticate(None, std::iter::once(value.as_bytes()));
+    let facts = Facts { header: object(header), claims: object(claims), length: token.len() };
+    match authenticate() {
+        Ok(caller) => {
+            assert!(facts.may_pass(), "{facts:?}");
+            assert_eq!(caller.principal().strip_prefix("jwt:"), facts.claim("sub").as_str());
+            let tenant = caller.tenant_of_job(Rpc::Submit, "any", "").expect("the rule allows everything");
+            assert!(
+                tenant.len() <= 128 && facts.claim("org").as_str().is_some_and(|org| org.len() > 128 || org == tenant)
+            );
+            assert!(authenticate().is_ok(), "the verdict is kept");
+            assert!(gate.authenticate(None, std::iter::once(value[..value.len() - 2].as_bytes())).is_err());
+        }
+        Err(denial) => {
+            assert_ne!(denial, super::Denial::InvalidToken(super::denial::TokenFault::Signature));
+            assert!(denial.is_unauthenticated() && !facts.must_pass(header, claims), "{denial}: {facts:?}");
+        }
+    }
+}
+
+/// A file of keys: none of a set that is taken verifies by another algorithm than a pinned one of its own type.
+pub fn jwks(data: &[u8]) {
+    let Trusted { jwt, token, .. } = &*TRUSTED;
+    let Ok(keys) = Keys::parse(data, jwt, 0) else { return };
+    let pinned = [Signature::EdDSA, Signature::ES256, Signature::RS256];
+    let others = [Signature::HS256, Signature::HS512, Signature::ES384, Signature::PS256, Signature::RS512];
+    for id in [None, Some(KEY_ID)] {
+        assert!(others.iter().all(|signature| keys.find(id, *signature).is_err()));
+        for key in pinned.iter().filter_map(|signature| keys.find(id, *signature).ok()) {
+            assert!(
+                !key.validation.algorithms.is_empty()
+                    && key.validation.algorithms.iter().all(|one| pinned.contains(one))
+            );
+            // An error or not: a set may hold the issuer's own key.
+            let _ = decode::<Map<String, Value>>(token, &key.decoding, &key.validation);
+        }
+    }
+}
+
+fn signed(key: &EncodingKey, header: &[u8], claims: &[u8]) -> String {
+    let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+    let signature = sign(text.as_bytes(), key, Signature::EdDSA).expect("a sound key");
+    format!("{text}.{signature}")
+}
+
+fn object(json: &[u8]) -> Value {
+    serde_json::from_slice(json).unwrap_or_default()
+}
+
+/// What is known of a token besides that the issuer has signed it.
+#[derive(Debug)]
+struct Facts {
+    header: Value,
+    claims: Value,
+    length: usize,
+}
+
+impl Facts {
+    fn claim(&self, name: &str) -> &Value {
+        self.claims.get(name).unwrap_or(&Value::Null)
+    }
+
+    /// Without this no token passes.
+    fn may_pass(&self) -> bool {
+        let head = |name: &str| self.header.get(name).unwrap_or(&Value::Null);
+        let names = |claim: &str, value: &str| match self.claim(claim) {
+            Value::Array(all) => all.iter().any(|one| one == value),
+            one => one == value,
+        };
+        let now = get_current_timestamp() as f64;
+        // A second of rounding, and one that passes meanwhile.
+        let slack = (LEEWAY + 2) as f64;
+        self.length <= MOST.0
+            && head("alg") == "EdDSA"
+            && (head("kid").is_null() || head("kid") == KEY_ID)
+            && ["crit", "enc", "zip"].iter().all(|name| head(name).is_null())
+            && names("iss", ISSUER)
+            && names("aud", AUDIENCE)
+            && self.claim("exp").as_f64().is_some_and(|end| end >= now - slack)
+            && (self.claim("nbf").is_null() || self.claim("nbf").as_f64().is_some_and(|begin| begin <= now + slack))
+            && ["sub", "org"].iter().all(|name| self.claim(name).as_str().is_some_and(is_name))
+    }
+
+    /// With this every token passes. A name that comes twice is the issuer's fault, and not to be told from here: only
+    /// texts that are as they would be written again are judged.
+    fn must_pass(&self, header: &[u8], claims: &[u8]) -> bool {
+        let is_plain = |value: &Value, text: &[u8]| value.to_string().as_bytes() == text;
+        let known =
+            |(name, value): (&String, &Value)| ["alg", "kid", "typ"].contains(&name.as_str()) && value.is_string();
+        let now = get_current_timestamp();
+        let time = |name: &str| self.claim(name).as_u64();
+        self.may_pass()
+            && is_plain(&self.header, header)
+            && is_plain(&self.claims, claims)
+            && self.header.as_object().is_some_and(|header| header.iter().all(known))
+            && [self.claim("iss"), self.claim("aud")].iter().all(|one| one.is_string())
+            && time("exp").is_some_and(|end| end > now)
+            && (self.claim("nbf").is_null() || time("nbf").is_some_and(|begin| begin < now))
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= MOST.1 && !text.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(name: &str) -> Vec<u8> {
+        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
+        std::fs::read(corpus.join(name)).expect(name)
+    }
+
+    #[test]
+    fn what_is_kept_begins_with_tokens_that_pass() {
+        assert_eq!(kept("authorization/sound"), format!("Bearer {}", TRUSTED.token).as_bytes());
+        for name in ["jwt/sound", "jwt/typed"] {
+            let text = kept(name);
+            let at = text.iter().position(|byte| *byte == b'\n').expect("two lines");
+            let (header, claims) = (&text[..at], &text[at + 1..]);
+            let value = format!("Bearer {}", signed(&TRUSTED.key, header, claims));
+            assert!(TRUSTED.gate.authenticate(None, std::iter::once(value.as_bytes())).is_ok(), "{name}");
+            let facts = Facts { header: object(header), claims: object(claims), length: value.len() };
+            assert_eq!(facts.must_pass(header, claims), name == "jwt/sound");
+        }
+        assert!(Keys::parse(&kept("jwks/all"), &TRUSTED.jwt, 0).is_ok());
+    }
+}

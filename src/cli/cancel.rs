@@ -1,0 +1,60 @@
+//! `waterwheel cancel`.
+
+use clap::Args;
+
+use super::{
+    console::{Console, STRONG, paint},
+    exit::Exit,
+    failure::Failure,
+    output::{
+        Format, plain,
+        views::{self, CancelJobResponseView},
+    },
+    steer::SteerArgs,
+};
+use crate::proto::{CancelJobRequest, CancelJobResponse, JobStage};
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel cancel $JOB";
+
+/// Cancel a job, queued or running, as its operator.
+///
+/// A job without a worker ends at once; one that runs is asked to stop, and forced after the grace. Its caller is told.
+/// "waterwheel stats" shows the ids of jobs that run; /debug/tasks at the listener for operators, those of all.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct CancelArgs {
+    /// Id of the job.
+    job: String,
+    #[command(flatten)]
+    steer: SteerArgs,
+}
+
+impl CancelArgs {
+    pub(super) fn format(&self) -> Format {
+        self.steer.format()
+    }
+}
+
+pub(super) async fn run(args: CancelArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let CancelArgs { job, steer } = args;
+    let request = CancelJobRequest { job_id: job };
+    let answer = steer.ask(request, async |mut admin, request| admin.cancel_job(request).await).await?;
+    let line = match steer.format() {
+        Format::Text => text(&answer),
+        Format::Json => views::line(&CancelJobResponseView::from(&answer)),
+    };
+    console.out.line(&line).await?;
+    Ok(Exit::Done)
+}
+
+fn text(answer: &CancelJobResponse) -> String {
+    let how = match answer.stage() {
+        JobStage::Waiting => "it waited for room, and did not start",
+        JobStage::Queued => "it was queued, and did not start",
+        JobStage::Running => "it runs, and is asked to stop",
+        JobStage::Unspecified => "",
+    };
+    format!("cancelled {} of pool {}: {how}", paint(STRONG, plain(&answer.job_id)), plain(&answer.pool))
+}

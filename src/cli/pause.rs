@@ -1,0 +1,35 @@
+//! `waterwheel pause`.
+
+use clap::Args;
+
+use super::{console::Console, exit::Exit, failure::Failure, output::Format, steer::SteerArgs};
+use crate::proto::PauseRequest;
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel pause cpu";
+
+/// Hold the jobs of a pool back: they are taken and queued, and none is started until `resume`.
+///
+/// Jobs that run go on, and deadlines pass as ever: a job whose time is over is answered, paused or not.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct PauseArgs {
+    /// Name of the pool.
+    pool: String,
+    #[command(flatten)]
+    steer: SteerArgs,
+}
+
+impl PauseArgs {
+    pub(super) fn format(&self) -> Format {
+        self.steer.format()
+    }
+}
+
+pub(super) async fn run(args: PauseArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let PauseArgs { pool, steer } = args;
+    let request = PauseRequest { pool };
+    let answer = steer.ask(request, async |mut admin, request| admin.pause(request).await).await?;
+    steer.show(answer.pool, console).await
+}

@@ -1,0 +1,76 @@
+//! `waterwheel resize`.
+
+use clap::Args;
+
+use super::{console::Console, exit::Exit, failure::Failure, output::Format, steer::SteerArgs};
+use crate::proto::ResizeRequest;
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel resize cpu 2..16";
+
+/// Set the number of workers of a pool, or the bounds between which it chooses by its load.
+///
+/// Workers that are too many go at once where they are idle, and else with the end of their job. The next start of the
+/// server reads the configuration again.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ResizeArgs {
+    /// Name of the pool.
+    pool: String,
+    /// Their number, such as 8, or their bounds, such as 2..16.
+    #[arg(value_parser = workers)]
+    workers: Workers,
+    #[command(flatten)]
+    steer: SteerArgs,
+}
+
+/// Least and most workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Workers {
+    min: u32,
+    max: u32,
+}
+
+impl ResizeArgs {
+    pub(super) fn format(&self) -> Format {
+        self.steer.format()
+    }
+}
+
+pub(super) async fn run(args: ResizeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let ResizeArgs { pool, workers: Workers { min, max }, steer } = args;
+    let request = ResizeRequest { pool, min_workers: min, max_workers: max };
+    let answer = steer.ask(request, async |mut admin, request| admin.resize(request).await).await?;
+    steer.show(answer.pool, console).await
+}
+
+fn workers(text: &str) -> Result<Workers, String> {
+    let count = |text: &str| {
+        let count = text.trim().parse().ok().filter(|count| (1..=65_536).contains(count));
+        count.ok_or_else(|| "pass a number from 1 to 65536 such as 8, or two of them such as 2..16".to_owned())
+    };
+    let (min, max) = match text.split_once("..") {
+        Some((min, max)) => (count(min)?, count(max)?),
+        None => (count(text)?, count(text)?),
+    };
+    if min > max {
+        return Err(format!("{min} is more than {max}; pass the least first"));
+    }
+    Ok(Workers { min, max })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Workers, workers};
+
+    #[test]
+    fn a_number_or_two_bounds() {
+        for (text, min, max) in [("8", 8, 8), ("2..16", 2, 16), ("65536", 65_536, 65_536), ("3..3", 3, 3)] {
+            assert_eq!(workers(text), Ok(Workers { min, max }), "{text}");
+        }
+        for text in ["", "0", "-1", "x", "2..", "..3", "65537", "1..0", "16..2", "2...3"] {
+            assert!(workers(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! `waterwheel resume`.
+
+use clap::Args;
+
+use super::{console::Console, exit::Exit, failure::Failure, output::Format, steer::SteerArgs};
+use crate::proto::ResumeRequest;
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel resume cpu";
+
+/// Let a pool take and start jobs again, after `pause` and after `drain --pool`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ResumeArgs {
+    /// Name of the pool.
+    pool: String,
+    #[command(flatten)]
+    steer: SteerArgs,
+}
+
+impl ResumeArgs {
+    pub(super) fn format(&self) -> Format {
+        self.steer.format()
+    }
+}
+
+pub(super) async fn run(args: ResumeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let ResumeArgs { pool, steer } = args;
+    let request = ResumeRequest { pool };
+    let answer = steer.ask(request, async |mut admin, request| admin.resume(request).await).await?;
+    steer.show(answer.pool, console).await
+}

@@ -1,0 +1,138 @@
+//! What the commands that steer a pool have in common: the operator's listener, and how a pool looks.
+
+use std::time::Duration;
+
+use clap::Args;
+use tonic::{Request, Response, Status};
+
+use super::{
+    access::AccessArgs,
+    call::{Call, CallArgs},
+    connect::{Address, Connection},
+    console::{Console, GOOD, STRONG, WARN, paint},
+    exit::Exit,
+    failure::Failure,
+    output::{
+        Format, OutputArgs, counted, duration, plain, rough,
+        views::{self, PoolStateView},
+    },
+};
+use crate::proto::{Phase, PoolState, SizeStats, admin_service_client::AdminServiceClient};
+
+/// Longest wait for an answer, which costs the server next to nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The flags of a command that goes to the listener for operators.
+#[derive(Debug, Args)]
+pub(super) struct SteerArgs {
+    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
+    pub(super) ops: Address,
+    #[command(flatten)]
+    access: AccessArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl SteerArgs {
+    pub(super) fn format(&self) -> Format {
+        self.output.output
+    }
+
+    pub(super) async fn begin(&self) -> Result<(Call, Connection), Failure> {
+        let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
+        Call::begin(&self.ops, &self.access, patient).await.map_err(Failure::of_ops)
+    }
+
+    /// Asks for one thing, and returns what is answered.
+    pub(super) async fn ask<Q, A>(
+        &self,
+        request: Q,
+        ask: impl AsyncFnOnce(AdminServiceClient<Connection>, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        let (call, connection) = self.begin().await?;
+        let request = call.request(request);
+        Ok(call.wait(ask(connection.admin(), request)).await?.into_inner())
+    }
+
+    /// Shows the pool that an answer holds.
+    pub(super) async fn show(&self, pool: Option<PoolState>, console: &mut Console<'_>) -> Result<Exit, Failure> {
+        let missing = || Failure::Incomplete { address: self.ops.clone(), missing: "it has no pool" };
+        let pool = pool.ok_or_else(missing)?;
+        let line = match self.format() {
+            Format::Text => text(&pool),
+            Format::Json => views::line(&PoolStateView::from(&pool)),
+        };
+        console.out.line(&line).await?;
+        Ok(Exit::Done)
+    }
+}
+
+/// One line: what the pool does, what it has, and its size.
+pub(super) fn text(pool: &PoolState) -> String {
+    let state = match (pool.phase(), pool.paused) {
+        (Phase::Serving, Some(paused)) => paint(WARN, format!("PAUSED for {}", rough(duration(Some(&paused))))),
+        (Phase::Serving, None) => paint(GOOD, "SERVING"),
+        (phase, _) => paint(WARN, phase.as_str_name().trim_start_matches("PHASE_")),
+    };
+    let name = paint(STRONG, format!("pool {}", plain(&pool.name)));
+    format!(
+        "{name}  {state}  {} queued  {} running  {}",
+        pool.queued,
+        pool.running,
+        size(&pool.size.unwrap_or_default())
+    )
+}
+
+/// Number of workers, and what decides it.
+pub(super) fn size(size: &SizeStats) -> String {
+    let SizeStats { min, max, workers, retiring, slowdown, held_back } = *size;
+    let mut text = counted(workers as usize, "worker");
+    if min < max {
+        text.push_str(&format!(" of {min} to {max}"));
+    }
+    if retiring > 0 {
+        text.push_str(&format!(", {retiring} more until their jobs end"));
+    }
+    if held_back {
+        let slow = format!(", held back: jobs take {slowdown:.1} times as long as before");
+        text.push_str(&paint(WARN, slow));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(phase: Phase, paused: Option<&str>, size: SizeStats) -> PoolState {
+        PoolState {
+            name: "cpu".into(),
+            phase: phase.into(),
+            paused: paused.map(|paused| paused.parse().unwrap()),
+            queued: 3,
+            running: 2,
+            size: Some(size),
+        }
+    }
+
+    #[test]
+    fn a_pool_is_one_line() {
+        let fixed = SizeStats { min: 2, max: 2, workers: 2, slowdown: 1.0, ..SizeStats::default() };
+        let plain = |state: &PoolState| anstream::adapter::strip_str(&text(state)).to_string();
+        assert_eq!(
+            plain(&pool(Phase::Serving, Some("12s"), fixed)),
+            "pool cpu  PAUSED for 12s  3 queued  2 running  2 workers"
+        );
+        let one = SizeStats { min: 1, max: 1, workers: 1, retiring: 1, ..fixed };
+        assert_eq!(
+            plain(&pool(Phase::Draining, None, one)),
+            "pool cpu  DRAINING  3 queued  2 running  1 worker, 1 more until their jobs end"
+        );
+        let slow = SizeStats { min: 2, max: 16, workers: 5, held_back: true, slowdown: 4.04, ..fixed };
+        assert_eq!(
+            plain(&pool(Phase::Serving, None, slow)),
+            "pool cpu  SERVING  3 queued  2 running  5 workers of 2 to 16, held back: jobs take 4.0 times as long as before"
+        );
+    }
+}

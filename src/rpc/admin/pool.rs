@@ -1,0 +1,93 @@
+use std::num::NonZeroUsize;
+
+use tonic::{Response, Status};
+use tracing::info;
+
+use super::Admin;
+use crate::{
+    phase::Phase,
+    pool::{Hold, Pool},
+    proto::{PauseRequest, PauseResponse, PoolState, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse},
+    rpc::{
+        convert::{duration, phase},
+        stats::{no_pool, size_stats},
+        status::{failed_precondition, invalid_field},
+    },
+};
+
+/// Most workers of a pool, as in its configuration.
+const MOST_WORKERS: u32 = 65_536;
+
+/// The pool of that name.
+pub(super) fn find<'a>(admin: &'a Admin, name: &str) -> Result<&'a Pool, Status> {
+    if name.is_empty() {
+        let names: Vec<_> = admin.pools.all().iter().map(|pool| &**pool.name()).collect();
+        return Err(invalid_field("pool", &format!("name one of {}", names.join(", "))));
+    }
+    admin.pools.get(name).ok_or_else(|| no_pool(&admin.pools, name))
+}
+
+/// `Pause`.
+pub(super) fn pause(admin: &Admin, request: &PauseRequest) -> Result<Response<PauseResponse>, Status> {
+    let pool = find(admin, &request.pool)?;
+    if !pool.pause() {
+        check_serving(pool)?;
+        let message = format!("pool {} drains; resume it first", pool.name());
+        return Err(failed_precondition("POOL_DRAINING", &message));
+    }
+    info!(pool = %pool.name(), "an operator paused the pool");
+    Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
+}
+
+/// `Resume`.
+pub(super) fn resume(admin: &Admin, request: &ResumeRequest) -> Result<Response<ResumeResponse>, Status> {
+    let pool = find(admin, &request.pool)?;
+    check_serving(pool)?;
+    let held = pool.hold() != Hold::None;
+    pool.resume();
+    if held {
+        info!(pool = %pool.name(), "an operator resumed the pool");
+    }
+    Ok(Response::new(ResumeResponse { pool: Some(state(pool)) }))
+}
+
+/// `Resize`.
+pub(super) fn resize(admin: &Admin, request: &ResizeRequest) -> Result<Response<ResizeResponse>, Status> {
+    let ResizeRequest { pool, min_workers: min, max_workers: max } = request;
+    let pool = find(admin, pool)?;
+    let max = if *max == 0 { min } else { max };
+    let out_of_range =
+        |field, value, low| invalid_field(field, &format!("{value} is out of range; send {low} to {MOST_WORKERS}"));
+    let Some(least) = count(*min) else { return Err(out_of_range("min_workers", *min, 1)) };
+    let Some(most) = count(*max).filter(|most| *most >= least) else {
+        return Err(out_of_range("max_workers", *max, *min));
+    };
+    check_serving(pool)?;
+    pool.resize(least, most);
+    info!(pool = %pool.name(), min, max, "an operator resized the pool");
+    Ok(Response::new(ResizeResponse { pool: Some(state(pool)) }))
+}
+
+fn count(workers: u32) -> Option<NonZeroUsize> {
+    let count = usize::try_from(workers).ok().and_then(NonZeroUsize::new);
+    count.filter(|_| workers <= MOST_WORKERS)
+}
+
+fn check_serving(pool: &Pool) -> Result<(), Status> {
+    if pool.phase() < Phase::Draining {
+        return Ok(());
+    }
+    Err(failed_precondition("DRAINING", "the server is draining"))
+}
+
+fn state(pool: &Pool) -> PoolState {
+    let stats = pool.stats();
+    PoolState {
+        name: stats.name.to_string(),
+        phase: phase(stats.phase).into(),
+        paused: stats.paused.map(duration),
+        queued: stats.queued as u64,
+        running: stats.in_flight as u64,
+        size: Some(size_stats(&stats.size)),
+    }
+}

@@ -1,0 +1,89 @@
+//! Pages of browsers, which speak gRPC-Web in HTTP/2 behind TLS, and show a certificate where the user has chosen one.
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use waterwheel::proto::{SubmitRequest, SubmitResponse};
+
+use super::ECHO;
+use crate::{
+    service::{Service, job},
+    support::{Authority, Files, Name, TlsClient},
+};
+
+const ORIGIN: &str = "https://app.example";
+const RULE: &str = "[auth.rule.pages]\nprincipals = [\"subject:CN=user\"]\nrpcs = [\"Submit\"]\ntenant = \"pages\"\n";
+
+async fn from_page(client: &TlsClient, service: &Service, method: Method, body: Vec<u8>) -> Response<Incoming> {
+    let stream = TokioIo::new(client.handshake(service.public.0).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    let uri = format!("https://{}/waterwheel.v1.WorkerPoolService/Submit", service.public.0);
+    let request = Request::builder().method(&method).uri(uri).header("origin", ORIGIN);
+    let request = if method == Method::OPTIONS {
+        request
+            .header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "content-type,x-grpc-web")
+    } else {
+        request.header("content-type", "application/grpc-web+proto").header("x-grpc-web", "1")
+    };
+    sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
+}
+
+fn submission() -> Vec<u8> {
+    let message = SubmitRequest { job: Some(job("echo", "from a page")) }.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap();
+    [&[0][..], &length.to_be_bytes(), &message].concat()
+}
+
+/// The message of an answer, where it has one, and its status.
+async fn read(answer: Response<Incoming>) -> (Option<SubmitResponse>, String) {
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.headers()["access-control-allow-origin"], ORIGIN);
+    if let Some(status) = answer.headers().get("grpc-status") {
+        return (None, status.to_str().unwrap().to_owned());
+    }
+    let mut frames = answer.into_body().collect().await.unwrap().to_bytes();
+    let mut message = None;
+    loop {
+        let length = u32::from_be_bytes(frames[1..5].try_into().unwrap()) as usize;
+        let (flags, frame) = (frames[0], frames.split_to(5 + length).split_off(5));
+        if flags & 0x80 == 0 {
+            message = Some(SubmitResponse::decode(frame).unwrap());
+            continue;
+        }
+        let trailers = String::from_utf8(frame.to_vec()).unwrap();
+        let status = trailers.lines().find_map(|line| line.strip_prefix("grpc-status:")).unwrap();
+        return (message, status.trim().to_owned());
+    }
+}
+
+/// The certificate of the connection is the page's credential, by the same rules as for other callers. The question of
+/// the browser, which shows none, is answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_calls_with_the_certificate_of_its_connection() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let pages = format!("server.grpc_web_origins = [\"{ORIGIN}\"]\n");
+    let service = Service::start(&format!("{pages}{ECHO}{}{RULE}", files.tls_section(Some("optional"))), Vec::new());
+    let shows = |name: Option<&str>| {
+        let leaf = name.map(|name| ca.client(&Name::Common(name)));
+        TlsClient::new(&ca, leaf.as_ref())
+    };
+    let asked = from_page(&shows(None), &service, Method::OPTIONS, Vec::new()).await;
+    assert_eq!(
+        (asked.status(), &asked.headers()["access-control-allow-origin"]),
+        (StatusCode::OK, &ORIGIN.parse().unwrap())
+    );
+    for (name, expected) in [(None, "16"), (Some("other"), "7"), (Some("user"), "0")] {
+        let answer = from_page(&shows(name), &service, Method::POST, submission()).await;
+        let (message, status) = read(answer).await;
+        assert_eq!(status, expected, "{name:?}");
+        let output = message.map(|message| message.result.unwrap().output);
+        assert_eq!(output, (expected == "0").then(|| Bytes::from("from a page")));
+    }
+}

@@ -1,0 +1,98 @@
+//! Certificate, key and client CA are replaced again and again while calls go on and connections are made.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+use tokio::task::JoinSet;
+
+use super::{ECHO, EVERYBODY, call, client_of, gets_through, serial, until};
+use crate::{
+    service::{Address, Service},
+    support::{Authority, Files, Name, TlsClient},
+};
+
+const ROTATIONS: u64 = 25;
+/// At least, while each of the rotations is on its way.
+const CALLS: u64 = 200;
+const CONNECTIONS: u64 = 10;
+
+/// Calls on connections that stay, and on new ones, until told to stop.
+#[derive(Clone, Default)]
+struct Load(Arc<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    done: AtomicBool,
+    calls: AtomicU64,
+    connections: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl Load {
+    /// Calls one after another, on one connection or on a new one each time.
+    async fn run(self, client: TlsClient, server: Address, stays: bool) {
+        let connect = async || client.channel(server.0).await.map(client_of);
+        let mut kept = connect().await;
+        while !self.0.done.load(Relaxed) {
+            if !stays {
+                kept = connect().await;
+                self.0.connections.fetch_add(1, Relaxed);
+            }
+            let ended = match &mut kept {
+                Ok(kept) => call(kept).await.map_err(|status| status.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            self.0.calls.fetch_add(1, Relaxed);
+            if let Err(error) = ended {
+                eprintln!("{error}");
+                self.0.failures.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.0.calls.load(Relaxed), self.0.connections.load(Relaxed))
+    }
+}
+
+/// At each rotation the server gets a new certificate of a new key, and the file of client roots another root in the
+/// place of one that is taken out. No call fails, on connections that stay and on new ones; clients of the new root get
+/// in, those of the one that is gone do not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rotation_under_load_fails_no_call() {
+    let (files, ca, lasting) = (Files::new(), Authority::new("ca"), Authority::new("lasting"));
+    files.put_leaf("server", &ca.server(1));
+    let trust = |other: &Authority| files.put("clients.crt", &format!("{}{}", lasting.pem(), other.pem()));
+    let client = |authority: &Authority| TlsClient::new(&ca, Some(&authority.client(&Name::Common("web"))));
+    let mut last = Authority::new("first");
+    trust(&last);
+    let service = Service::start(&format!("{ECHO}{}{EVERYBODY}", files.tls_section(Some("required"))), Vec::new());
+    let (load, caller) = (Load::default(), client(&lasting));
+    let mut tasks = JoinSet::new();
+    for stays in [true, true, true, true, false, false] {
+        tasks.spawn(load.clone().run(caller.clone(), service.public, stays));
+    }
+    for number in 2..2 + ROTATIONS {
+        let (calls, connections) = load.counts();
+        let (leaf, other) = (ca.server(number), Authority::new("other"));
+        let expected = leaf.cert.der().to_vec();
+        trust(&other);
+        files.put_leaf("server", &leaf);
+        until("the new certificate", async || serial(&caller, &service).await == expected).await;
+        until("the new root", async || gets_through(&client(&other), &service).await).await;
+        assert!(!gets_through(&client(&last), &service).await, "its root was taken out");
+        let enough = || {
+            let (now, new) = load.counts();
+            now - calls >= CALLS && new - connections >= CONNECTIONS
+        };
+        until("calls enough", async || enough()).await;
+        last = other;
+    }
+    load.0.done.store(true, Relaxed);
+    tasks.join_all().await;
+    let (calls, connections) = load.counts();
+    assert_eq!(load.0.failures.load(Relaxed), 0, "of {calls} calls");
+    eprintln!("{calls} calls over {ROTATIONS} rotations and {connections} new connections, none failed");
+}

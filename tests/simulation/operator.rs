@@ -1,0 +1,127 @@
+//! The operator: looks at the servers, and drains them, over their listener for operators.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Status, transport::Channel};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use waterwheel::proto::{
+    DrainRequest, PoolStats, StatsRequest, WorkerState, admin_service_client::AdminServiceClient,
+    worker_pool_service_client::WorkerPoolServiceClient,
+};
+
+use crate::{
+    plan::SERVERS,
+    record::{LifeEnd, Record, now},
+    server::LONGEST_DRAIN,
+    wire::{OPS, PUBLIC, channel},
+};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+/// Jobs whose callers are gone are stopped by then.
+const REST: Duration = Duration::from_secs(2);
+
+/// Drains servers while they are called; when all callers are done and `settled` is over, drains all of them for good.
+pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, record: Record) -> turmoil::Result {
+    for (at, server) in drains {
+        sleep(at.saturating_sub(now())).await;
+        let absence = record.disturb_by_drain(server);
+        if let Err(status) = drain(server, &record).await {
+            record.note(format_args!("server {server} cannot be drained: {:?}", status.code()));
+            let mut events = record.lock();
+            // It is away, which is written down already, or draining, which its next life ends.
+            if events.life_of(server).is_some_and(|life| matches!(life.end, LifeEnd::Serving)) {
+                events.disturbances[absence].end = Some(now());
+            }
+        }
+    }
+    while now() < settled || record.lock().callers_left > 0 {
+        sleep(LOOK).await;
+    }
+    for server in 0..SERVERS {
+        if timeout(REST, at_rest(server, &record)).await.is_err() {
+            record.fault(format!("server {server} has jobs of callers that are gone"));
+        }
+    }
+    record.lock().is_over = true;
+    for server in 0..SERVERS {
+        let gone = async {
+            while !record.lock().is_gone(server) {
+                let _ = drain(server, &record).await;
+                sleep(LOOK).await;
+            }
+        };
+        if timeout(LONGEST_DRAIN * 2, gone).await.is_err() {
+            record.fault(format!("server {server} does not go"));
+        }
+        let events = record.lock();
+        let last = events.lives.iter().rev().find(|life| life.server == server);
+        if let Some(LifeEnd::Drained { receipt, .. }) = last.map(|life| &life.end)
+            && !(receipt.is_clean() && receipt.finished == 0)
+        {
+            let receipt = receipt.to_json();
+            drop(events);
+            record.fault(format!("server {server} had nothing to do, and says {receipt}"));
+        }
+    }
+    Ok(())
+}
+
+/// Orders a drain, and follows it to its end.
+async fn drain(server: usize, record: &Record) -> Result<(), Status> {
+    let channel = channel(server, OPS);
+    let mut progress = AdminServiceClient::new(channel.clone()).drain(DrainRequest::default()).await?.into_inner();
+    let mut is_first = true;
+    while let Some(told) = progress.message().await? {
+        record.note(format_args!("drain of server {server}: {told:?}"));
+        if std::mem::take(&mut is_first) {
+            let ready = is_ready(channel.clone()).await?;
+            if ready {
+                record.fault(format!("server {server} drains, and says that it is ready"));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn is_ready(channel: Channel) -> Result<bool, Status> {
+    let request = HealthCheckRequest { service: "readiness".into() };
+    let answer = HealthClient::new(channel).check(request).await?.into_inner();
+    Ok(answer.status() == ServingStatus::Serving)
+}
+
+/// Waits until nothing runs and nothing is queued, and compares the counts.
+async fn at_rest(server: usize, record: &Record) {
+    let mut client = WorkerPoolServiceClient::new(channel(server, PUBLIC));
+    loop {
+        match client.stats(StatsRequest::default()).await {
+            Ok(answer) => {
+                let pools = answer.into_inner().stats.expect("stats").pools;
+                if pools.iter().all(rests) {
+                    return pools.iter().for_each(|pool| compare(server, pool, record));
+                }
+            }
+            // It is between two lives.
+            Err(status) if status.code() == Code::Unavailable => {}
+            Err(status) => record.fault(format!("no stats of server {server}: {status:?}")),
+        }
+        sleep(LOOK).await;
+    }
+}
+
+fn rests(pool: &PoolStats) -> bool {
+    let queue = pool.queue.as_ref().expect("a queue");
+    pool.in_flight == 0
+        && (queue.jobs, queue.waiting) == (0, 0)
+        && pool.workers.iter().all(|worker| worker.state() == WorkerState::Idle)
+}
+
+fn compare(server: usize, pool: &PoolStats, record: &Record) {
+    let jobs = pool.jobs.as_ref().expect("counts");
+    let ended = jobs.completed + jobs.failed + jobs.cancelled + jobs.expired + jobs.panicked + jobs.shed;
+    record.note(format_args!("server {server} rests: {jobs:?}"));
+    if jobs.accepted != ended || pool.queue.as_ref().is_some_and(|queue| queue.bytes > 0) {
+        record.fault(format!("server {server} rests with open books: {pool:?}"));
+    }
+}

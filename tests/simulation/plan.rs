@@ -1,0 +1,132 @@
+//! What befalls the network and the servers of a seed, and when.
+
+use std::{ops::Range, time::Duration};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+pub(crate) const SERVERS: usize = 2;
+pub(crate) const CALLERS: usize = 3;
+/// Calls that a caller has open at once.
+pub(crate) const LANES: usize = 3;
+
+/// When the load is at its height, in milliseconds.
+const MIDDLE: Range<u64> = 30..500;
+
+/// A step of the simulation from outside.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Act {
+    /// Nothing passes between a caller and a server.
+    Partition {
+        caller: usize,
+        server: usize,
+    },
+    /// Nothing passes from a caller to a server.
+    PartitionThere {
+        caller: usize,
+        server: usize,
+    },
+    /// Nothing passes from a server to a caller.
+    PartitionBack {
+        caller: usize,
+        server: usize,
+    },
+    Repair {
+        caller: usize,
+        server: usize,
+    },
+    /// All that passes is late.
+    Hold {
+        caller: usize,
+        server: usize,
+    },
+    Release {
+        caller: usize,
+        server: usize,
+    },
+    /// Some of what passes is lost.
+    Lose {
+        caller: usize,
+        server: usize,
+    },
+    LoseNothing {
+        caller: usize,
+        server: usize,
+    },
+    /// A server is gone; where nothing says so to its peers, they find out by themselves.
+    Crash {
+        server: usize,
+        silently: bool,
+    },
+    Bounce {
+        server: usize,
+    },
+}
+
+/// All that is to happen, in order.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Most that a message takes to its peer, in milliseconds.
+    pub(crate) latency: u64,
+    /// Calls of each lane.
+    pub(crate) calls: usize,
+    pub(crate) acts: Vec<(Duration, Act)>,
+    /// Drains while the load goes on.
+    pub(crate) drains: Vec<(Duration, usize)>,
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut acts = Vec::new();
+        let crashing = random.random_bool(0.3).then(|| random.random_range(0..SERVERS));
+        if let Some(server) = crashing {
+            let (begin, end) = span(&mut random, 10..200);
+            acts.push((begin, Act::Crash { server, silently: random.random() }));
+            acts.push((end, Act::Bounce { server }));
+        }
+        // In a third of the seeds, no link fails: then nothing but drains and crashes excuses a call that breaks off.
+        let links = if random.random_bool(0.33) { 0.0 } else { 0.5 };
+        for (caller, server) in (0..CALLERS).flat_map(|caller| (0..SERVERS).map(move |server| (caller, server))) {
+            // The link of a server that crashes is cut, and repaired, with it.
+            if Some(server) != crashing && random.random_bool(links) {
+                acts.extend(fault(&mut random, caller, server));
+            }
+        }
+        acts.sort_by_key(|(at, _)| *at);
+        let drained = random.random_range(0..SERVERS);
+        let mut drains = vec![(millis(random.random_range(MIDDLE)), drained)];
+        if random.random_bool(0.3) {
+            drains.push((millis(random.random_range(MIDDLE)), (drained + 1) % SERVERS));
+        }
+        drains.sort();
+        let latency = [0, 2, 2, 12][random.random_range(0..4)];
+        Self { latency, calls: random.random_range(8..16), acts, drains }
+    }
+
+    /// When all acts are over.
+    pub(crate) fn end(&self) -> Duration {
+        self.acts.last().map_or(Duration::ZERO, |(at, _)| *at)
+    }
+}
+
+/// Something that goes wrong on a link, and its end.
+fn fault(random: &mut StdRng, caller: usize, server: usize) -> [(Duration, Act); 2] {
+    let (begin, end) = span(random, 5..250);
+    let (bad, good) = match random.random_range(0..5) {
+        0 => (Act::Partition { caller, server }, Act::Repair { caller, server }),
+        1 => (Act::PartitionThere { caller, server }, Act::Repair { caller, server }),
+        2 => (Act::PartitionBack { caller, server }, Act::Repair { caller, server }),
+        3 => (Act::Hold { caller, server }, Act::Release { caller, server }),
+        _ => (Act::Lose { caller, server }, Act::LoseNothing { caller, server }),
+    };
+    [(begin, bad), (end, good)]
+}
+
+fn span(random: &mut StdRng, lasts: Range<u64>) -> (Duration, Duration) {
+    let begin = random.random_range(MIDDLE);
+    (millis(begin), millis(begin + random.random_range(lasts)))
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,174 @@
+//! What happened: for the oracle as data, for the comparison of two runs as a text.
+
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use waterwheel::{app::Receipt, pool::Pools};
+
+use crate::told::Told;
+
+/// Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Record(Arc<Mutex<Events>>);
+
+#[derive(Default)]
+pub(crate) struct Events {
+    pub(crate) trace: String,
+    wire: DefaultHasher,
+    pub(crate) jobs: Vec<Asked>,
+    pub(crate) attempts: Vec<Attempt>,
+    pub(crate) lives: Vec<Life>,
+    pub(crate) disturbances: Vec<Disturbance>,
+    /// Most that a message takes to its peer.
+    pub(crate) latency: Duration,
+    /// What went wrong outside of the books.
+    pub(crate) faults: Vec<String>,
+    pub(crate) callers_left: usize,
+    /// Whether the servers that drain now are not to come back.
+    pub(crate) is_over: bool,
+}
+
+/// A way in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Submit,
+    Stream,
+    SubmitMany,
+}
+
+/// A job that a caller sent.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) way: Way,
+    pub(crate) caller: usize,
+    pub(crate) server: usize,
+    pub(crate) request_id: String,
+    /// Whether its handler writes attempts down.
+    pub(crate) is_recorded: bool,
+    pub(crate) begin: Duration,
+    pub(crate) end: Duration,
+    pub(crate) told: Option<Told>,
+}
+
+/// A run of a handler.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    /// Number of the job in `jobs`.
+    pub(crate) job: usize,
+    pub(crate) life: usize,
+    pub(crate) job_id: String,
+    pub(crate) end: AttemptEnd,
+    pub(crate) end_at: Duration,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AttemptEnd {
+    Running,
+    Answered,
+    Refused,
+    Stopped,
+    Panicked,
+    /// The future was dropped.
+    Dropped,
+}
+
+/// A service from its start to its end.
+pub(crate) struct Life {
+    pub(crate) server: usize,
+    pub(crate) pools: Pools,
+    pub(crate) end: LifeEnd,
+}
+
+pub(crate) enum LifeEnd {
+    Serving,
+    Drained { receipt: Receipt, at: Duration },
+    Crashed,
+}
+
+/// A time in which calls between these may break off.
+#[derive(Debug)]
+pub(crate) struct Disturbance {
+    /// Whether the server drains, which answers the callers of all that it has accepted.
+    pub(crate) is_drain: bool,
+    /// All of them, where there is no number.
+    pub(crate) caller: Option<usize>,
+    pub(crate) server: usize,
+    pub(crate) begin: Duration,
+    pub(crate) end: Option<Duration>,
+}
+
+/// The time in the simulation.
+pub(crate) fn now() -> Duration {
+    turmoil::sim_elapsed().unwrap_or_default()
+}
+
+impl Record {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Events> {
+        self.0.lock()
+    }
+
+    /// Adds a line to the trace.
+    pub(crate) fn note(&self, line: fmt::Arguments<'_>) {
+        self.note_at(now(), line);
+    }
+
+    pub(crate) fn note_at(&self, at: Duration, line: fmt::Arguments<'_>) {
+        use fmt::Write;
+        let mut events = self.lock();
+        let wire = events.wire.finish();
+        writeln!(events.trace, "{:>8} {wire:016x} {line}", at.as_micros()).unwrap();
+    }
+
+    pub(crate) fn fault(&self, fault: String) {
+        self.note(format_args!("FAULT {fault}"));
+        self.lock().faults.push(fault);
+    }
+
+    /// Adds bytes that went over the wire; every later line depends on them.
+    pub(crate) fn bytes(&self, connection: u64, direction: u8, bytes: &[u8]) {
+        let wire = &mut self.lock().wire;
+        wire.write_u64(connection);
+        wire.write_u8(direction);
+        wire.write_u128(now().as_micros());
+        wire.write(bytes);
+    }
+
+    /// Opens a time in which calls may break off. Returns its number.
+    pub(crate) fn disturb(&self, caller: Option<usize>, server: usize, begin: Duration) -> usize {
+        self.open(Disturbance { is_drain: false, caller, server, begin, end: None })
+    }
+
+    /// Opens the time of a drain. Returns its number.
+    pub(crate) fn disturb_by_drain(&self, server: usize) -> usize {
+        self.open(Disturbance { is_drain: true, caller: None, server, begin: now(), end: None })
+    }
+
+    fn open(&self, disturbance: Disturbance) -> usize {
+        let mut events = self.lock();
+        events.disturbances.push(disturbance);
+        events.disturbances.len() - 1
+    }
+
+    pub(crate) fn calm(&self, disturbance: usize, end: Duration) {
+        self.lock().disturbances[disturbance].end = Some(end);
+    }
+}
+
+impl Events {
+    /// The service that runs on a server.
+    pub(crate) fn life_of(&mut self, server: usize) -> Option<&mut Life> {
+        self.lives.iter_mut().rev().find(|life| life.server == server)
+    }
+
+    /// Whether a server has gone for good.
+    pub(crate) fn is_gone(&self, server: usize) -> bool {
+        let last = self.lives.iter().rev().find(|life| life.server == server);
+        self.is_over && last.is_some_and(|life| matches!(life.end, LifeEnd::Drained { .. }))
+    }
+}

@@ -1,0 +1,171 @@
+//! One seed.
+
+use std::{
+    process::ExitCode,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use rand::{SeedableRng, rngs::StdRng};
+use turmoil::Sim;
+
+use crate::{
+    calls, operator, oracle,
+    plan::{Act, CALLERS, Plan, SERVERS},
+    record::{LifeEnd, Record},
+    server::{self, MOODY},
+    wire::{caller_name, server_name},
+};
+
+/// Begins the lines that tell how many jobs ended which way.
+pub(crate) const ENDS: &str = "ends:";
+/// Every seed is over by then.
+const LONGEST: Duration = Duration::from_secs(30);
+/// How much of what passes on a bad link is lost: each loss is followed by others, for nothing is sent again.
+const LOSS: f64 = 0.1;
+
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs a seed, and prints its trace, then what is wrong with it.
+pub(crate) fn run(seed: u64) -> ExitCode {
+    // From here on, there is no other chance and no other clock in this process.
+    mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
+    let _clocks = mad_turmoil::time::SimClocksGuard::init();
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if info.payload().downcast_ref::<&str>() != Some(&MOODY) {
+            PANICS.fetch_add(1, Relaxed);
+            loud(info);
+        }
+    }));
+    let record = Record::default();
+    let plan = Plan::of(seed);
+    record.note_at(Duration::ZERO, format_args!("seed {seed}: {plan:?}"));
+    simulate(seed, plan, &record);
+    let events = record.lock();
+    print!("{}", events.trace);
+    for (end, count) in oracle::ends(&events) {
+        println!("{ENDS} {end} {count}");
+    }
+    let mut faults = oracle::faults(&events);
+    match PANICS.load(Relaxed) {
+        0 => {}
+        panics => faults.push(format!("{panics} panics that no handler was asked for")),
+    }
+    faults.iter().for_each(|fault| eprintln!("  {fault}"));
+    if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn simulate(seed: u64, plan: Plan, record: &Record) {
+    let latency = Duration::from_millis(plan.latency);
+    let mut builder = turmoil::Builder::new();
+    builder.rng_seed(seed).epoch(UNIX_EPOCH).simulation_duration(LONGEST).enable_random_order();
+    builder.min_message_latency(Duration::ZERO).max_message_latency(latency);
+    let mut sim = builder.build();
+    for server in 0..SERVERS {
+        let record = record.clone();
+        sim.host(server_name(server), move || server::serve(server, record.clone()));
+    }
+    let mut events = record.lock();
+    (events.callers_left, events.latency) = (CALLERS, latency);
+    drop(events);
+    for caller in 0..CALLERS {
+        sim.client(caller_name(caller), calls::call(caller, seed, plan.calls, record.clone()));
+    }
+    sim.client("operator", operator::operate(plan.drains.clone(), plan.end(), record.clone()));
+    let mut acts = Acts { open: Vec::new(), record: record.clone() };
+    let mut ahead = plan.acts.into_iter().peekable();
+    loop {
+        while let Some((_, act)) = ahead.next_if(|(at, _)| *at <= sim.elapsed()) {
+            acts.carry_out(&mut sim, act);
+        }
+        match sim.step() {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(error) => return record.fault(error.to_string()),
+        }
+    }
+}
+
+struct Acts {
+    /// Disturbances that go on, by link; those of whole servers end with their next life.
+    open: Vec<((usize, usize), usize)>,
+    record: Record,
+}
+
+impl Acts {
+    fn carry_out(&mut self, sim: &mut Sim<'_>, act: Act) {
+        let at = sim.elapsed();
+        self.record.note_at(at, format_args!("{act:?}"));
+        match act {
+            Act::Partition { caller, server } => {
+                self.begin(sim, caller, server);
+                sim.partition(caller_name(caller), server_name(server));
+            }
+            Act::PartitionThere { caller, server } => {
+                self.begin(sim, caller, server);
+                sim.partition_oneway(caller_name(caller), server_name(server));
+            }
+            Act::PartitionBack { caller, server } => {
+                self.begin(sim, caller, server);
+                sim.partition_oneway(server_name(server), caller_name(caller));
+            }
+            Act::Repair { caller, server } => {
+                sim.repair(caller_name(caller), server_name(server));
+                self.end(sim, caller, server);
+            }
+            Act::Hold { caller, server } => {
+                self.begin(sim, caller, server);
+                sim.hold(caller_name(caller), server_name(server));
+            }
+            Act::Release { caller, server } => {
+                sim.release(caller_name(caller), server_name(server));
+                self.end(sim, caller, server);
+            }
+            Act::Lose { caller, server } => {
+                self.begin(sim, caller, server);
+                sim.set_link_fail_rate(caller_name(caller), server_name(server), LOSS);
+            }
+            Act::LoseNothing { caller, server } => {
+                sim.set_link_fail_rate(caller_name(caller), server_name(server), 0.0);
+                sim.repair(caller_name(caller), server_name(server));
+                self.end(sim, caller, server);
+            }
+            Act::Crash { server, silently } => self.crash(sim, server, silently),
+            Act::Bounce { server } => {
+                peers().for_each(|peer| sim.repair(peer, server_name(server)));
+                sim.bounce(server_name(server));
+            }
+        }
+    }
+
+    fn crash(&self, sim: &mut Sim<'_>, server: usize, silently: bool) {
+        self.record.disturb(None, server, sim.elapsed());
+        if silently {
+            peers().for_each(|peer| sim.partition(peer, server_name(server)));
+        }
+        // What runs is dropped, and writes that down.
+        sim.crash(server_name(server));
+        let mut events = self.record.lock();
+        if let Some(life) = events.life_of(server)
+            && matches!(life.end, LifeEnd::Serving)
+        {
+            life.end = LifeEnd::Crashed;
+        }
+    }
+
+    fn begin(&mut self, sim: &Sim<'_>, caller: usize, server: usize) {
+        let number = self.record.disturb(Some(caller), server, sim.elapsed());
+        self.open.push(((caller, server), number));
+    }
+
+    fn end(&mut self, sim: &Sim<'_>, caller: usize, server: usize) {
+        if let Some(at) = self.open.iter().position(|(link, _)| *link == (caller, server)) {
+            self.record.calm(self.open.swap_remove(at).1, sim.elapsed());
+        }
+    }
+}
+
+fn peers() -> impl Iterator<Item = String> {
+    (0..CALLERS).map(caller_name).chain(["operator".to_owned()])
+}
