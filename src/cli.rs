@@ -19,6 +19,7 @@ mod console;
 mod dev;
 mod drain;
 mod exit;
+mod explain;
 mod failure;
 #[cfg(test)]
 mod fake;
@@ -71,6 +72,7 @@ enum Command {
     Stream(stream::StreamArgs),
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
+    Explain(explain::ExplainArgs),
     Pause(pause::PauseArgs),
     Resume(resume::ResumeArgs),
     Resize(resize::ResizeArgs),
@@ -105,6 +107,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),
         Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),
         Command::Drain(args) => session::client(args.format(), async |console| drain::run(args, console).await),
+        Command::Explain(args) => session::client(args.format(), async |console| explain::run(args, console).await),
         Command::Pause(args) => session::client(args.format(), async |console| pause::run(args, console).await),
         Command::Resume(args) => session::client(args.format(), async |console| resume::run(args, console).await),
         Command::Resize(args) => session::client(args.format(), async |console| resize::run(args, console).await),

@@ -29,6 +29,7 @@ mod field;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod kind;
+mod limit;
 mod listen;
 mod model;
 mod names;

@@ -6,6 +6,7 @@ mod call;
 mod deadline;
 mod durations;
 mod job;
+mod limit;
 mod outcome;
 mod peer;
 mod rejection;
@@ -17,6 +18,7 @@ pub use call::Call;
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
 pub use job::{Criticality, FieldViolation, InvalidJobId, Job, JobId, Labels, MAX_TENANT, WhenFull};
+pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
     Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,
 };

@@ -3,7 +3,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use crate::{
     config::{self, Config},
     handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions},
-    pool::{Law, Pool, Settings},
+    pool::{Pool, Settings},
 };
 
 /// What `exec` waits beyond the grace before it kills by itself: the pool's stop ladder comes first, and tells its rung.
@@ -80,7 +80,18 @@ pub(super) fn largest_output(config: &Config, own: &[OwnKind]) -> usize {
 }
 
 fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, AssembleError> {
-    let config::Pool { name, workers, max_workers, queue, when_full, cancel_grace, max_stuck, tenant_share } = pool;
+    let config::Pool {
+        name,
+        workers,
+        max_workers,
+        queue,
+        when_full,
+        cancel_grace,
+        max_stuck,
+        tenant_share,
+        ended_jobs,
+        law,
+    } = pool;
     let config::Queue { jobs, bytes, waiting } = queue;
     let settings = Settings {
         workers: NonZeroUsize::new(*workers).unwrap_or(NonZeroUsize::MIN),
@@ -89,10 +100,11 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
         queue_bytes: *bytes,
         queue_waiting: *waiting,
         when_full: *when_full,
-        law: Law::default(),
+        law: *law,
         tenant_share: *tenant_share,
         cancel_grace: *cancel_grace,
         max_stuck: *max_stuck,
+        ended_jobs: *ended_jobs,
         max_payload: config.server.max_payload,
         max_output: config.server.max_output,
         deadline: config.deadline,

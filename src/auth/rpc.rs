@@ -21,6 +21,8 @@ pub enum Rpc {
     Resize,
     /// `AdminService.CancelJob`.
     CancelJob,
+    /// `AdminService.Explain`.
+    Explain,
     /// Server reflection, in each of its versions.
     Reflection,
     /// Out-of-band load reports, for clients that balance by load.
@@ -33,7 +35,7 @@ pub struct Rpcs(u16);
 
 impl Rpc {
     /// Every one, with its name in the configuration and in errors.
-    pub const NAMES: [(&'static str, Self); 12] = [
+    pub const NAMES: [(&'static str, Self); 13] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
         ("SubmitMany", Self::SubmitMany),
@@ -44,6 +46,7 @@ impl Rpc {
         ("Resume", Self::Resume),
         ("Resize", Self::Resize),
         ("CancelJob", Self::CancelJob),
+        ("Explain", Self::Explain),
         ("Reflection", Self::Reflection),
         ("LoadReports", Self::LoadReports),
     ];
@@ -63,7 +66,7 @@ impl Rpc {
     /// Whether it is one of `AdminService`.
     #[must_use]
     pub fn is_of_admin(self) -> bool {
-        matches!(self, Self::Drain | Self::Pause | Self::Resume | Self::Resize | Self::CancelJob)
+        matches!(self, Self::Drain | Self::Pause | Self::Resume | Self::Resize | Self::CancelJob | Self::Explain)
     }
 
     /// The one of this name.

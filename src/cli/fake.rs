@@ -34,10 +34,10 @@ use super::{
     output::Format,
 };
 use crate::proto::{
-    CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, Job, JobResult, PauseRequest, PauseResponse,
-    ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest,
-    StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest,
-    WatchStatsResponse, Waterfall,
+    CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
+    PauseRequest, PauseResponse, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest,
+    StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
+    WatchStatsRequest, WatchStatsResponse, Waterfall,
     admin_service_server::{AdminService, AdminServiceServer},
     worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
 };
@@ -272,6 +272,10 @@ impl WorkerPoolService for Play {
 #[tonic::async_trait]
 impl AdminService for Play {
     type DrainStream = Events<DrainResponse>;
+
+    async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
+        Err(Status::unimplemented("no script explains"))
+    }
 
     async fn pause(&self, _: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
         Err(Status::unimplemented("no script pauses"))

@@ -37,6 +37,9 @@ pub(crate) struct JobArgs {
     /// Run jobs with the same key one at a time, in order.
     #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
     ordering_key: String,
+    /// Share the kind's limits per key with the jobs of the same key.
+    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
+    limit_key: String,
     /// What to do when the pool is full [default: the pool's own policy].
     #[arg(long, value_name = "POLICY")]
     when_full: Option<WhenFull>,
@@ -85,6 +88,7 @@ impl JobArgs {
             criticality,
             tenant,
             ordering_key,
+            limit_key,
             when_full,
             labels,
         } = self;
@@ -101,6 +105,7 @@ impl JobArgs {
             criticality: criticality.map_or(proto::Criticality::Unspecified, Into::into) as i32,
             tenant,
             ordering_key,
+            limit_key,
             when_full: when_full.map_or(proto::WhenFull::Unspecified, Into::into) as i32,
             labels: labels.into_iter().collect(),
         })
@@ -175,7 +180,7 @@ mod tests {
     async fn every_flag_reaches_its_field() {
         let job =
             job("x sleep {} --content-type application/json --run-timeout 1.5s --queue-timeout 20ms --criticality \
-             sheddable-plus --tenant acme --ordering-key k --when-full shed --label a=1 --label b=x=y")
+             sheddable-plus --tenant acme --ordering-key k --limit-key l --when-full shed --label a=1 --label b=x=y")
             .await;
         assert_eq!(
             job,
@@ -188,6 +193,7 @@ mod tests {
                 criticality: proto::Criticality::SheddablePlus as i32,
                 tenant: "acme".to_owned(),
                 ordering_key: "k".to_owned(),
+                limit_key: "l".to_owned(),
                 when_full: proto::WhenFull::Shed as i32,
                 labels: [("a", "1"), ("b", "x=y")].map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             }

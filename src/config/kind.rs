@@ -1,6 +1,7 @@
 //! `[kind.NAME]`: which handler runs under a name, and how.
 
 use super::field::{Size, Words, any, within};
+use super::limit;
 use super::model::{Handler, Kind, Pool};
 use super::problem::Problem;
 use super::program;
@@ -39,6 +40,7 @@ pub(super) fn read(name: &str, section: &mut Section<'_>, context: &Context<'_>)
         max_output: section.optional("max_output", within(OUTPUT)).map(Size::bytes),
         idempotent: section.value("idempotent", false, any),
         cancel_grace: None,
+        limits: section.section("limit", limit::read),
     };
     let bounds = context.pools.iter().find(|declared| declared.name == pool);
     let handler = handler(name, section, choice, bounds, context);

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use crate::handler::{Builtin, ExecCommand, KindOptions};
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::{ConnectionLimits, Http2, ListenAddress, TlsConfig};
+use crate::pool::Law;
 use crate::{auth, ops, telemetry};
 
 /// The whole configuration: every value checked, every default filled in.
@@ -106,6 +107,11 @@ pub struct Pool {
     pub max_stuck: usize,
     /// Most of the queue that one tenant may hold while another is present. Default 0.25; above 0, at most 1.
     pub tenant_share: f64,
+    /// Ended jobs that are remembered, for `waterwheel explain`, a share of each thread. Default 1024; 0 to 1048576.
+    pub ended_jobs: usize,
+    /// `admission`: how the pool chooses whom to accept. Its service time lies from 1 µs to a day, `wait_share` above 0
+    /// and at most 1, `missed_share` from 0 to 1, `longest_wait` from 1 to 1000000, `reserve` from 0 to 0.5.
+    pub law: Law,
 }
 
 /// `queue` of a pool.

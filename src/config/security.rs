@@ -204,7 +204,7 @@ impl Section<'_> {
     }
 
     /// Reports `key`, where it is set, as one that has no effect without `needs`.
-    fn needs(&mut self, key: &'static str, needs: &'static str) {
+    pub(super) fn needs(&mut self, key: &'static str, needs: &'static str) {
         if self.is_key_set(key) {
             let problem = SecurityProblem::NoEffect { key: self.key(key), needs };
             self.report(problem.into(), &[key]);

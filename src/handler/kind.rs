@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 
 use super::{Context, unwind::Contained};
-use crate::model::{HandlerError, Job, Output};
+use crate::model::{HandlerError, Job, KindLimits, Output};
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.
 ///
@@ -45,6 +45,8 @@ pub struct KindOptions {
     pub idempotent: bool,
     /// Time between the request to stop and the forced stop. `None` means the pool's default.
     pub cancel_grace: Option<Duration>,
+    /// Bounds for the sake of what the jobs call. None by default.
+    pub limits: KindLimits,
 }
 
 #[derive(Clone)]

@@ -1,3 +1,4 @@
+mod check;
 mod parse;
 
 use std::{
@@ -13,18 +14,13 @@ use std::{
 };
 
 use bytes::Bytes;
+pub use check::FieldViolation;
 pub use parse::InvalidJobId;
 
 use super::{Call, Deadline, RequestId};
 
-const MAX_KIND: usize = 64;
-const MAX_CONTENT_TYPE: usize = 128;
 /// Longest tenant, in bytes.
 pub const MAX_TENANT: usize = 128;
-const MAX_ORDERING_KEY: usize = 256;
-const MAX_LABELS: usize = 16;
-const MAX_LABEL_KEY: usize = 64;
-const MAX_LABEL_VALUE: usize = 256;
 /// Ids that a thread draws at once.
 const IDS: u64 = 256;
 
@@ -64,6 +60,9 @@ pub struct Job {
     /// Jobs of one pool with the same key run one at a time in order of acceptance; empty means unordered. At most
     /// 256 bytes.
     pub ordering_key: String,
+    /// Jobs of one kind with the same key share the kind's limits per key; empty is a key like any other. At most 256
+    /// bytes.
+    pub limit_key: String,
     /// What to do when the pool is full. `None` means the policy of the pool.
     pub when_full: Option<WhenFull>,
     /// At most 16; keys of `[a-z0-9_.-]` up to 64 bytes, values up to 256 bytes.
@@ -89,6 +88,7 @@ impl Job {
             criticality: Criticality::default(),
             tenant: String::new(),
             ordering_key: String::new(),
+            limit_key: String::new(),
             when_full: None,
             labels: Labels::new(),
             deadline: None,
@@ -145,6 +145,13 @@ impl Job {
         self
     }
 
+    /// Sets the key of the kind's limits per key.
+    #[must_use]
+    pub fn limit_key(mut self, key: impl Into<String>) -> Self {
+        self.limit_key = key.into();
+        self
+    }
+
     /// Sets what to do when the pool is full.
     #[must_use]
     pub fn when_full(mut self, policy: WhenFull) -> Self {
@@ -165,77 +172,6 @@ impl Job {
         let call = self.call.get_or_insert_with(|| Arc::new(Call::here()));
         Arc::make_mut(call).request_id = Some(id);
         self
-    }
-
-    /// Every field that is out of its bounds; empty for a sound job.
-    #[must_use]
-    pub fn violations(&self) -> Vec<FieldViolation> {
-        let mut found = Vec::new();
-        let mut bound = |field: &'static str, length: usize, most: usize| {
-            if length > most {
-                found.push(FieldViolation::new(field, format!("{length} bytes; at most {most} are allowed")));
-            }
-        };
-        bound("job.kind", self.kind.len(), MAX_KIND);
-        bound("job.content_type", self.content_type.len(), MAX_CONTENT_TYPE);
-        bound("job.tenant", self.tenant.len(), MAX_TENANT);
-        bound("job.ordering_key", self.ordering_key.len(), MAX_ORDERING_KEY);
-        if self.kind.is_empty() {
-            found.push(FieldViolation::new("job.kind", "required: name a kind that the server has configured"));
-        }
-        let texts = [
-            ("job.content_type", &self.content_type),
-            ("job.tenant", &self.tenant),
-            ("job.ordering_key", &self.ordering_key),
-        ];
-        for (field, text) in texts {
-            if text.chars().any(char::is_control) {
-                found.push(FieldViolation::new(field, "has a control character; send printable text"));
-            }
-        }
-        for (field, timeout) in [("job.run_timeout", self.run_timeout), ("job.queue_timeout", self.queue_timeout)] {
-            if timeout == Some(Duration::ZERO) {
-                found.push(FieldViolation::new(field, "zero; send a positive duration or leave it out"));
-            }
-        }
-        self.label_violations(&mut found);
-        found
-    }
-
-    fn label_violations(&self, found: &mut Vec<FieldViolation>) {
-        if self.labels.len() > MAX_LABELS {
-            let count = self.labels.len();
-            found.push(FieldViolation::new("job.labels", format!("{count} labels; at most {MAX_LABELS} are allowed")));
-            return;
-        }
-        for (key, value) in &self.labels {
-            let sound = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c);
-            if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(sound) {
-                let rule = format!("a key must be 1 to {MAX_LABEL_KEY} characters of [a-z0-9_.-]");
-                found.push(FieldViolation::new("job.labels", rule));
-            }
-            if value.len() > MAX_LABEL_VALUE || value.chars().any(char::is_control) {
-                let rule = format!("a value must be printable and at most {MAX_LABEL_VALUE} bytes");
-                found.push(FieldViolation::new("job.labels", rule));
-            }
-        }
-    }
-}
-
-/// A field that is out of its bounds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FieldViolation {
-    /// Path of the field in the request, such as `job.kind`.
-    pub field: &'static str,
-    /// What is wrong and what is allowed.
-    pub description: String,
-}
-
-impl FieldViolation {
-    /// A violation of `field`.
-    #[must_use]
-    pub fn new(field: &'static str, description: impl Into<String>) -> Self {
-        Self { field, description: description.into() }
     }
 }
 
@@ -367,12 +303,13 @@ mod tests {
 
     #[test]
     fn each_bound_is_named() {
-        let cases: [(&str, Job); 8] = [
+        let cases: [(&str, Job); 9] = [
             ("job.kind", Job::new("", "")),
             ("job.kind", Job::new("k".repeat(65), "")),
             ("job.content_type", Job::new("k", "").content_type("c".repeat(129))),
             ("job.tenant", Job::new("k", "").tenant("a\nb")),
             ("job.ordering_key", Job::new("k", "").ordering_key("o".repeat(257))),
+            ("job.limit_key", Job::new("k", "").limit_key("o".repeat(257))),
             ("job.labels", Job::new("k", "").label("Upper", "")),
             ("job.labels", Job::new("k", "").label("a", "v".repeat(257))),
             ("job.run_timeout", Job::new("k", "").run_timeout(Duration::ZERO)),

@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use super::FieldViolation;
+use super::{FieldViolation, Limiter};
 
 /// Why a job was not accepted. Nothing of it ran.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +39,16 @@ pub enum RejectionReason {
     /// The tenant holds its share of the queue, and others are present.
     #[error("the tenant holds its share of the queue")]
     QuotaExceeded,
+    /// The job would wait too long for its turn within a limit of its kind.
+    #[error("{limit}; expected to wait {expected:?}, {budget:?} left")]
+    LimitExceeded {
+        /// The limit.
+        limit: Limiter,
+        /// Predicted wait.
+        expected: Duration,
+        /// What is left of the budget.
+        budget: Duration,
+    },
     /// The tenant sent more jobs than its rate allows.
     #[error("the tenant may send {rate} jobs per second")]
     OverRate {
@@ -86,7 +96,7 @@ fn describe(violations: &[FieldViolation]) -> String {
 
 impl RejectionReason {
     /// All reasons as `google.rpc.ErrorInfo` names them, in the order of [`index`](Self::index).
-    pub const NAMES: [&str; 7] = [
+    pub const NAMES: [&str; 8] = [
         "QUEUE_FULL",
         "DEADLINE_UNREACHABLE",
         "QUOTA_EXCEEDED",
@@ -94,6 +104,7 @@ impl RejectionReason {
         "UNKNOWN_KIND",
         "INVALID_FIELD",
         "PAYLOAD_TOO_LARGE",
+        "LIMIT_EXCEEDED",
     ];
 
     /// Position in [`NAMES`](Self::NAMES).
@@ -107,6 +118,7 @@ impl RejectionReason {
             Self::UnknownKind { .. } => 4,
             Self::Invalid { .. } => 5,
             Self::PayloadTooLarge { .. } => 6,
+            Self::LimitExceeded { .. } => 7,
         }
     }
 

@@ -5,12 +5,13 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     attempt::{Attempt, Raised},
-    conclude::{conclude, cut_off, failure, log_panic, note_lost, queue_time},
+    conclude::{conclude, cut_off, failure, log_panic, note_lost},
     core::Ending,
+    ended::{EndedJob, JobEnd},
     stop::{Fall, climb},
 };
 use crate::{
@@ -122,11 +123,24 @@ fn detach(mut attempt: Attempt, reason: StopReason, ending: Ending) {
     let run = attempt.run_time();
     note_lost(&shell, &attempt.cx);
     shell.end(attempt.key(), ending, run);
-    shell.meters.record(attempt.kind, queue_time(&attempt.cx), run);
+    let end = match ending {
+        Ending::Expired => JobEnd::RunTimeout,
+        _ => JobEnd::Cancelled,
+    };
+    let ended = EndedJob::of_run(&attempt.cx, attempt.kind, end, Some(Rung::Asked), run, Instant::now());
+    let mark = shell.meters.record(ended);
     attempt.cx.cancel_token().cancel(reason);
     shell.tasks.spawn(async move {
         // The fall's end, or the attempt itself, gives the worker back when it is dropped.
-        if let Fall::Yielded(Err(Raised::Panic(message))) = climb(&mut attempt).await {
+        let fall = climb(&mut attempt).await;
+        let rung = match &fall {
+            Fall::Yielded(_) => Rung::Yielded,
+            Fall::CutOff(rung) => *rung,
+        };
+        if let Some(mark) = mark {
+            attempt.shell().meters.climbed(mark, rung);
+        }
+        if let Fall::Yielded(Err(Raised::Panic(message))) = fall {
             log_panic(&attempt.cx, &message);
         }
     });

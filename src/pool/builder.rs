@@ -34,6 +34,8 @@ pub struct Settings {
     pub max_payload: usize,
     /// Most output bytes of one job, where its kind says nothing. Default 4 MiB.
     pub max_output: usize,
+    /// Ended jobs that are remembered, for [`Pool::explain`]: 128 bytes each, an equal share of each home. Default 1,024.
+    pub ended_jobs: usize,
     /// How deadlines are made.
     pub deadline: DeadlinePolicy,
     /// Runtimes that share the pool; see [`set_home`](super::set_home). Default 1.
@@ -55,6 +57,7 @@ impl Default for Settings {
             max_stuck: 4,
             max_payload: 4 << 20,
             max_output: 4 << 20,
+            ended_jobs: 1024,
             deadline: DeadlinePolicy::default(),
             homes: 1,
         }

@@ -1,11 +1,13 @@
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::{
     attempt::{Attempt, Raised},
     core::{Ending, QueueEnd},
     drain::LostJob,
+    ended::{EndedJob, JobEnd},
     shell::Shell,
 };
 use crate::{
@@ -36,8 +38,9 @@ pub(super) fn conclude(
     if outcome.is_err() {
         note_lost(shell, cx);
     }
+    let end = outcome.as_ref().map_or_else(JobEnd::of, |_| JobEnd::Completed);
+    shell.meters.record(EndedJob::of_run(cx, attempt.kind, end, rung, run, now));
     let queue = queue_time(cx);
-    shell.meters.record(attempt.kind, queue, run);
     let told = match outcome {
         Ok(output) => {
             debug!(
@@ -65,9 +68,10 @@ pub(super) fn cut_off(attempt: &Attempt, rung: Rung) -> JobError {
     let (shell, run) = (attempt.shell(), attempt.run_time());
     let cause = stopped(&attempt.cx, shell, run);
     note_lost(shell, &attempt.cx);
+    let end = JobEnd::of(&cause);
     let error = failure(attempt, cause, Some(rung));
     shell.end(attempt.key(), Ending::Cancelled, run);
-    shell.meters.record(attempt.kind, queue_time(&attempt.cx), run);
+    shell.meters.record(EndedJob::of_run(&attempt.cx, attempt.kind, end, Some(rung), run, Instant::now()));
     error
 }
 
@@ -78,7 +82,9 @@ pub(super) fn failure(attempt: &Attempt, cause: FailureCause, rung: Option<Rung>
 
 /// What a job that ended before it began is answered with.
 pub(super) fn conclude_queued(shell: &Shell, cx: &Context, end: QueueEnd) -> JobError {
-    let waited = cx.deadline().arrival().elapsed();
+    let now = Instant::now();
+    let waited = now.saturating_duration_since(cx.deadline().arrival());
+    note_queued(shell, cx, JobEnd::of_queue_end(end), now);
     let refused = |reason, retry_after| {
         JobError::from(Rejection {
             reason,
@@ -111,6 +117,13 @@ pub(super) fn conclude_queued(shell: &Shell, cx: &Context, end: QueueEnd) -> Job
         run: Duration::ZERO,
         rung: None,
     })
+}
+
+/// Remembers an accepted job that ended before it began.
+pub(super) fn note_queued(shell: &Shell, cx: &Context, end: Option<JobEnd>, now: Instant) {
+    if let (Some(end), Some(kind)) = (end, shell.kind_index(cx.kind())) {
+        shell.meters.note(EndedJob::of_queued(cx, kind, end, now));
+    }
 }
 
 fn outcome(result: Result<Output, Raised>, cx: &Context, shell: &Shell, run: Duration) -> Result<Output, FailureCause> {

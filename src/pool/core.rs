@@ -5,20 +5,25 @@
 //! completion, panic and drain are events that race for the lock, and the first one wins.
 //!
 //! Invariants (`invariants`): permits out = queued + running; running ≤ workers; jobs and bytes within their
-//! caps; one job at most runs per ordering key; in a pool that is not paused, an idle worker means that no ready job is
-//! queued.
+//! caps; one job at most runs per ordering key; kinds and keys within their limits; in a pool that is not paused, an idle
+//! worker means that no ready job is queued whose kind is within its limit.
 
 mod admission;
 mod backlogs;
+mod bucket;
 mod entry;
 mod estimate;
 mod events;
+mod explain;
+mod gate;
 #[cfg(test)]
 mod invariants;
 mod law;
 mod ledger;
+mod limits;
 mod lines;
 mod list;
+mod moves;
 mod operate;
 mod queues;
 mod settle;
@@ -42,11 +47,15 @@ use entry::Entry;
 pub(crate) use entry::JobKey;
 use estimate::Estimates;
 pub(crate) use events::{Withdrawal, Withdrawn};
+pub use explain::Binding;
+pub(crate) use explain::Standing;
 pub use law::Law;
 use law::{Margin, WINDOW};
 pub use ledger::Counts;
 pub(crate) use ledger::Ending;
 use ledger::Ledger;
+pub(crate) use limits::LimitUse;
+use limits::{Limits, OPEN};
 use lines::Lines;
 use list::List;
 pub(crate) use operate::Cancelled;
@@ -57,7 +66,7 @@ use sizing::Sizing;
 pub(crate) use snapshot::{CoreLoad, CoreSnapshot, SizeSnapshot, WorkerCondition, WorkerSnapshot};
 use workers::Workers;
 
-use crate::model::{Criticality, WhenFull};
+use crate::model::{Criticality, KindLimits, WhenFull};
 
 /// What the machine carries for its host without looking into it.
 pub(crate) trait Host {
@@ -96,6 +105,7 @@ pub(crate) struct Arrival<'a, J> {
     pub(crate) finish_by: Instant,
     pub(crate) tenant: &'a str,
     pub(crate) ordering_key: &'a str,
+    pub(crate) limit_key: &'a str,
     pub(crate) when_full: WhenFull,
     /// Runtime that the caller is on; its workers come first.
     pub(crate) home: usize,
@@ -163,6 +173,7 @@ pub(crate) struct Core<H: Host> {
     queued: List,
     queues: Queues,
     lines: Lines,
+    limits: Limits,
     held_bytes: usize,
     running: usize,
     workers: Workers<H::State>,
@@ -174,6 +185,9 @@ pub(crate) struct Core<H: Host> {
     window_end: Option<Instant>,
     ledger: Ledger,
     saturated: bool,
+    /// When the machine was last brought to rest.
+    #[cfg(test)]
+    settled: std::cell::Cell<Option<Instant>>,
 }
 
 impl<H: Host> Core<H> {
@@ -190,8 +204,9 @@ impl<H: Host> Core<H> {
             waiting: List::default(),
             waiting_bytes: 0,
             queued: List::default(),
-            queues: Queues::default(),
+            queues: Queues::new(0),
             lines: Lines::default(),
+            limits: Limits::default(),
             held_bytes: 0,
             running: 0,
             workers: Workers::new(homes),
@@ -202,7 +217,23 @@ impl<H: Host> Core<H> {
             window_end: None,
             ledger: Ledger::default(),
             saturated: false,
+            #[cfg(test)]
+            settled: std::cell::Cell::default(),
         }
+    }
+
+    /// Sets the limits of the kinds. Only for a machine without jobs.
+    pub(crate) fn limit(&mut self, kinds: &[KindLimits]) {
+        debug_assert!(self.entries.is_empty(), "jobs stand in the lanes that there were");
+        self.limits = Limits::new(kinds);
+        self.queues = Queues::new(self.limits.lanes());
+    }
+
+    /// When [`tick`](Self::tick) would start a job that waits for nothing but time.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        let queued = || self.limits.wake_at(|lane| self.queues.has_ready(lane));
+        let at = || queued().into_iter().chain(self.caller_wakes_at()).min();
+        self.can_start().then(at).flatten()
     }
 
     /// Callers that wait for room.
@@ -245,7 +276,7 @@ impl<H: Host> Core<H> {
         if self.can_start() && self.waiting.is_empty() {
             return Duration::ZERO;
         }
-        seconds(self.wait(class, "", "", self.estimates.mean()))
+        seconds(self.wait(class, OPEN, "", "", self.estimates.mean()))
     }
 
     /// Closes the windows that are over.

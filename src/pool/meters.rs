@@ -1,17 +1,25 @@
-use std::time::Duration;
-
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-use super::{home::home, stats::Distribution};
-use crate::model::Durations;
+use super::{
+    ended::{EndedJob, Mark, Ring},
+    home::home,
+    stats::Distribution,
+};
+use crate::model::{Durations, JobId, Rung, Waterfall};
 
 /// Longest duration that is told apart, in nanoseconds: one hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// Durations by kind. Each home writes to its own part, so that threads do not meet; readers merge the parts.
 pub(super) struct Meters {
-    homes: Vec<Mutex<Vec<KindMeters>>>,
+    homes: Vec<Mutex<Part>>,
+}
+
+/// What one home writes to.
+struct Part {
+    kinds: Vec<KindMeters>,
+    ended: Ring,
 }
 
 #[derive(Default)]
@@ -30,18 +38,41 @@ impl KindMeters {
 }
 
 impl Meters {
-    pub(super) fn new(homes: usize, kinds: usize) -> Self {
-        let part = || Mutex::new(std::iter::repeat_with(KindMeters::default).take(kinds).collect());
+    /// Parts for so many kinds, which remember so many ended jobs together.
+    pub(super) fn new(homes: usize, kinds: usize, ended: usize) -> Self {
+        let part = || {
+            let kinds = std::iter::repeat_with(KindMeters::default).take(kinds).collect();
+            Mutex::new(Part { kinds, ended: Ring::new(ended.div_ceil(homes.max(1))) })
+        };
         Self { homes: std::iter::repeat_with(part).take(homes).collect() }
     }
 
-    /// A job of `kind` waited so long, and ran so long.
-    pub(super) fn record(&self, kind: usize, wait: Duration, run: Duration) {
-        let mut home = self.homes[home() % self.homes.len()].lock();
-        for (histogram, duration) in home[kind].histograms().iter_mut().zip([wait, run]) {
+    /// A job that ran ended.
+    pub(super) fn record(&self, ended: EndedJob) -> Option<Mark> {
+        let at = home() % self.homes.len();
+        let mut part = self.homes[at].lock();
+        let Waterfall { queue: wait, run, .. } = ended.waterfall;
+        for (histogram, duration) in part.kinds[ended.kind].histograms().iter_mut().zip([wait, run]) {
             let nanos = u64::try_from(duration.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
             histogram.saturating_record(nanos);
         }
+        part.ended.push(at, ended)
+    }
+
+    /// A job ended that did not run.
+    pub(super) fn note(&self, ended: EndedJob) {
+        let at = home() % self.homes.len();
+        self.homes[at].lock().ended.push(at, ended);
+    }
+
+    /// A job that had ended came to this rung.
+    pub(super) fn climbed(&self, mark: Mark, rung: Rung) {
+        self.homes[mark.home].lock().ended.climbed(mark, rung);
+    }
+
+    /// The ended job of this id, where it is remembered.
+    pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
+        self.homes.iter().find_map(|home| home.lock().ended.find(job))
     }
 
     /// Queue wait and run time of `kind` over all homes.
@@ -63,7 +94,7 @@ impl Meters {
     fn merged(&self, kind: usize) -> KindMeters {
         let mut merged = KindMeters::default();
         for home in &self.homes {
-            if let Some(part) = &home.lock()[kind].histograms {
+            if let Some(part) = &home.lock().kinds[kind].histograms {
                 for (whole, part) in merged.histograms().iter_mut().zip(part.iter()) {
                     whole.add(part).expect("all histograms have the same bounds");
                 }
@@ -84,14 +115,29 @@ fn in_buckets(histogram: &Histogram<u64>) -> Durations {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::{super::ended::JobEnd, *};
 
     #[test]
     fn parts_are_merged() {
-        let meters = Meters::new(2, 1);
+        let meters = Meters::new(2, 1, 10);
         for millis in 1..=100 {
             super::super::home::set_home(millis as usize % 2);
-            meters.record(0, Duration::ZERO, Duration::from_millis(millis));
+            let zero = Duration::ZERO;
+            let run = Duration::from_millis(millis);
+            let waterfall = Waterfall { budget: zero, queue: zero, run, left: zero, worker: 0 };
+            meters.record(EndedJob {
+                job: JobId::next(),
+                end: JobEnd::Completed,
+                rung: None,
+                started: true,
+                waterfall,
+                at: Instant::now(),
+                kind: 0,
+            });
         }
         let [queue, run] = meters.read(0);
         assert_eq!((queue.count, run.count, queue.max), (100, 100, Duration::from_nanos(1)));

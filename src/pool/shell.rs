@@ -27,10 +27,11 @@ use super::{
     meters::Meters,
     sizing::keep_size,
     turn::{Turn, TurnSignal},
+    wake::Wake,
 };
 use crate::{
     handler::{Context, Kind, Site},
-    model::{Job, Rejection, RejectionReason},
+    model::{Job, KindLimits, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
     task::Tasks,
 };
@@ -56,6 +57,8 @@ pub(super) struct Shell {
     /// When a stop forces what runs, however much grace it has left.
     pub(super) force_by: OnceLock<Instant>,
     slow_polls: AtomicU64,
+    /// None where no kind has a rate.
+    pub(super) wake: Option<Wake>,
 }
 
 /// What the state machine carries for the shell.
@@ -71,6 +74,8 @@ impl Shell {
     pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Arc<Self> {
         let homes = settings.homes.max(1);
         let mut core = Core::new(settings.caps(), settings.law, kinds.len(), homes);
+        let limits: Vec<KindLimits> = kinds.iter().map(|kind| kind.get_options().limits).collect();
+        core.limit(&limits);
         let now = Instant::now();
         let min = settings.workers.get();
         let bounds = Bounds { min, max: settings.max_workers.map_or(min, |max| max.get().max(min)) };
@@ -85,7 +90,7 @@ impl Shell {
         let shell = Arc::new(Self {
             factories: Factories::new(kinds.len()),
             is_sized: AtomicBool::new(false),
-            meters: Meters::new(homes, kinds.len()),
+            meters: Meters::new(homes, kinds.len(), settings.ended_jobs),
             sites: kinds.iter().map(site).collect(),
             name,
             settings,
@@ -98,6 +103,7 @@ impl Shell {
             lost: Mutex::default(),
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
+            wake: limits.iter().any(KindLimits::has_rate).then(Wake::new),
         });
         keep_size(&shell);
         shell
@@ -127,6 +133,7 @@ impl Shell {
             finish_by: deadline.reply_by(),
             tenant: &job.tenant,
             ordering_key: &job.ordering_key,
+            limit_key: &job.limit_key,
             when_full: job.when_full.unwrap_or(self.settings.when_full),
             home: home(),
         };
@@ -140,7 +147,7 @@ impl Shell {
         match (verdict, signal) {
             (Verdict::Start(grant), _) => Ok(Turn::now(self.lease(grant))),
             (Verdict::Queued(key) | Verdict::Waiting(key), Some(signal)) => {
-                Ok(Turn::later(Arc::clone(self), key, signal, start_by))
+                Ok(Turn::later(Arc::clone(self), key, signal, start_by, cx.clone()))
             }
             (Verdict::Queued(_) | Verdict::Waiting(_), None) => {
                 unreachable!("the machine makes a waiter for every job that does not start at once")
@@ -188,6 +195,9 @@ impl Shell {
             let mut core = self.core.lock();
             let waiting = core.waiting();
             let result = event(&mut core, &mut effects);
+            if let Some(wake) = &self.wake {
+                wake.set(core.wake_at());
+            }
             (result, core.is_finished(), core.waiting() < waiting)
         };
         self.act(effects);
@@ -244,6 +254,9 @@ impl Shell {
                 RejectionReason::DeadlineUnreachable { expected, needed, budget }
             }
             RefusalReason::QuotaExceeded => RejectionReason::QuotaExceeded,
+            RefusalReason::LimitExceeded { limit, expected, budget } => {
+                RejectionReason::LimitExceeded { limit, expected, budget }
+            }
             RefusalReason::Draining => RejectionReason::Draining,
             RefusalReason::PoolDraining => RejectionReason::PoolDraining,
         };

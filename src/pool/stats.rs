@@ -5,10 +5,14 @@ use tokio::time::Instant;
 
 use super::{
     FactoryStats,
-    core::{CoreSnapshot, Counts, SizeSnapshot, WorkerCondition, WorkerSnapshot},
+    core::{CoreSnapshot, Counts, LimitUse, SizeSnapshot, WorkerCondition, WorkerSnapshot},
     shell::Shell,
 };
-use crate::{handler::Context, model::JobId, phase::Phase};
+use crate::{
+    handler::Context,
+    model::{JobId, KindLimits},
+    phase::Phase,
+};
 
 /// A snapshot of one pool.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,8 +64,23 @@ pub struct KindStats {
     pub queue_wait: Distribution,
     /// The runs.
     pub run_time: Distribution,
+    /// Its limits; `None` where it has none.
+    pub limit: Option<LimitStats>,
     /// How its handlers are made.
     pub factory: FactoryStats,
+}
+
+/// The limits of one kind, and what is used of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitStats {
+    /// What is set.
+    pub limits: KindLimits,
+    /// Jobs that hold a worker.
+    pub running: u32,
+    /// Jobs that are queued.
+    pub queued: usize,
+    /// Limit keys that are told apart: those with a job, and those whose rate is not back at its burst.
+    pub keys: usize,
 }
 
 /// Number of workers of a pool, and what decides it.
@@ -159,12 +178,17 @@ impl PoolStats {
             expected_wait,
             counts,
             workers,
+            limits,
         } = snapshot;
         let settings = &shell.settings;
         let kinds = shell.kinds.iter().enumerate().map(|(index, kind)| {
             let [queue_wait, run_time] = shell.meters.read(index);
+            let limit = limits.iter().find(|limit| limit.kind == index).map(|limit| {
+                let LimitUse { kind: _, limits, running, queued, keys } = *limit;
+                LimitStats { limits, running, queued, keys }
+            });
             let factory = shell.factories.stats(index, now);
-            KindStats { name: Arc::clone(kind.name()), queue_wait, run_time, factory }
+            KindStats { name: Arc::clone(kind.name()), queue_wait, run_time, limit, factory }
         });
         Self {
             name: Arc::clone(&shell.name),

@@ -3,10 +3,13 @@ use std::{fmt, sync::Arc};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
+    conclude::note_queued,
     core::{JobKey, QueueEnd, Withdrawal, Withdrawn},
+    ended::JobEnd,
     lease::Lease,
     shell::Shell,
 };
+use crate::handler::Context;
 
 /// A job's claim on a worker: the worker itself, or a place in the queue.
 pub(super) enum Turn {
@@ -28,6 +31,7 @@ pub(super) struct Permit {
     signal: oneshot::Receiver<TurnSignal>,
     start_by: Instant,
     settled: bool,
+    cx: Context,
 }
 
 /// The room that a job waits for.
@@ -83,8 +87,9 @@ impl Turn {
         key: JobKey,
         signal: oneshot::Receiver<TurnSignal>,
         start_by: Instant,
+        cx: Context,
     ) -> Self {
-        Self::Later(Permit { shell, key, signal, start_by, settled: false })
+        Self::Later(Permit { shell, key, signal, start_by, settled: false, cx })
     }
 }
 
@@ -95,6 +100,7 @@ impl Permit {
 
     /// Waits for a worker, until it is too late to start. Dropping the future takes the job out of the queue.
     pub(super) async fn turn(mut self) -> Result<Lease, QueueEnd> {
+        self.shell.keep_time();
         let signal = tokio::select! {
             biased;
             signal = &mut self.signal => signal,
@@ -124,8 +130,14 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         // A lease that was sent in the meantime is dropped with the channel, and gives its worker back.
-        if !self.settled {
-            self.shell.withdraw(self.key, Withdrawal::Cancelled);
+        if self.settled {
+            return;
         }
+        let end = match (self.shell.withdraw(self.key, Withdrawal::Cancelled), self.signal.try_recv()) {
+            (Withdrawn::Waiting, _) => None,
+            (Withdrawn::Gone, Ok(TurnSignal::Ended(why))) => JobEnd::of_queue_end(why),
+            (Withdrawn::Queued | Withdrawn::Gone, _) => Some(JobEnd::Cancelled),
+        };
+        note_queued(&self.shell, &self.cx, end, Instant::now());
     }
 }

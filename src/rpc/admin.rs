@@ -1,5 +1,6 @@
 mod cancel;
 mod drain;
+mod explain;
 mod pool;
 
 use std::{sync::Arc, time::Duration};
@@ -12,8 +13,9 @@ use crate::{
     phase::Phase,
     pool::Pools,
     proto::{
-        CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, PauseRequest, PauseResponse, ResizeRequest,
-        ResizeResponse, ResumeRequest, ResumeResponse, admin_service_server::AdminService,
+        CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
+        PauseRequest, PauseResponse, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse,
+        admin_service_server::AdminService,
     },
 };
 
@@ -85,5 +87,9 @@ impl AdminService for Admin {
 
     async fn cancel_job(&self, request: Request<CancelJobRequest>) -> Result<Response<CancelJobResponse>, Status> {
         cancel::cancel_job(self, &request.into_inner())
+    }
+
+    async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
+        explain::explain(self, &request.into_inner())
     }
 }

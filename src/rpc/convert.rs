@@ -28,6 +28,7 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
         ordering_key,
         when_full,
         labels,
+        limit_key,
     } = job;
     let run_timeout = read_duration("job.run_timeout", run_timeout, &mut violations);
     let queue_timeout = read_duration("job.queue_timeout", queue_timeout, &mut violations);
@@ -43,6 +44,7 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
     job.criticality = criticality;
     job.tenant = tenant;
     job.ordering_key = ordering_key;
+    job.limit_key = limit_key;
     job.when_full = when_full;
     job.labels = labels;
     Ok(job)

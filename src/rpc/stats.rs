@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use tokio::time::{MissedTickBehavior, interval};
@@ -11,10 +11,11 @@ use super::{
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
-    model::RejectionReason,
+    model::{KindLimits, Limit, RejectionReason},
     phase::Phase,
     pool::{
-        Counts, Distribution, FactoryStats, KindStats, Pool, PoolStats, Pools, SizeStats, WorkerState, WorkerStats,
+        Counts, Distribution, FactoryStats, KindStats, LimitStats, Pool, PoolStats, Pools, SizeStats, WorkerState,
+        WorkerStats,
     },
     proto::{self, StatsRequest, StatsResponse, WatchStatsRequest, WatchStatsResponse},
 };
@@ -134,13 +135,30 @@ fn job_counts(counts: &Counts) -> proto::JobCounts {
 }
 
 fn kind_stats(stats: KindStats) -> proto::KindStats {
-    let KindStats { name, queue_wait, run_time, factory } = stats;
+    let KindStats { name, queue_wait, run_time, limit, factory } = stats;
     let FactoryStats { failures, in_a_row, retry_in } = factory;
     proto::KindStats {
         name: name.to_string(),
         queue_wait: Some(distribution(queue_wait)),
         run_time: Some(distribution(run_time)),
+        limit: limit.map(limit_stats),
         factory: Some(proto::FactoryStats { failures, in_a_row, retry_in: Some(duration(retry_in)) }),
+    }
+}
+
+fn limit_stats(stats: LimitStats) -> proto::LimitStats {
+    let LimitStats { limits: KindLimits { all, per_key, keys: _ }, running, queued, keys } = stats;
+    let bound = |limit: Limit| proto::LimitBound {
+        concurrency: limit.concurrency.map_or(0, NonZeroU32::get),
+        rate: limit.rate.map_or(0.0, |rate| 1.0 / rate.interval.as_secs_f64()),
+        burst: limit.rate.map_or(0, |rate| rate.burst.get()),
+    };
+    proto::LimitStats {
+        all: Some(bound(all)),
+        per_key: Some(bound(per_key)),
+        running,
+        queued: queued as u64,
+        keys: keys as u64,
     }
 }
 

@@ -108,9 +108,20 @@ pub(super) fn not_found(what: &str) -> Status {
 
 /// A call that names a job which does not exist any more.
 pub(super) fn no_job(job: &str) -> Status {
+    unknown_job(job, "no pool has it: it has ended, or its id is another one")
+}
+
+/// A call that asks for a job that nobody has or remembers.
+pub(super) fn forgotten_job(job: &str) -> Status {
+    let why = "no pool has or remembers it: it was refused, it is of another process, or it ended longer ago than \
+               pool.NAME.ended_jobs reaches";
+    unknown_job(job, why)
+}
+
+fn unknown_job(job: &str, why: &str) -> Status {
     let mut facts = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
     let job = shorten(job, JOB);
-    let message = format!("no pool has a job {job:?}; it has ended, or its id is another one");
+    let message = format!("job {job:?}: {why}");
     facts.insert("job".to_owned(), job);
     fitting(Code::NotFound, &message, ErrorDetails::with_error_info("NOT_FOUND", DOMAIN, facts))
 }
@@ -214,6 +225,7 @@ fn rejected(rejection: &Rejection) -> Answer {
         | RejectionReason::NoRoomInTime
         | RejectionReason::DeadlineUnreachable { .. }
         | RejectionReason::QuotaExceeded
+        | RejectionReason::LimitExceeded { .. }
         | RejectionReason::OverRate { .. } => (Code::ResourceExhausted, pushback()),
         // It ends with another job of the same tenant, whose time nobody knows.
         RejectionReason::OverInFlight { .. } => (Code::ResourceExhausted, Pushback::Never),
@@ -281,6 +293,11 @@ fn rejection_facts(rejection: &Rejection) -> HashMap<String, String> {
     if let RejectionReason::DeadlineUnreachable { expected, needed, budget } = &rejection.reason {
         facts.insert("expected_wait_ms".into(), millis(*expected));
         facts.insert("needed_budget_ms".into(), millis(*needed));
+        facts.insert("budget_ms".into(), millis(*budget));
+    }
+    if let RejectionReason::LimitExceeded { limit, expected, budget } = &rejection.reason {
+        facts.insert("limit".into(), limit.name().into());
+        facts.insert("expected_wait_ms".into(), millis(*expected));
         facts.insert("budget_ms".into(), millis(*budget));
     }
     facts

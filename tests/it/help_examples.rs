@@ -148,7 +148,7 @@ async fn works(shell: &Shell, Example { command, line }: Example) {
         return Server::start(shell, &line).await.stop().await;
     }
     let dev = Server::start(shell, "waterwheel dev").await;
-    let (_sleeper, job) = if line.contains("$JOB") { dev.running_job(shell).await } else { (None, String::new()) };
+    let (sleeper, job) = if line.contains("$JOB") { dev.running_job(shell).await } else { (None, String::new()) };
     let ended = shell
         .command(&line)
         .env("JOB", job)
@@ -159,6 +159,8 @@ async fn works(shell: &Shell, Example { command, line }: Example) {
         .unwrap();
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{line}: {}\n{errors}", ended.status);
+    // Its job ends with its caller.
+    drop(sleeper);
     if command != "drain" {
         dev.stop().await;
     }

@@ -9,6 +9,7 @@
     reason = "a test's tasks end with its runtime, and a failed step is the failure of the test"
 )]
 
+mod admission;
 mod attack;
 mod auth;
 mod bench;
@@ -21,6 +22,7 @@ mod connections;
 mod deadlines;
 mod drain;
 mod environment;
+mod explain;
 mod first_run;
 mod full_pool;
 mod headers;
@@ -29,6 +31,7 @@ mod help_examples;
 mod leaks;
 mod ledger;
 mod library_drain;
+mod limits;
 mod listeners;
 mod manners;
 mod operate;

@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::status::{CallError, Execution};
-use crate::cli::output::{exact, plain, rough, setting};
+use crate::{
+    cli::output::{exact, plain, rough, setting},
+    model::DeadlinePolicy,
+};
 
 /// Why the service refused or failed a job, from `google.rpc.ErrorInfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,9 @@ pub(crate) enum Reason {
     InvalidField,
     PayloadTooLarge,
     OutputTooLarge,
+    HeadersTooLarge,
+    UploadsFull,
+    LimitExceeded,
     NotFound,
     NoCredentials,
     InvalidToken,
@@ -36,7 +42,7 @@ pub(crate) enum Reason {
     Other(String),
 }
 
-const NAMES: [(&str, Reason); 22] = [
+const NAMES: [(&str, Reason); 25] = [
     ("QUEUE_FULL", Reason::QueueFull),
     ("DEADLINE_UNREACHABLE", Reason::DeadlineUnreachable),
     ("SHED", Reason::Shed),
@@ -52,6 +58,9 @@ const NAMES: [(&str, Reason); 22] = [
     ("INVALID_FIELD", Reason::InvalidField),
     ("PAYLOAD_TOO_LARGE", Reason::PayloadTooLarge),
     ("OUTPUT_TOO_LARGE", Reason::OutputTooLarge),
+    ("HEADERS_TOO_LARGE", Reason::HeadersTooLarge),
+    ("UPLOADS_FULL", Reason::UploadsFull),
+    ("LIMIT_EXCEEDED", Reason::LimitExceeded),
     ("NOT_FOUND", Reason::NotFound),
     ("NO_CREDENTIALS", Reason::NoCredentials),
     ("INVALID_TOKEN", Reason::InvalidToken),
@@ -116,6 +125,7 @@ impl CallError {
             }
             Reason::QueueFull => Some(format!("the queue of pool {} is full", pool?)),
             Reason::Shed => Some("evicted from the queue for a more important job".to_owned()),
+            Reason::UploadsFull => Some("the server holds too many unfinished messages".to_owned()),
             Reason::DrainKilled => {
                 let run = exact(self.milliseconds("run_ms")?);
                 Some(format!("stopped by the drain after it ran {run}"))
@@ -140,8 +150,8 @@ impl CallError {
         };
         let help = match reason {
             Reason::QueueFull => self.retry_or("pass --when-full wait"),
-            Reason::DeadlineUnreachable => match self.milliseconds("expected_wait_ms") {
-                Some(expected) => format!("--deadline {}", setting(enough(expected))),
+            Reason::DeadlineUnreachable => match self.needed() {
+                Some(needed) => self.retry_or(&format!("pass --deadline {}", setting(enough(needed)))),
                 None => self.retry_or("pass a longer --deadline"),
             },
             Reason::Shed => self.retry_or("pass a higher --criticality"),
@@ -158,6 +168,11 @@ impl CallError {
             Reason::InvalidField => "correct the fields and send it again".to_owned(),
             Reason::PayloadTooLarge => "send less, or raise server.max_payload in the server's config".to_owned(),
             Reason::OutputTooLarge => "stream it, or raise max_output in the server's config".to_owned(),
+            Reason::HeadersTooLarge => {
+                "use a shorter token, or raise server.http2.max_header_list in the server's config".to_owned()
+            }
+            Reason::LimitExceeded => self.retry_or("send less of this kind"),
+            Reason::UploadsFull => self.retry_or("raise server.uploads in the server's config"),
             Reason::NotFound if self.fact("job").is_some() => {
                 "\"waterwheel stats\" shows the jobs that run, and /debug/tasks at --ops all of them".to_owned()
             }
@@ -170,6 +185,13 @@ impl CallError {
             Reason::Other(_) => return self.retry(),
         };
         Some(help)
+    }
+
+    /// The deadline with which the job would have been accepted. The server speaks of what is left of it before the
+    /// answer must go out; the wait alone is what servers tell that do not know more.
+    fn needed(&self) -> Option<Duration> {
+        let needed = self.milliseconds("needed_budget_ms").or_else(|| self.milliseconds("expected_wait_ms"))?;
+        (!needed.is_zero()).then(|| needed + DeadlinePolicy::default().reply_margin)
     }
 
     fn retry(&self) -> Option<String> {

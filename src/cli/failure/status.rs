@@ -91,7 +91,7 @@ impl CallError {
             // The handler chose the code, to say what it likes.
             _ if self.reason == Some(Reason::HandlerFailed) => Exit::Failed,
             // It did not start either, but a script that sends it again would do so for ever.
-            _ if self.reason == Some(Reason::PayloadTooLarge) => Exit::Usage,
+            _ if matches!(self.reason, Some(Reason::PayloadTooLarge | Reason::HeadersTooLarge)) => Exit::Usage,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
             (_, Execution::NotStarted) => Exit::Refused,

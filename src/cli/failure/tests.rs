@@ -36,7 +36,7 @@ fn plain(text: &str) -> String {
 const NOT_STARTED: (&str, &str) = ("execution", "NOT_STARTED");
 const STARTED: (&str, &str) = ("execution", "STARTED");
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 21] = [
     Case {
         code: Code::ResourceExhausted,
         reason: "QUEUE_FULL",
@@ -49,11 +49,47 @@ const CASES: [Case; 17] = [
     Case {
         code: Code::ResourceExhausted,
         reason: "DEADLINE_UNREACHABLE",
-        facts: &[NOT_STARTED, ("expected_wait_ms", "1503"), ("budget_ms", "1000")],
+        facts: &[NOT_STARTED, ("expected_wait_ms", "1503"), ("needed_budget_ms", "3006"), ("budget_ms", "1000")],
         retry: Some(500),
         text: "DEADLINE_UNREACHABLE  expected 1.5s, 1.0s left; the job did not start\n  \
-               help: --deadline 1.6s",
+               help: try again in 500ms, or pass --deadline 3.2s",
         exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "DEADLINE_UNREACHABLE",
+        facts: &[NOT_STARTED, ("expected_wait_ms", "0.000"), ("needed_budget_ms", "0.000"), ("budget_ms", "0.000")],
+        retry: None,
+        text: "DEADLINE_UNREACHABLE  expected 0ms, 0ms left; the job did not start\n  \
+               help: pass a longer --deadline",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "LIMIT_EXCEEDED",
+        facts: &[NOT_STARTED, ("limit", "rate"), ("expected_wait_ms", "1503"), ("budget_ms", "1000")],
+        retry: Some(500),
+        text: "LIMIT_EXCEEDED  what the server says; the job did not start\n  \
+               help: try again in 500ms, or send less of this kind",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "UPLOADS_FULL",
+        facts: &[NOT_STARTED],
+        retry: Some(1000),
+        text: "UPLOADS_FULL  the server holds too many unfinished messages; the job did not start\n  \
+               help: try again in 1.0s, or raise server.uploads in the server's config",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "HEADERS_TOO_LARGE",
+        facts: &[NOT_STARTED],
+        retry: None,
+        text: "HEADERS_TOO_LARGE  what the server says; the job did not start\n  \
+               help: use a shorter token, or raise server.http2.max_header_list in the server's config",
+        exit: Exit::Usage,
     },
     Case {
         code: Code::ResourceExhausted,

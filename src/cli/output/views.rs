@@ -2,15 +2,17 @@
 //! base64, enums by name, counters as numbers.
 
 mod admin;
+mod explain;
 
 pub(crate) use admin::{CancelJobResponseView, PoolStateView};
 use admin::{FactoryView, SizeView};
 use base64::{Engine, engine::general_purpose::STANDARD};
+pub(crate) use explain::ExplainView;
 use serde::Serialize;
 
 use crate::proto::{
-    Distribution, DrainResponse, Finished, JobCounts, JobResult, KindStats, Phase, PoolStats, QueueStats, Stats,
-    StreamResponse, Waterfall, WorkerState, WorkerStats, stream_response::Event,
+    Distribution, DrainResponse, Finished, JobCounts, JobResult, KindStats, LimitBound, LimitStats, Phase, PoolStats,
+    QueueStats, Stats, StreamResponse, Waterfall, WorkerState, WorkerStats, stream_response::Event,
 };
 
 type Seconds = Option<String>;
@@ -262,6 +264,7 @@ struct KindView<'a> {
     name: &'a str,
     queue_wait: Option<DistributionView>,
     run_time: Option<DistributionView>,
+    limit: Option<LimitView>,
     factory: Option<FactoryView>,
 }
 
@@ -271,8 +274,38 @@ impl<'a> From<&'a KindStats> for KindView<'a> {
             name: &kind.name,
             queue_wait: kind.queue_wait.as_ref().map(Into::into),
             run_time: kind.run_time.as_ref().map(Into::into),
+            limit: kind.limit.as_ref().map(Into::into),
             factory: kind.factory.as_ref().map(Into::into),
         }
+    }
+}
+
+#[derive(Serialize)]
+struct LimitView {
+    all: Option<BoundView>,
+    per_key: Option<BoundView>,
+    running: u32,
+    queued: u64,
+    keys: u64,
+}
+
+impl From<&LimitStats> for LimitView {
+    fn from(limit: &LimitStats) -> Self {
+        let LimitStats { all, per_key, running, queued, keys } = *limit;
+        Self { all: all.map(Into::into), per_key: per_key.map(Into::into), running, queued, keys }
+    }
+}
+
+#[derive(Serialize)]
+struct BoundView {
+    concurrency: u32,
+    rate: f64,
+    burst: u32,
+}
+
+impl From<LimitBound> for BoundView {
+    fn from(LimitBound { concurrency, rate, burst }: LimitBound) -> Self {
+        Self { concurrency, rate, burst }
     }
 }
 

@@ -10,7 +10,8 @@ use crate::{
         steer,
     },
     proto::{
-        Distribution, FactoryStats, JobCounts, KindStats, Phase, PoolStats, QueueStats, Stats, WorkerState, WorkerStats,
+        Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats, Phase, PoolStats, QueueStats, Stats,
+        WorkerState, WorkerStats,
     },
 };
 
@@ -56,6 +57,7 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
     }
     lines.extend(pool.kinds.iter().filter_map(factory));
     lines.extend(indented(kinds(&pool.kinds)));
+    lines.extend(indented(limits(&pool.kinds).collect()));
     lines.extend(indented(workers_table(&pool.workers)));
     lines
 }
@@ -125,6 +127,33 @@ fn kinds(kinds: &[KindStats]) -> Vec<String> {
         rows.push(distribution("", "run", kind.run_time));
     }
     table(&[Left, Left, Right, Right, Right, Right, Right], &rows)
+}
+
+/// A line for each kind that has limits.
+fn limits(kinds: &[KindStats]) -> impl Iterator<Item = String> {
+    let limited = kinds.iter().filter_map(|kind| Some((plain(&kind.name), kind.limit?)));
+    limited.map(|(kind, LimitStats { all, per_key, running, queued, keys })| {
+        let all = bound(all.unwrap_or_default());
+        let mut text = format!("limit of {kind}  {running} running  {queued} queued  {all}");
+        let per_key = bound(per_key.unwrap_or_default());
+        if per_key != NO_BOUND {
+            text.push_str(&format!("  each of {keys} keys: {per_key}"));
+        }
+        text
+    })
+}
+
+const NO_BOUND: &str = "no bound";
+
+fn bound(LimitBound { concurrency, rate, burst }: LimitBound) -> String {
+    // It comes as the time from start to start.
+    let rate = (rate * 1e3).round() / 1e3;
+    match (concurrency, burst > 0) {
+        (0, false) => NO_BOUND.to_owned(),
+        (most, false) => format!("at most {most}"),
+        (0, true) => format!("{rate}/s, {burst} at once"),
+        (most, true) => format!("at most {most}, {rate}/s, {burst} at once"),
+    }
 }
 
 fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> Vec<String> {

@@ -102,27 +102,40 @@ sample_ratio = 0.01          # default
 service_name = "waterwheel"  # default
 
 [pool.cpu]
-workers = 3           # default, one per CPU
-queue.jobs = 64       # ww.toml:5
-queue.bytes = "8MiB"  # flag --set
-queue.waiting = 1024  # default
-when_full = "reject"  # default
-cancel_grace = "1s"   # default
-max_stuck = 4         # default
-tenant_share = 0.25   # default
+workers = 3                    # default, one per CPU
+queue.jobs = 64                # ww.toml:5
+queue.bytes = "8MiB"           # flag --set
+queue.waiting = 1024           # default
+when_full = "reject"           # default
+cancel_grace = "1s"            # default
+max_stuck = 4                  # default
+tenant_share = 0.25            # default
+ended_jobs = 1024              # default
+admission.service = "50ms"     # default
+admission.wait_share = 0.5     # default
+admission.missed_share = 0.01  # default
+admission.longest_wait = 20.0  # default
+admission.reserve = 0.05       # default
 
 [kind.thumbnail]
-pool = "cpu"                          # ww.toml:7
-exec = ["/bin/sh", "-c", 'cat "$0"']  # ww.toml:8
+pool = "cpu"                            # ww.toml:7
+exec = ["/bin/sh", "-c", 'cat "$0"']    # ww.toml:8
 # run_timeout is not set
 # max_output is not set
-idempotent = false                    # default
-env.A = "1"                           # ww.toml:10
-env.B = "2"                           # env WATERWHEEL_KIND__THUMBNAIL__ENV__B
-pass_env = ["HOME"]                   # ww.toml:11
-exit_codes.3 = "NOT_FOUND"            # ww.toml:12
-stderr_tail = "2KiB"                  # default
-kill_grace = "1s 500ms"               # ww.toml:13
+idempotent = false                      # default
+# limit.concurrency is not set
+# limit.rate is not set
+# limit.burst is not set
+# limit.per_key.concurrency is not set
+# limit.per_key.rate is not set
+# limit.per_key.burst is not set
+limit.per_key.keys = 10000              # default
+env.A = "1"                             # ww.toml:10
+env.B = "2"                             # env WATERWHEEL_KIND__THUMBNAIL__ENV__B
+pass_env = ["HOME"]                     # ww.toml:11
+exit_codes.3 = "NOT_FOUND"              # ww.toml:12
+stderr_tail = "2KiB"                    # default
+kill_grace = "1s 500ms"                 # ww.toml:13
 "##;
 
 #[test]

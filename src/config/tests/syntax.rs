@@ -184,7 +184,7 @@ error: unknown key `timeout` in [kind.k]
 4 | timeout = "5s"
   | ^^^^^^^
   |
-  = help: choose from pool, exec, builtin, run_timeout, max_output, idempotent
+  = help: choose from pool, exec, builtin, run_timeout, max_output, idempotent, limit
 "#,
         ..Case::NONE
     },

@@ -2,11 +2,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Arrival, Core, Host, law::LEAST_LEFT};
-use crate::model::{Criticality, RejectionReason, WhenFull};
+use super::{
+    Arrival, Core, Host,
+    entry::slot,
+    gate::{LimitWait, TIE},
+    law::LEAST_LEFT,
+    limits::OPEN,
+    tenants::Share,
+};
+use crate::model::{Criticality, Limiter, RejectionReason, WhenFull};
 
 const SHORTEST_PUSHBACK: Duration = Duration::from_millis(10);
 const LONGEST_PUSHBACK: Duration = Duration::from_secs(5);
+
+/// How often the share of limited kinds is looked at.
+const LOOKS: usize = 8;
 
 /// Why an arrival was not accepted, and when to come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +35,11 @@ pub(crate) enum RefusalReason {
         budget: Duration,
     },
     QuotaExceeded,
+    LimitExceeded {
+        limit: Limiter,
+        expected: Duration,
+        budget: Duration,
+    },
     Draining,
     /// The operator drains this pool alone.
     PoolDraining,
@@ -38,6 +53,9 @@ impl RefusalReason {
                 RejectionReason::DeadlineUnreachable { expected, needed, budget }
             }
             Self::QuotaExceeded => RejectionReason::QuotaExceeded,
+            Self::LimitExceeded { limit, expected, budget } => {
+                RejectionReason::LimitExceeded { limit, expected, budget }
+            }
             Self::Draining => RejectionReason::Draining,
             Self::PoolDraining => RejectionReason::PoolDraining,
         };
@@ -61,58 +79,119 @@ impl<H: Host> Core<H> {
         if !self.queues.tenants.allows(arrival.tenant, arrival.bytes, cap.0, cap.1) {
             return Some(Refusal {
                 reason: RefusalReason::QuotaExceeded,
-                retry_after: Some(pushback(self.wait_of(arrival))),
+                retry_after: Some(pushback(self.wait_of(now, arrival))),
             });
         }
-        // A guess from nothing refuses nobody.
-        if !self.estimates.is_measured() {
+        let lane = self.limits.lane(arrival.kind);
+        let limit = self.limit_wait(now, arrival);
+        // A guess from nothing refuses nobody. What a rate says is no guess.
+        let is_measured = self.estimates.is_measured();
+        if !is_measured && limit.by.is_none() && !self.has_lane_cap(lane) {
             return None;
         }
-        let wait = self.wait_of(arrival);
-        let service = self.estimates.service(arrival.kind);
+        let shared = if is_measured { self.shared_wait(arrival) } else { 0.0 };
+        let wait = shared.max(limit.seconds);
+        // A tie goes to the limit, whichever way the sums are rounded.
+        let by = limit.by.filter(|_| limit.seconds + TIE >= shared);
+        let service = if is_measured { self.estimates.service(arrival.kind) } else { 0.0 };
         let budget = arrival.finish_by.saturating_duration_since(now);
+        let over = |limit| RefusalReason::LimitExceeded { limit, expected: seconds(wait), budget };
+        if self.has_lane_cap(lane) && self.queues.jobs_of(lane) >= self.lane_cap() {
+            let reason = over(by.unwrap_or_else(|| self.limits.any(lane)));
+            return Some(Refusal { reason, retry_after: Some(pushback(wait + service)) });
+        }
         let share = self.law.wait_share * self.margin.value;
         let patience = arrival.start_by.saturating_duration_since(now).as_secs_f64();
         let allowed = (share * budget.as_secs_f64()).min(patience);
         if wait > allowed || wait + service > budget.as_secs_f64() {
             let needed = (wait / share).max(wait + service);
-            let reason =
-                RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed: seconds(needed), budget };
+            let late = RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed: seconds(needed), budget };
+            let reason = by.map_or(late, over);
             return Some(Refusal { reason, retry_after: Some(pushback(wait - allowed + service)) });
         }
-        let longest = self.law.longest_wait(self.estimates.mean().max(service));
-        if wait > longest && arrival.when_full != WhenFull::Wait {
+        let each = self.estimates.mean().max(service).max(self.limits.interval(lane, by));
+        let longest = self.law.longest_wait(each);
+        // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
+        if wait > longest && (arrival.when_full != WhenFull::Wait || by.is_some()) {
             let retry_after = Some(pushback(wait - longest + service));
-            return Some(Refusal { reason: RefusalReason::QueueFull, retry_after });
+            return Some(Refusal { reason: by.map_or(RefusalReason::QueueFull, over), retry_after });
         }
         None
     }
 
-    pub(super) fn full(&self, arrival: &Arrival<'_, H::Job>) -> Refusal {
-        Refusal { reason: RefusalReason::QueueFull, retry_after: Some(pushback(self.wait_of(arrival))) }
+    pub(super) fn full(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> Refusal {
+        Refusal { reason: RefusalReason::QueueFull, retry_after: Some(pushback(self.wait_of(now, arrival))) }
     }
 
-    fn wait_of(&self, arrival: &Arrival<'_, H::Job>) -> f64 {
-        let service = self.estimates.service(arrival.kind);
-        self.wait(arrival.class, arrival.tenant, arrival.ordering_key, service)
+    fn wait_of(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> f64 {
+        self.shared_wait(arrival).max(self.limit_wait(now, arrival).seconds)
     }
 
-    /// Expected wait, in seconds, of a job of `tenant` that takes `service` seconds, if it were queued now.
-    pub(super) fn wait(&self, class: Criticality, tenant: &str, ordering_key: &str, service: f64) -> f64 {
+    fn shared_wait(&self, arrival: &Arrival<'_, H::Job>) -> f64 {
+        let (lane, service) = (self.limits.lane(arrival.kind), self.estimates.service(arrival.kind));
+        self.wait(arrival.class, lane, arrival.tenant, arrival.ordering_key, service)
+    }
+
+    /// What the limits of its kind add to the wait of a job.
+    fn limit_wait(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> LimitWait {
+        let lane = self.limits.lane(arrival.kind);
+        if lane == OPEN {
+            return LimitWait::NONE;
+        }
+        let own = self.own(slot(lane, arrival.class), arrival.tenant).map_or(0.0, |share| share.load);
+        let before = self.queues.ahead(lane, arrival.class, own + 1.0);
+        let service = self.estimates.measured(arrival.kind).unwrap_or(0.0);
+        self.limits.wait(lane, arrival.limit_key, before, service, now)
+    }
+
+    /// Whether jobs of a lane may take but a part of the queue: where others are to have room, too.
+    fn has_lane_cap(&self, lane: usize) -> bool {
+        lane != OPEN && self.limits.has_others()
+    }
+
+    fn lane_cap(&self) -> usize {
+        self.caps.jobs.div_ceil(2).max(1)
+    }
+
+    fn own(&self, slot: usize, tenant: &str) -> Option<&Share> {
+        let share = self.queues.tenants.get(tenant).map(|tenant| tenant.share(slot));
+        share.filter(|share| share.jobs > 0)
+    }
+
+    /// Expected wait, in seconds, of a job of `tenant` that takes `service` seconds, if it were queued now, without the
+    /// limits of its kind.
+    pub(super) fn wait(&self, class: Criticality, lane: usize, tenant: &str, ordering_key: &str, service: f64) -> f64 {
         let workers = self.workers.live().max(1) as f64;
         let above = self.queues.above(class);
         let taken = above.iter().map(|class| class.taken.per_second.max(0.0)).sum::<f64>() / workers;
         let left = (1.0 - taken).max(self.law.reserve).max(LEAST_LEFT);
-        let share = self.queues.tenants.get(tenant).map(|tenant| &tenant.shares[class.rank()]);
-        let share = share.filter(|share| share.jobs > 0);
-        let (own_jobs, own_work) = share.map_or((0, 0.0), |share| (share.jobs, share.work));
-        let ahead: f64 =
-            above.iter().map(|class| class.work).sum::<f64>() + self.queues.class(class).ahead(own_work + service);
+        let share = self.own(slot(lane, class), tenant);
+        let (own_jobs, own_load) = share.map_or((0, 0.0), |share| (share.jobs, share.load));
+        let own_work = if lane == OPEN { own_load } else { own_load * service };
+        let open = self.queues.ahead(OPEN, class, own_work + service);
         // One mean service time is shared among the workers until the first of them is free.
-        let shared = (ahead + self.estimates.mean()) / workers / left;
+        let shared = self.with_limited(class, own_work + service, open + self.estimates.mean(), workers) / left;
         let pace = share.and_then(|share| share.starts.per_second(self.window));
         let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
         shared.max(paced).max(self.lines.work(ordering_key))
+    }
+
+    /// Seconds until the workers are through with `open` seconds of work, and with what kinds with limits may do
+    /// meanwhile. Each look is an upper bound, and leaves less to do meanwhile in the next one.
+    fn with_limited(&self, class: Criticality, own: f64, open: f64, workers: f64) -> f64 {
+        let lanes = || {
+            (1..=self.limits.lanes()).map(|lane| {
+                let service = self.estimates.service(self.limits.kind(lane));
+                let ahead = if service > 0.0 { self.queues.ahead(lane, class, own / service) } else { 0.0 };
+                (ahead * service, self.limits.pace(lane, service))
+            })
+        };
+        let mut wait = f64::INFINITY;
+        for _ in 0..LOOKS.min(1 + (LOOKS - 1) * self.limits.lanes()) {
+            let limited: f64 = lanes().map(|(work, pace)| if work > 0.0 { work.min(pace * wait) } else { 0.0 }).sum();
+            wait = (open + limited) / workers;
+        }
+        wait
     }
 
     /// Most jobs and bytes of the queue for one tenant while another one is present.

@@ -2,6 +2,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Host,
+    limits::OPEN,
     list::{Link, Links},
 };
 use crate::model::Criticality;
@@ -31,6 +32,10 @@ pub(super) struct Entry<H: Host> {
     /// Where the job was queued: who it is for, until its end.
     pub(super) tenant: Option<usize>,
     pub(super) line: Option<usize>,
+    /// Lane of its kind.
+    pub(super) lane: usize,
+    /// Gate of its limit key, from acceptance on.
+    pub(super) gate: Option<usize>,
     /// Kept until the job is accepted.
     pub(super) names: Option<Box<Names>>,
     pub(super) links: Links,
@@ -45,6 +50,8 @@ pub(super) enum Place {
     Ready,
     /// Queued behind a job of the same ordering key.
     Blocked,
+    /// Queued behind the limits of its limit key.
+    Held,
     /// Holds a worker.
     Running {
         /// Slot of the worker.
@@ -55,6 +62,17 @@ pub(super) enum Place {
 }
 
 impl<H: Host> Entry<H> {
+    /// Lane and class as one number.
+    pub(super) fn slot(&self) -> usize {
+        slot(self.lane, self.class)
+    }
+
+    /// What it counts among the queued jobs of its lane: seconds in the open one. In one of a kind with limits, where
+    /// starts count, one.
+    pub(super) fn load(&self) -> f64 {
+        if self.lane == OPEN { self.work } else { 1.0 }
+    }
+
     pub(super) fn is_undecided_run(&self) -> bool {
         matches!(self.place, Place::Running { ended: false, .. })
     }
@@ -72,6 +90,11 @@ impl<H: Host> AsRef<Links> for Entry<H> {
     }
 }
 
+/// Lane and class as one number: the open lane's come first.
+pub(super) fn slot(lane: usize, class: Criticality) -> usize {
+    lane * 4 + class.rank()
+}
+
 /// Which of an entry's links a list uses.
 pub(super) const LINE: Link = Link::Line;
 /// The list of the ready jobs of a class.
@@ -83,10 +106,15 @@ pub(super) const AGE: Link = Link::Age;
 pub(super) struct Names {
     pub(super) tenant: Box<str>,
     pub(super) ordering_key: Box<str>,
+    pub(super) limit_key: Box<str>,
 }
 
 impl Names {
     pub(super) fn of<J>(arrival: &Arrival<'_, J>) -> Self {
-        Self { tenant: arrival.tenant.into(), ordering_key: arrival.ordering_key.into() }
+        Self {
+            tenant: arrival.tenant.into(),
+            ordering_key: arrival.ordering_key.into(),
+            limit_key: arrival.limit_key.into(),
+        }
     }
 }

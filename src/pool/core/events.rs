@@ -4,11 +4,11 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
-    admission::pushback,
-    entry::{AGE, Entry, LINE, Names, Place},
+    entry::{Entry, LINE, Names, Place},
+    limits::OPEN,
     list::Links,
 };
-use crate::model::{Criticality, RejectionReason, WhenFull};
+use crate::model::{RejectionReason, WhenFull};
 
 /// Why a caller takes its job out of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,9 @@ impl<H: Host> Core<H> {
             return self.refuse(Refusal { reason, retry_after: None });
         }
         let ahead = !self.waiting.is_empty();
+        let lane = self.limits.lane(arrival.kind);
         let startable = !ahead && self.can_start() && self.lines.is_free(arrival.ordering_key);
+        let startable = startable && (lane == OPEN || self.is_within_limits(now, lane, arrival.limit_key));
         if startable && self.fits(arrival.bytes) {
             return Verdict::Start(self.start_at_once(now, arrival));
         }
@@ -66,7 +68,11 @@ impl<H: Host> Core<H> {
             _ if !ahead && self.has_room(arrival.bytes) => {
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
-                self.accept(key.index, &names);
+                self.accept(now, key.index, &names);
+                if lane != OPEN {
+                    // Time may have opened its lane or its gate.
+                    self.settle(now, effects);
+                }
                 Verdict::Queued(key)
             }
             WhenFull::Wait if self.may_wait(arrival.bytes) => {
@@ -83,13 +89,13 @@ impl<H: Host> Core<H> {
                 }
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
-                self.accept(key.index, &names);
+                self.accept(now, key.index, &names);
                 // An idle worker may have waited for bytes that a caller ahead needs and this job does not.
                 self.settle(now, effects);
                 Verdict::Queued(key)
             }
             WhenFull::Reject | WhenFull::Wait | WhenFull::Shed => {
-                let refusal = self.full(&arrival);
+                let refusal = self.full(now, &arrival);
                 self.refuse(refusal)
             }
         }
@@ -135,6 +141,7 @@ impl<H: Host> Core<H> {
         let entry = self.entries.remove(key.index);
         self.held_bytes -= entry.bytes;
         self.running -= 1;
+        self.limits.end(entry.lane, entry.gate);
         self.depart(&entry);
         self.leave_line(entry.line);
         let leftover = self.workers.give_back(slot, state, now);
@@ -160,7 +167,7 @@ impl<H: Host> Core<H> {
                 }
                 Withdrawn::Waiting
             }
-            Place::Ready | Place::Blocked => {
+            Place::Ready | Place::Blocked | Place::Held => {
                 match why {
                     Withdrawal::Cancelled => self.ledger.end(Ending::Cancelled),
                     Withdrawal::Expired => {
@@ -194,6 +201,11 @@ impl<H: Host> Core<H> {
             self.settle(now, effects);
         }
         replaced
+    }
+
+    /// Time went on to [`wake_at`](Self::wake_at).
+    pub(crate) fn tick(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        self.settle(now, effects);
     }
 
     /// Adds a worker.
@@ -243,6 +255,7 @@ impl<H: Host> Core<H> {
         waiter: impl FnOnce(JobKey) -> H::Waiter,
     ) -> JobKey {
         self.sequence += 1;
+        let lane = self.limits.lane(arrival.kind);
         let slot = self.entries.vacant_entry();
         let key = JobKey { index: slot.key(), sequence: self.sequence };
         slot.insert(Entry {
@@ -259,6 +272,8 @@ impl<H: Host> Core<H> {
             home: arrival.home,
             tenant: None,
             line: None,
+            lane,
+            gate: None,
             names: None,
             links: Links::default(),
         });
@@ -271,6 +286,9 @@ impl<H: Host> Core<H> {
         let key = JobKey { index: slot.key(), sequence: self.sequence };
         let work = self.estimates.service(arrival.kind);
         self.queues.take(arrival.class, work);
+        let lane = self.limits.lane(arrival.kind);
+        let gate = self.limits.join(lane, arrival.limit_key, now);
+        self.limits.start(lane, gate, now);
         let (worker, id, state) =
             self.workers.take(arrival.home, key, now).expect("the caller saw an idle worker under this lock");
         slot.insert(Entry {
@@ -287,6 +305,8 @@ impl<H: Host> Core<H> {
             home: arrival.home,
             tenant: None,
             line: self.lines.join(arrival.ordering_key, work),
+            lane,
+            gate,
             names: None,
             links: Links::default(),
         });
@@ -295,96 +315,4 @@ impl<H: Host> Core<H> {
         self.running += 1;
         Grant { key, worker: id, state }
     }
-
-    /// Room is there: the job becomes queued, behind its ordering key where that is in use.
-    pub(super) fn accept(&mut self, index: usize, names: &Names) {
-        self.ledger.counts.accepted += 1;
-        let free = self.lines.is_free(&names.ordering_key);
-        let entry = &mut self.entries[index];
-        entry.work = self.estimates.service(entry.kind);
-        let line = self.lines.join(&names.ordering_key, entry.work);
-        entry.line = line;
-        entry.place = if free { Place::Ready } else { Place::Blocked };
-        self.held_bytes += entry.bytes;
-        self.margin.accept();
-        self.queues.take(entry.class, entry.work);
-        self.queues.enter(entry, &names.tenant, self.window);
-        self.queued.push_back(&mut self.entries, AGE, index);
-        self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
-        match line {
-            Some(line) if !free => self.lines.block(&mut self.entries, line, index),
-            _ => self.queues.push(&mut self.entries, index),
-        }
-    }
-
-    fn shed_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
-        let victim = self.queues.victim(class).expect("enough jobs below the class were counted");
-        let lower = self.entries[victim].class;
-        let retry_after = pushback(self.wait(lower, "", "", self.estimates.mean()));
-        self.end_queued(victim, Ending::Shed, QueueEnd::Shed { retry_after }, effects);
-    }
-
-    pub(super) fn end_queued(&mut self, index: usize, ending: Ending, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
-        self.ledger.end(ending);
-        if ending == Ending::Expired {
-            self.margin.miss();
-        }
-        let entry = self.remove_queued(index);
-        tell(entry, why, effects);
-    }
-
-    pub(super) fn leave_waiting(&mut self, index: usize) -> Entry<H> {
-        self.waiting.remove(&mut self.entries, LINE, index);
-        self.waiting_bytes -= self.entries[index].bytes;
-        self.entries.remove(index)
-    }
-
-    /// Takes a queued job out for good.
-    fn remove_queued(&mut self, index: usize) -> Entry<H> {
-        let led = self.entries[index].place == Place::Ready;
-        self.unqueue(index);
-        let entry = self.entries.remove(index);
-        self.held_bytes -= entry.bytes;
-        self.queues.take(entry.class, -entry.work);
-        self.depart(&entry);
-        if led {
-            self.leave_line(entry.line);
-        }
-        entry
-    }
-
-    /// Takes a queued job out of the queue, to start or to end.
-    pub(super) fn unqueue(&mut self, index: usize) {
-        self.queued.remove(&mut self.entries, AGE, index);
-        self.saturated &= self.queued.len() * 5 > self.caps.jobs;
-        match (self.entries[index].place, self.entries[index].line) {
-            (Place::Blocked, Some(line)) => self.lines.unblock(&mut self.entries, line, index),
-            _ => self.queues.remove(&mut self.entries, index),
-        }
-        self.queues.leave(&self.entries[index]);
-    }
-
-    /// A job is over: its tenant and its ordering key hold it no more.
-    fn depart(&mut self, entry: &Entry<H>) {
-        if let Some(tenant) = entry.tenant {
-            self.queues.part(tenant);
-        }
-        if let Some(line) = entry.line {
-            self.lines.quit(line, entry.work);
-        }
-    }
-
-    /// The job at the head of an ordering key is gone: the next one may start, at the end of its class's queue.
-    fn leave_line(&mut self, line: Option<usize>) {
-        let next = line.and_then(|line| self.lines.advance(&mut self.entries, line));
-        if let Some(next) = next {
-            self.entries[next].place = Place::Ready;
-            self.queues.push(&mut self.entries, next);
-        }
-    }
-}
-
-pub(super) fn tell<H: Host>(entry: Entry<H>, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
-    let waiter = entry.waiter.expect("an entry that has not started keeps its waiter");
-    effects.push(Effect::Ended { waiter, job: entry.job, why });
 }

@@ -11,13 +11,15 @@ impl<H: Host> Core<H> {
         let waiting = count(|place| *place == Place::Waiting);
         let ready = count(|place| *place == Place::Ready);
         let blocked = count(|place| *place == Place::Blocked);
+        let held = count(|place| *place == Place::Held);
         let running = count(|place| matches!(place, Place::Running { .. }));
 
-        assert_eq!(self.queued.len(), ready + blocked, "queued = ready + blocked");
+        assert_eq!(self.queued.len(), ready + blocked + held, "queued = ready + blocked + held");
         assert_eq!(self.running, running, "each worker's job is counted once");
         assert_eq!(self.waiting.len(), waiting, "each waiting caller is in line");
         assert_eq!(self.queues.ready(&self.entries).len(), ready, "each ready job is in its class");
         assert_eq!(self.lines.blocked(), blocked, "each blocked job is behind its key");
+        assert_eq!(self.limits.held(), held, "each held job is at its gate");
         assert!(self.queued.len() <= self.caps.jobs, "jobs within their cap");
         assert!(waiting <= self.caps.waiting, "callers within their cap");
 
@@ -30,10 +32,13 @@ impl<H: Host> Core<H> {
         assert!(self.held_bytes <= self.caps.bytes, "bytes within their cap");
 
         let accepted = self.ledger.counts.accepted;
-        let undecided = self.entries.iter().filter(|(_, entry)| entry.is_undecided_run()).count() + ready + blocked;
+        let undecided = self.entries.iter().filter(|(_, entry)| entry.is_undecided_run()).count() + self.queued.len();
         assert_eq!(accepted, self.ledger.counts.ended() + undecided as u64, "every accepted job ends once");
 
-        assert!(!self.can_start() || ready == 0, "no worker idles while a job is ready");
+        let head = self.settled.get().and_then(|now| self.head(now));
+        assert!(!self.can_start() || head.is_none(), "no worker idles while a job may start");
+        let runs = self.entries.iter().filter(|(_, entry)| matches!(entry.place, Place::Running { .. }));
+        self.limits.assert_kept(&runs.map(|(_, entry)| (entry.lane, entry.gate)).collect::<Vec<_>>());
         assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut door holds nothing back");
         let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
         assert!(surplus == 0 || missed == 0, "nobody goes while another one is missed");

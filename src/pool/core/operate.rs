@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{
     Core, Effect, Ending, Host, QueueEnd,
     entry::Place,
-    events::tell,
+    moves::tell,
     sizer::{Bounds, Sizer},
 };
 use crate::model::RejectionReason;
@@ -72,7 +72,7 @@ impl<H: Host> Core<H> {
                 self.settle(now, effects);
                 Some(Cancelled::Waiting)
             }
-            Place::Ready | Place::Blocked => {
+            Place::Ready | Place::Blocked | Place::Held => {
                 self.end_queued(index, Ending::Cancelled, QueueEnd::Cancelled, effects);
                 self.settle(now, effects);
                 Some(Cancelled::Queued)

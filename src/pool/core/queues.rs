@@ -15,13 +15,17 @@ use crate::model::Criticality;
 /// The queued jobs: strict order among the classes but for the reserve, fair sharing of worker time among the tenants
 /// of a class, first in first out within a tenant.
 ///
+/// Kinds with limits have a lane each, the others share the open one. A lane whose limit is reached is passed over, and
+/// holds up nobody but its own jobs. Where several lanes of a class have jobs, each gets worker time as it has tenants.
+///
 /// Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it was given; the smallest tag
 /// goes first. A job is charged what its kind takes on average when it starts, and the difference when it ends. The
-/// clock of the class goes on by each charge, divided among the tenants that are there; who comes, or comes back, starts
+/// clock of the lane goes on by each charge, divided among the tenants that are there; who comes, or comes back, starts
 /// at that clock: time in which nothing was asked for is not saved up.
-#[derive(Default)]
 pub(super) struct Queues {
     classes: [Class; 4],
+    /// By slot: four of each lane.
+    lanes: Vec<Lane>,
     pub(super) tenants: Tenants,
     /// Starts in a row that passed a lower class by.
     passed: u32,
@@ -34,9 +38,21 @@ pub(super) struct Class {
     /// Ready jobs in the order in which they came to be so.
     order: List,
     ready_bytes: usize,
-    /// Queued jobs, blocked ones too, and their expected seconds.
-    jobs: usize,
-    pub(super) work: f64,
+    /// The greatest tag of a lane that was served.
+    served: u64,
+    /// Worker time that its jobs take, in seconds per second: what is expected when they are accepted, and the difference
+    /// when they end.
+    pub(super) taken: Rate,
+}
+
+/// The jobs of one class in one lane.
+#[derive(Default)]
+pub(super) struct Lane {
+    /// Queued jobs, blocked ones too, and what they count.
+    pub(super) jobs: usize,
+    load: f64,
+    /// Worker time that the lane had, over its tenants.
+    tag: u64,
     backlogs: Backlogs,
     /// Tenants with a ready job, by tag.
     turns: BTreeSet<(u64, u64, usize)>,
@@ -47,14 +63,36 @@ pub(super) struct Class {
     clock: u64,
     /// The greatest tag of all.
     top: u64,
-    /// Worker time that its jobs take, in seconds per second: what is expected when they are accepted, and the difference
-    /// when they end.
-    pub(super) taken: Rate,
 }
 
 impl Queues {
-    pub(super) fn class(&self, class: Criticality) -> &Class {
-        &self.classes[class.rank()]
+    /// Queues with the open lane and so many others.
+    pub(super) fn new(limited: usize) -> Self {
+        Self {
+            classes: Default::default(),
+            lanes: std::iter::repeat_with(Lane::default).take(4 * (limited + 1)).collect(),
+            tenants: Tenants::default(),
+            passed: 0,
+            last_reserved: 0,
+        }
+    }
+
+    /// What the jobs of a lane count that would start before one of `class` whose tenant has `own` queued, its own
+    /// included.
+    pub(super) fn ahead(&self, lane: usize, class: Criticality, own: f64) -> f64 {
+        let lanes = &self.lanes[4 * lane..];
+        let above: f64 = lanes[..class.rank()].iter().map(|lane| lane.load).sum();
+        above + lanes[class.rank()].backlogs.up_to(own)
+    }
+
+    /// Queued jobs of a lane.
+    pub(super) fn jobs_of(&self, lane: usize) -> usize {
+        self.lanes[4 * lane..4 * lane + 4].iter().map(|lane| lane.jobs).sum()
+    }
+
+    /// Whether a job of the lane is ready.
+    pub(super) fn has_ready(&self, lane: usize) -> bool {
+        self.lanes[4 * lane..4 * lane + 4].iter().any(|lane| !lane.turns.is_empty())
     }
 
     pub(super) fn above(&self, class: Criticality) -> &[Class] {
@@ -74,48 +112,49 @@ impl Queues {
 
     /// A job is queued; whether it is ready is said by [`push`](Self::push).
     pub(super) fn enter<H: Host>(&mut self, entry: &mut Entry<H>, tenant: &str, window: u64) {
-        let rank = entry.class.rank();
-        let tenant = self.tenants.queue(tenant, entry.bytes, window);
+        let slot = entry.slot();
+        let tenant = self.tenants.queue(tenant, entry.bytes, window, self.lanes.len());
         entry.tenant = Some(tenant);
-        let class = &mut self.classes[rank];
-        class.jobs += 1;
-        class.work += entry.work;
-        let share = self.tenants.share_mut(tenant, rank);
+        let lane = &mut self.lanes[slot];
+        lane.jobs += 1;
+        lane.load += entry.load();
+        let share = self.tenants.share_mut(tenant, slot);
         if share.jobs == 0 {
             share.starts = Frequency::new(window);
         }
         share.jobs += 1;
-        class.backlogs.change(share.work, share.work + entry.work);
-        share.work += entry.work;
+        lane.backlogs.change(share.load, share.load + entry.load());
+        share.load += entry.load();
     }
 
     /// A job is queued no more; it is not among the ready ones. Its tenant is held until it [parts](Self::part).
     pub(super) fn leave<H: Host>(&mut self, entry: &Entry<H>) {
-        let (rank, tenant) = (entry.class.rank(), entry.tenant.expect("a queued job has a tenant"));
-        let class = &mut self.classes[rank];
-        class.jobs -= 1;
-        class.work = if class.jobs == 0 { 0.0 } else { (class.work - entry.work).max(0.0) };
-        let share = self.tenants.share_mut(tenant, rank);
+        let (slot, tenant) = (entry.slot(), entry.tenant.expect("a queued job has a tenant"));
+        let lane = &mut self.lanes[slot];
+        lane.jobs -= 1;
+        lane.load = if lane.jobs == 0 { 0.0 } else { (lane.load - entry.load()).max(0.0) };
+        let share = self.tenants.share_mut(tenant, slot);
         share.jobs -= 1;
         // Rounding does not outlive the last job.
-        let left = if share.jobs == 0 { 0.0 } else { (share.work - entry.work).max(f64::MIN_POSITIVE) };
-        class.backlogs.change(share.work, left);
-        share.work = left;
+        let left = if share.jobs == 0 { 0.0 } else { (share.load - entry.load()).max(f64::MIN_POSITIVE) };
+        lane.backlogs.change(share.load, left);
+        share.load = left;
         self.tenants.unqueue(tenant, entry.bytes);
     }
 
     /// A queued job is ready to start.
     pub(super) fn push<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let entry = &entries[index];
-        let (rank, tenant, bytes) = (entry.class.rank(), tenant_of(entry), entry.bytes);
-        let class = &mut self.classes[rank];
-        class.ready_bytes += bytes;
+        let (slot, tenant) = (entry.slot(), tenant_of(entry));
+        let class = &mut self.classes[entry.class.rank()];
+        class.ready_bytes += entry.bytes;
         class.order.push_back(entries, CLASS, index);
-        let share = self.tenants.share_mut(tenant, rank);
+        let lane = &mut self.lanes[slot];
+        let share = self.tenants.share_mut(tenant, slot);
         if share.ready.is_empty() {
-            let owed = class.debtors.remove(&(share.tag, tenant));
-            share.tag = share.tag.max(class.clock);
-            class.seat(share, tenant);
+            let owed = lane.debtors.remove(&(share.tag, tenant));
+            share.tag = share.tag.max(lane.clock);
+            lane.seat(share, tenant);
             share.ready.push_back(entries, LINE, index);
             if owed {
                 self.tenants.forgive(tenant);
@@ -128,72 +167,74 @@ impl Queues {
     /// A ready job is ready no more.
     pub(super) fn remove<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let entry = &entries[index];
-        let (rank, tenant, bytes) = (entry.class.rank(), tenant_of(entry), entry.bytes);
-        let class = &mut self.classes[rank];
-        class.ready_bytes -= bytes;
+        let (slot, tenant) = (entry.slot(), tenant_of(entry));
+        let class = &mut self.classes[entry.class.rank()];
+        class.ready_bytes -= entry.bytes;
         class.order.remove(entries, CLASS, index);
-        let share = self.tenants.share_mut(tenant, rank);
+        let share = self.tenants.share_mut(tenant, slot);
         share.ready.remove(entries, LINE, index);
         if share.ready.is_empty() {
-            class.turns.remove(&(share.tag, share.since, tenant));
+            self.lanes[slot].turns.remove(&(share.tag, share.since, tenant));
         }
-        self.settle_debts(rank);
+        self.settle_debts(slot);
     }
 
-    /// The job to start next.
-    pub(super) fn head(&self, law: &Law) -> Option<usize> {
-        let rank = self.next_class(law)?;
-        let (.., tenant) = self.classes[rank].turns.first()?;
-        self.tenants.share(*tenant, rank).ready.head()
+    /// The job to start next; `is_open` says of a lane whether its limit lets one start.
+    pub(super) fn head(&self, law: &Law, is_open: impl Fn(usize) -> bool) -> Option<usize> {
+        let rank = self.next_class(law, &is_open)?;
+        let served = self.classes[rank].served;
+        let turn = |slot: &usize| (self.lanes[*slot].tag.max(served), self.lanes[*slot].tag, *slot);
+        let slot = self.available(rank, &is_open).min_by_key(turn)?;
+        let (.., tenant) = self.lanes[slot].turns.first()?;
+        self.tenants.share(*tenant, slot).ready.head()
     }
 
-    /// A ready job starts: to be said before it is [removed](Self::remove).
-    pub(super) fn start<H: Host>(&mut self, entry: &Entry<H>, window: u64) {
-        let (rank, tenant) = (entry.class.rank(), tenant_of(entry));
-        self.note_start(rank);
+    /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know.
+    pub(super) fn start<H: Host>(&mut self, entry: &Entry<H>, window: u64, is_open: impl Fn(usize) -> bool) {
+        let (slot, tenant) = (entry.slot(), tenant_of(entry));
+        self.note_start(entry.class.rank(), &is_open);
         let charge = nanos(entry.work);
-        let class = &mut self.classes[rank];
-        let share = self.tenants.share_mut(tenant, rank);
+        let (class, lane) = (&mut self.classes[entry.class.rank()], &mut self.lanes[slot]);
+        // A lane without a job, or over its limit, saves nothing up.
+        class.served = class.served.max(lane.tag);
+        lane.tag = class.served + charge / lane.turns.len().max(1) as u64;
+        let share = self.tenants.share_mut(tenant, slot);
         share.starts.count(window);
-        class.turns.remove(&(share.tag, share.since, tenant));
+        lane.turns.remove(&(share.tag, share.since, tenant));
         // Divided by one more than compete: who comes now goes before those who were served.
-        class.clock = (class.clock + charge / (class.turns.len() as u64 + 2)).max(share.tag);
+        lane.clock = (lane.clock + charge / (lane.turns.len() as u64 + 2)).max(share.tag);
         share.tag += charge;
-        class.top = class.top.max(share.tag);
-        class.seat(share, tenant);
-        self.settle_debts(rank);
+        lane.top = lane.top.max(share.tag);
+        lane.seat(share, tenant);
+        self.settle_debts(slot);
     }
 
     /// A job that was charged for when it started took `run`.
     pub(super) fn correct<H: Host>(&mut self, entry: &Entry<H>, run: Duration) {
         let Some(tenant) = entry.tenant else { return };
         let took = u64::try_from(run.as_nanos()).unwrap_or(u64::MAX / 2);
-        let class = &mut self.classes[entry.class.rank()];
-        let share = self.tenants.share_mut(tenant, entry.class.rank());
-        let waits = class.turns.remove(&(share.tag, share.since, tenant));
+        let lane = &mut self.lanes[entry.slot()];
+        let share = self.tenants.share_mut(tenant, entry.slot());
+        let waits = lane.turns.remove(&(share.tag, share.since, tenant));
         share.tag = (share.tag.saturating_add(took)).saturating_sub(nanos(entry.work));
-        class.top = class.top.max(share.tag);
+        lane.top = lane.top.max(share.tag);
         if waits {
-            class.seat(share, tenant);
+            lane.seat(share, tenant);
         }
-        self.settle_debts(entry.class.rank());
+        self.settle_debts(entry.slot());
     }
 
     /// A job that was queued is over, whether it started or not.
     pub(super) fn part(&mut self, tenant: usize) {
         if self.tenants.is_last(tenant) {
-            for (rank, class) in self.classes.iter_mut().enumerate() {
-                let tag = self.tenants.share(tenant, rank).tag;
-                if tag > class.clock && !class.turns.is_empty() && class.debtors.insert((tag, tenant)) {
+            for (slot, lane) in self.lanes.iter_mut().enumerate() {
+                let tag = self.tenants.share(tenant, slot).tag;
+                if tag > lane.clock && !lane.turns.is_empty() && lane.debtors.insert((tag, tenant)) {
                     self.tenants.owe(tenant);
                 }
             }
         }
         self.tenants.part(tenant);
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.classes.iter().all(|class| class.turns.is_empty())
     }
 
     /// The job that gives way to one of `class`: the newest of the lowest class below it.
@@ -208,8 +249,8 @@ impl Queues {
     }
 
     /// The most important class with a ready job; now and then, one of those below it.
-    fn next_class(&self, law: &Law) -> Option<usize> {
-        let has_job = |rank: &usize| !self.classes[*rank].turns.is_empty();
+    fn next_class(&self, law: &Law, is_open: &impl Fn(usize) -> bool) -> Option<usize> {
+        let has_job = |rank: &usize| self.available(*rank, is_open).next().is_some();
         let top = (0..4).find(has_job)?;
         if f64::from(self.passed + 1) * law.reserve < 1.0 {
             return Some(top);
@@ -219,8 +260,14 @@ impl Queues {
         Some(lower.clone().find(has_job).unwrap_or(top))
     }
 
-    fn note_start(&mut self, rank: usize) {
-        let mut with_jobs = (0..4).filter(|rank| !self.classes[*rank].turns.is_empty());
+    /// The slots of a class with a ready job that may start.
+    fn available(&self, rank: usize, is_open: &impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
+        let may_start = move |slot: &usize| !self.lanes[*slot].turns.is_empty() && is_open(*slot / 4);
+        (rank..self.lanes.len()).step_by(4).filter(may_start)
+    }
+
+    fn note_start(&mut self, rank: usize, is_open: &impl Fn(usize) -> bool) {
+        let mut with_jobs = (0..4).filter(|rank| self.available(*rank, is_open).next().is_some());
         let (top, lower) = (with_jobs.next(), with_jobs.next());
         if top.is_some_and(|top| rank > top) {
             self.passed = 0;
@@ -230,16 +277,16 @@ impl Queues {
         }
     }
 
-    /// Lets go of those whom the clock of a class has passed; where nobody competes any more, of all.
-    fn settle_debts(&mut self, rank: usize) {
-        let class = &mut self.classes[rank];
-        if class.turns.is_empty() {
-            class.clock = class.top;
+    /// Lets go of those whom the clock of a lane has passed; where nobody competes any more, of all.
+    fn settle_debts(&mut self, slot: usize) {
+        let lane = &mut self.lanes[slot];
+        if lane.turns.is_empty() {
+            lane.clock = lane.top;
         }
-        while let Some((tag, tenant)) = class.debtors.first().copied()
-            && tag <= class.clock
+        while let Some((tag, tenant)) = lane.debtors.first().copied()
+            && tag <= lane.clock
         {
-            class.debtors.pop_first();
+            lane.debtors.pop_first();
             self.tenants.forgive(tenant);
         }
     }
@@ -250,18 +297,12 @@ impl Queues {
     }
 }
 
-impl Class {
+impl Lane {
     /// Gives a tenant its place in the order, behind those with the same tag.
     fn seat(&mut self, share: &mut Share, tenant: usize) {
         self.places += 1;
         share.since = self.places;
         self.turns.insert((share.tag, share.since, tenant));
-    }
-
-    /// Expected seconds of the jobs that would start before one of a tenant with a backlog of `own` seconds, its own
-    /// included.
-    pub(super) fn ahead(&self, own: f64) -> f64 {
-        self.backlogs.up_to(own)
     }
 }
 

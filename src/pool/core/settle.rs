@@ -4,7 +4,8 @@ use super::{
     Core, Effect, Ending, Grant, Host, JobKey, QueueEnd,
     admission::seconds,
     entry::{LINE, Place},
-    events::tell,
+    gate::Due,
+    moves::tell,
 };
 use crate::model::RejectionReason;
 
@@ -13,10 +14,11 @@ impl<H: Host> Core<H> {
     pub(super) fn settle(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         loop {
             self.admit_waiting(now, effects);
+            self.open_gates(now);
             if !self.can_start() {
                 break;
             }
-            let Some(index) = self.queues.head(&self.law).or_else(|| self.admit_to_worker()) else { break };
+            let Some(index) = self.head(now).or_else(|| self.admit_to_worker(now)) else { break };
             if self.is_late(now, index) {
                 self.end_queued(index, Ending::Expired, QueueEnd::Expired, effects);
             } else {
@@ -25,7 +27,40 @@ impl<H: Host> Core<H> {
         }
         debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
         debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
-        debug_assert!(!self.can_start() || self.queues.is_empty());
+        debug_assert!(!self.can_start() || self.head(now).is_none());
+        #[cfg(test)]
+        self.settled.set(Some(now));
+    }
+
+    /// The job to start next.
+    pub(super) fn head(&self, now: Instant) -> Option<usize> {
+        self.queues.head(&self.law, |lane| self.limits.is_open(lane, now))
+    }
+
+    /// Whether nothing of its kind and its limit key is before a job, and both may start one.
+    pub(super) fn is_within_limits(&self, now: Instant, lane: usize, limit_key: &str) -> bool {
+        let first = !self.queues.has_ready(lane) && self.limits.is_key_open(lane, limit_key, now);
+        first && self.limits.is_open(lane, now)
+    }
+
+    /// Lets jobs through to the ready ones as far as their limit keys let them, the oldest first.
+    fn open_gates(&mut self, now: Instant) {
+        if self.limits.is_calm(now) {
+            return;
+        }
+        let entries = &self.entries;
+        let mut due = self.limits.due(now, |index| entries[index].sequence);
+        while let Some(Due { age: _, gate }) = due.pop() {
+            if !self.limits.let_through(gate, now) {
+                continue;
+            }
+            let held = &mut self.limits.gate_mut(gate).held;
+            let index = held.pop_front(&mut self.entries, LINE).expect("only gates that hold a job are due");
+            let next = held.head();
+            self.entries[index].place = Place::Ready;
+            self.queues.push(&mut self.entries, index);
+            due.extend(next.map(|next| Due { age: self.entries[next].sequence, gate }));
+        }
     }
 
     /// Whether a queued job would not end in time, most likely: half of what its kind takes must be left.
@@ -46,33 +81,45 @@ impl<H: Host> Core<H> {
             if !self.has_room(self.entries[index].bytes) {
                 break;
             }
-            self.admit(index);
+            self.admit(now, index);
         }
+    }
+
+    /// When [`admit_to_worker`](Self::admit_to_worker) would start the first caller, where only time is in its way.
+    pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
+        let entry = &self.entries[self.waiting.head()?];
+        let names = entry.names.as_ref().expect("a waiting entry keeps its names");
+        let is_free = self.lines.is_free(&names.ordering_key) && self.fits(entry.bytes);
+        let is_first = is_free && !self.queues.has_ready(entry.lane);
+        is_first.then(|| self.limits.opens_at(entry.lane, &names.limit_key)).flatten()
     }
 
     /// The first caller may find the queue full of jobs that wait for their ordering keys, and a worker free: it starts
     /// as an arrival would, without a place in the queue. Returns its job, which must be started at once.
-    fn admit_to_worker(&mut self) -> Option<usize> {
+    fn admit_to_worker(&mut self, now: Instant) -> Option<usize> {
         let index = self.waiting.head()?;
         let entry = &self.entries[index];
         let names = entry.names.as_ref().expect("a waiting entry keeps its names");
-        if !self.fits(entry.bytes) || !self.lines.is_free(&names.ordering_key) {
+        let is_free = self.lines.is_free(&names.ordering_key) && self.fits(entry.bytes);
+        if !is_free || !self.is_within_limits(now, entry.lane, &names.limit_key) {
             return None;
         }
-        self.admit(index);
+        self.admit(now, index);
+        self.open_gates(now);
         Some(index)
     }
 
-    fn admit(&mut self, index: usize) {
+    fn admit(&mut self, now: Instant, index: usize) {
         self.waiting.remove(&mut self.entries, LINE, index);
         self.waiting_bytes -= self.entries[index].bytes;
         let names = self.entries[index].names.take().expect("a waiting entry keeps its names");
-        self.accept(index, &names);
+        self.accept(now, index, &names);
     }
 
     fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {
-        self.queues.start(&self.entries[index], self.window);
+        self.queues.start(&self.entries[index], self.window, |lane| self.limits.is_open(lane, now));
         self.unqueue(index);
+        self.limits.start(self.entries[index].lane, self.entries[index].gate, now);
         let entry = &mut self.entries[index];
         let key = JobKey { index, sequence: entry.sequence };
         let (slot, worker, state) =

@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Bounds, Core, Counts, Host, JobKey,
+    Bounds, Core, Counts, Host, JobKey, LimitUse,
     entry::{AGE, LINE},
     workers::Duty,
 };
@@ -27,6 +27,8 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) expected_wait: Duration,
     pub(crate) counts: Counts,
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
+    /// Of the kinds that have limits.
+    pub(crate) limits: Vec<LimitUse>,
 }
 
 /// The size of a pool, and what decides it.
@@ -86,6 +88,7 @@ impl<H: Host> Core<H> {
             expected_wait: self.expected_wait(Criticality::default()),
             counts: self.ledger.counts,
             workers: self.worker_snapshots(),
+            limits: self.limits.uses(|lane| self.queues.jobs_of(lane)),
         }
     }
 

@@ -3,7 +3,7 @@ use slab::Slab;
 
 use super::{law::Frequency, list::List};
 
-/// The tenants that have jobs in the pool, or owe a class for what they ran.
+/// The tenants that have jobs in the pool, or owe a lane for what they ran.
 #[derive(Default)]
 pub(super) struct Tenants {
     by_name: FxHashMap<Box<str>, usize>,
@@ -19,20 +19,22 @@ pub(super) struct Tenant {
     bytes: usize,
     /// Jobs that name this tenant: queued ones, and running ones that were queued.
     held: usize,
-    /// Classes that it owes.
+    /// Lanes of classes that it owes.
     debts: u32,
     /// By class.
-    pub(super) shares: [Share; 4],
+    open: [Share; 4],
+    /// Those of the further lanes, by slot; empty where there are none.
+    limited: Vec<Share>,
 }
 
-/// One tenant's part of one class.
+/// One tenant's part of one class of one lane.
 pub(super) struct Share {
     /// Its ready jobs, in the order in which they came to be so.
     pub(super) ready: List,
-    /// Queued jobs, and their expected seconds.
+    /// Queued jobs, and what they count in their lane.
     pub(super) jobs: usize,
-    pub(super) work: f64,
-    /// Worker time that it had, on the clock of the class.
+    pub(super) load: f64,
+    /// Worker time that it had, on the clock of the lane.
     pub(super) tag: u64,
     /// When it got its place among those with the same tag.
     pub(super) since: u64,
@@ -45,22 +47,23 @@ impl Tenants {
         self.by_name.get(name).map(|tenant| &self.slab[*tenant])
     }
 
-    pub(super) fn share(&self, tenant: usize, class: usize) -> &Share {
-        &self.slab[tenant].shares[class]
+    pub(super) fn share(&self, tenant: usize, slot: usize) -> &Share {
+        self.slab[tenant].share(slot)
     }
 
-    pub(super) fn share_mut(&mut self, tenant: usize, class: usize) -> &mut Share {
-        &mut self.slab[tenant].shares[class]
+    pub(super) fn share_mut(&mut self, tenant: usize, slot: usize) -> &mut Share {
+        let tenant = &mut self.slab[tenant];
+        if slot < 4 { &mut tenant.open[slot] } else { &mut tenant.limited[slot - 4] }
     }
 
-    /// The tenant of that name queues one job more.
-    pub(super) fn queue(&mut self, name: &str, bytes: usize, window: u64) -> usize {
+    /// The tenant of that name queues one job more; there are so many slots.
+    pub(super) fn queue(&mut self, name: &str, bytes: usize, window: u64, slots: usize) -> usize {
         let tenant = match self.by_name.get(name) {
             Some(tenant) => *tenant,
             None => {
-                let share = |_| Share::new(window);
-                let shares = std::array::from_fn(share);
-                let fresh = Tenant { name: name.into(), jobs: 0, bytes: 0, held: 0, debts: 0, shares };
+                let open = std::array::from_fn(|_| Share::new(window));
+                let limited = (4..slots).map(|_| Share::new(window)).collect();
+                let fresh = Tenant { name: name.into(), jobs: 0, bytes: 0, held: 0, debts: 0, open, limited };
                 let tenant = self.slab.insert(fresh);
                 self.by_name.insert(name.into(), tenant);
                 tenant
@@ -93,12 +96,12 @@ impl Tenants {
         self.forget(tenant);
     }
 
-    /// The tenant owes one class more.
+    /// The tenant owes one lane more.
     pub(super) fn owe(&mut self, tenant: usize) {
         self.slab[tenant].debts += 1;
     }
 
-    /// The tenant owes one class less.
+    /// The tenant owes one lane less.
     pub(super) fn forgive(&mut self, tenant: usize) {
         self.slab[tenant].debts -= 1;
         self.forget(tenant);
@@ -126,8 +129,14 @@ impl Tenants {
     }
 }
 
+impl Tenant {
+    pub(super) fn share(&self, slot: usize) -> &Share {
+        if slot < 4 { &self.open[slot] } else { &self.limited[slot - 4] }
+    }
+}
+
 impl Share {
     fn new(window: u64) -> Self {
-        Self { ready: List::default(), jobs: 0, work: 0.0, tag: 0, since: 0, starts: Frequency::new(window) }
+        Self { ready: List::default(), jobs: 0, load: 0.0, tag: 0, since: 0, starts: Frequency::new(window) }
     }
 }

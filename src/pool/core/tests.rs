@@ -34,6 +34,8 @@ struct Offer {
     tenant: u8,
     /// 0 is no key.
     key: u8,
+    /// 0 is the empty key.
+    limit_key: u8,
     when_full: WhenFull,
     home: usize,
 }
@@ -57,6 +59,7 @@ enum Event {
     Abandon,
     Retire,
     Pass { by: Duration },
+    Tick,
 }
 
 /// All that a transition shows to its caller and to those who wait.
@@ -137,6 +140,10 @@ fn same_reason(a: RefusalReason, b: RefusalReason) -> bool {
             RefusalReason::DeadlineUnreachable { expected, needed, budget },
             RefusalReason::DeadlineUnreachable { expected: other, needed: least, budget: left },
         ) => near(expected, other) && near(needed, least) && budget == left,
+        (
+            RefusalReason::LimitExceeded { limit, expected, budget },
+            RefusalReason::LimitExceeded { limit: same, expected: other, budget: left },
+        ) => limit == same && near(expected, other) && budget == left,
         _ => a == b,
     }
 }
@@ -187,6 +194,7 @@ fn reason_name(reason: RefusalReason) -> &'static str {
         RefusalReason::DeadlineUnreachable { budget: Duration::ZERO, .. } => "past",
         RefusalReason::DeadlineUnreachable { .. } => "unreachable",
         RefusalReason::QuotaExceeded => "quota",
+        RefusalReason::LimitExceeded { .. } => "limit",
         RefusalReason::Draining => "draining",
         RefusalReason::PoolDraining => "shut",
     }

@@ -100,6 +100,11 @@ impl<S> Workers<S> {
         self.slots.iter().map(|(_, slot)| slot)
     }
 
+    /// Id of a worker, and what it is at.
+    pub(super) fn look(&self, slot: usize) -> (u32, &Duty<S>) {
+        (self.slots[slot].id, &self.slots[slot].duty)
+    }
+
     /// Gives an idle worker, of `home` where it has one, to the job `key`.
     pub(super) fn take(&mut self, home: usize, key: JobKey, now: Instant) -> Option<(usize, u32, S)> {
         let homes = self.idle.len();

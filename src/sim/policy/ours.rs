@@ -62,6 +62,7 @@ impl Policy for Ours {
             finish_by,
             tenant: &tenant,
             ordering_key: "",
+            limit_key: "",
             when_full: WhenFull::Reject,
             home: 0,
         };

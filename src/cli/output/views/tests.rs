@@ -6,12 +6,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    CancelJobResponseView, DrainResponseView, JobResultView, PoolStateView, StatsView, StreamResponseView, line,
+    CancelJobResponseView, DrainResponseView, ExplainView, JobResultView, PoolStateView, StatsView, StreamResponseView,
+    line,
 };
 use crate::proto::{
-    CancelJobResponse, DESCRIPTORS, Distribution, DrainResponse, FactoryStats, Finished, JobCounts, JobResult,
-    KindStats, OutputChunk, PoolState, PoolStats, Progress, QueueStats, RejectedCount, SizeStats, Started, Stats,
-    StreamResponse, Waterfall, WorkerStats, stream_response::Event,
+    CancelJobResponse, DESCRIPTORS, Distribution, DrainResponse, EndedState, ExplainResponse, FactoryStats, Finished,
+    HeldState, JobCounts, JobResult, KindStats, LimitBound, LimitStats, OutputChunk, PoolState, PoolStats, Progress,
+    QueueStats, RejectedCount, RunningState, SizeStats, Started, Stats, StreamResponse, Waterfall, WorkerStats,
+    explain_response::State, stream_response::Event,
 };
 
 /// The names of the fields of one message of the contract.
@@ -40,6 +42,7 @@ fn stats_show_every_field_of_the_contract() {
             jobs: Some(JobCounts { rejected: vec![RejectedCount::default()], ..JobCounts::default() }),
             kinds: vec![KindStats {
                 queue_wait: Some(Distribution::default()),
+                limit: Some(LimitStats { all: Some(LimitBound::default()), ..LimitStats::default() }),
                 factory: Some(FactoryStats::default()),
                 ..KindStats::default()
             }],
@@ -57,10 +60,28 @@ fn stats_show_every_field_of_the_contract() {
     check("JobCounts", &pool["jobs"]);
     check("RejectedCount", &pool["jobs"]["rejected"][0]);
     check("KindStats", &pool["kinds"][0]);
+    check("LimitStats", &pool["kinds"][0]["limit"]);
+    check("LimitBound", &pool["kinds"][0]["limit"]["all"]);
     check("Distribution", &pool["kinds"][0]["queue_wait"]);
     check("FactoryStats", &pool["kinds"][0]["factory"]);
     check("SizeStats", &pool["size"]);
     check("WorkerStats", &pool["workers"][0]);
+}
+
+#[test]
+fn explanations_show_every_field_of_the_contract() {
+    let states = [
+        ("HeldState", "held", State::Held(HeldState::default())),
+        ("RunningState", "running", State::Running(RunningState::default())),
+        ("EndedState", "ended", State::Ended(EndedState::default())),
+    ];
+    let mut names = BTreeSet::new();
+    for (message, name, state) in states {
+        let answer = value(&ExplainView::from(&ExplainResponse { state: Some(state), ..ExplainResponse::default() }));
+        check(message, &answer[name]);
+        names.extend(answer.as_object().unwrap().keys().cloned());
+    }
+    assert_eq!(names, fields("ExplainResponse"));
 }
 
 #[test]

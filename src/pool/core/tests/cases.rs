@@ -1,5 +1,6 @@
 mod door;
 mod end;
+mod limits;
 mod operate;
 mod order;
 mod room;
@@ -8,8 +9,10 @@ use std::time::Duration;
 
 use super::{
     super::{Caps, Law},
+    drive::{KINDS, KindsLimits},
     script::{Case, check},
 };
+use crate::model::{KindLimits, Limit};
 
 const ROOMY: Caps = Caps { jobs: 8, bytes: 100, waiting: 4, tenant_share: 1.0, stuck: 1 };
 
@@ -17,9 +20,16 @@ const ROOMY: Caps = Caps { jobs: 8, bytes: 100, waiting: 4, tenant_share: 1.0, s
 const STRICT: Law =
     Law { service: Duration::from_millis(50), wait_share: 0.5, missed_share: 0.01, longest_wait: 20.0, reserve: 0.0 };
 
+const FREE: KindLimits = KindLimits {
+    all: Limit { concurrency: None, rate: None },
+    per_key: Limit { concurrency: None, rate: None },
+    keys: 100,
+};
+const UNLIMITED: KindsLimits = [FREE; KINDS];
+
 /// One worker, and what a case changes of a roomy pool.
 const fn pool(rule: &'static str, caps: Caps, script: &'static str) -> Case {
-    Case { rule, caps, law: STRICT, workers: 1, homes: 1, script }
+    Case { rule, caps, law: STRICT, limits: UNLIMITED, workers: 1, homes: 1, script }
 }
 
 const fn jobs(jobs: usize) -> Caps {
@@ -39,6 +49,11 @@ fn room_is_given_out_by_the_rules() {
 #[test]
 fn time_and_shares_decide_at_the_door() {
     door::CASES.iter().for_each(check);
+}
+
+#[test]
+fn kinds_and_keys_keep_to_their_limits() {
+    limits::CASES.iter().for_each(check);
 }
 
 #[test]

@@ -11,9 +11,12 @@ use super::{
     naive::{Naive, millis},
     near,
 };
-use crate::model::Criticality;
+use crate::model::{Criticality, KindLimits};
 
 pub(super) const KINDS: usize = 2;
+
+/// Limits by kind.
+pub(super) type KindsLimits = [KindLimits; KINDS];
 
 /// The machine and the model, which get the same events.
 pub(super) struct Drive {
@@ -73,10 +76,12 @@ impl View {
 }
 
 impl Drive {
-    pub(super) fn new(caps: Caps, law: Law, workers: usize, homes: usize) -> Self {
+    pub(super) fn new(caps: Caps, law: Law, limits: KindsLimits, workers: usize, homes: usize) -> Self {
+        let mut machine = Core::new(caps, law, KINDS, homes);
+        machine.limit(&limits);
         let mut drive = Self {
-            machine: Core::new(caps, law, KINDS, homes),
-            model: Naive::new(caps, law, homes),
+            machine,
+            model: Naive::new(caps, law, limits, homes),
             origin: Instant::now(),
             keys: Vec::new(),
             effects: Vec::new(),
@@ -114,8 +119,18 @@ impl Drive {
     /// Lets all that runs end, over and over. With a worker and without new jobs, nobody may be left over.
     pub(super) fn run_dry(&mut self) -> Result<(), String> {
         self.apply(Event::Resume)?;
-        while let Some(job) = self.model.running.first().map(|run| run.job.job) {
-            self.apply(Event::Release { job })?;
+        loop {
+            while let Some(job) = self.model.running.first().map(|run| run.job.job) {
+                self.apply(Event::Release { job })?;
+            }
+            // What is left waits for tokens: whoever keeps the time is told until when.
+            let now = self.origin + self.model.now;
+            let Some(at) = self.machine.wake_at() else { break };
+            self.apply(Event::Pass { by: at.saturating_duration_since(now) })?;
+            self.apply(Event::Tick)?;
+            if self.machine.wake_at() == Some(at) {
+                return Err(format!("{at:?} is over, and nothing started"));
+            }
         }
         let view = self.view();
         let free = view.held_bytes == 0 && view.queued.is_empty() && view.waiting.is_empty();
@@ -196,6 +211,10 @@ impl Drive {
                 Answer::Dropped(states)
             }
             Event::Pass { .. } => Answer::Done,
+            Event::Tick => {
+                machine.tick(now, effects);
+                Answer::Done
+            }
         };
         Ok(Step { answer, told: self.tell()? })
     }
@@ -212,6 +231,7 @@ impl Drive {
             finish_by: self.origin + millis(self.model.now, offer.patience + offer.spare),
             tenant: ["", "a", "b", "c"][usize::from(offer.tenant)],
             ordering_key: ["", "k", "l", "m"][usize::from(offer.key)],
+            limit_key: ["", "x", "y", "z"][usize::from(offer.limit_key)],
             when_full: offer.when_full,
             home: offer.home,
         };
@@ -268,7 +288,7 @@ impl Drive {
                     let worker = workers.iter().find(|worker| worker.job == Some(entry.job));
                     Some((entry.job, worker.expect("the worker of a job").id, ended))
                 }
-                Place::Waiting | Place::Ready | Place::Blocked => None,
+                Place::Waiting | Place::Ready | Place::Blocked | Place::Held => None,
             })
             .collect();
         running.sort_unstable();

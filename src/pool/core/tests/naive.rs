@@ -1,4 +1,5 @@
 mod law;
+mod limits;
 mod operate;
 mod rules;
 mod shares;
@@ -9,6 +10,7 @@ use self::{law::History, shares::Shares};
 use super::{
     super::{Caps, Counts, Law, QueueEnd},
     Answer, Event, Offer, Step, Told,
+    drive::KindsLimits,
 };
 
 /// The rules of the pool, written down as plainly as possible: vectors, and everything is counted anew each time.
@@ -37,6 +39,9 @@ pub(super) struct Naive {
     stamps: u64,
     /// Kind and seconds of each measured run.
     samples: Vec<(usize, f64)>,
+    limits: KindsLimits,
+    /// Kind, limit key and time of each start.
+    starts: Vec<(usize, u8, Duration)>,
     history: History,
     shares: Shares,
     pub(super) counts: Counts,
@@ -53,8 +58,10 @@ pub(super) struct Job {
     work: f64,
     /// Whether it was queued.
     was_queued: bool,
-    /// When it came to the front of its ordering key, in the order of such events.
+    /// When nothing held it back any more but its kind and the workers, in the order of such events.
     ready: Option<u64>,
+    /// When it came to the front of its ordering key, where its kind has limits per key: the same numbers.
+    at_gate: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -75,7 +82,7 @@ pub(super) struct Worker {
 }
 
 impl Naive {
-    pub(super) fn new(caps: Caps, law: Law, homes: usize) -> Self {
+    pub(super) fn new(caps: Caps, law: Law, limits: KindsLimits, homes: usize) -> Self {
         Self {
             caps,
             law,
@@ -95,6 +102,8 @@ impl Naive {
             jobs: 0,
             stamps: 0,
             samples: Vec::new(),
+            limits,
+            starts: Vec::new(),
             history: History::default(),
             shares: Shares::default(),
             counts: Counts::default(),
@@ -141,6 +150,7 @@ impl Naive {
             Event::Abandon => {
                 for job in std::mem::take(&mut self.queued) {
                     self.counts.cancelled += 1;
+                    self.history.open().taken[job.offer.class.rank()] -= job.work;
                     self.told.push(Told::Ended { job: job.job, why: QueueEnd::Drained });
                 }
                 self.refresh();
@@ -156,6 +166,10 @@ impl Naive {
             }
             Event::Pass { by } => {
                 self.now += by;
+                Answer::Done
+            }
+            Event::Tick => {
+                self.settle();
                 Answer::Done
             }
         };

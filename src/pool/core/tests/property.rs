@@ -1,6 +1,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    num::NonZeroU32,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
@@ -14,21 +15,22 @@ use proptest::{
 use super::{
     super::{Caps, Ending, Law, Withdrawal},
     Answer, Event, Offer, Step, Told,
-    drive::{Drive, KINDS},
+    drive::{Drive, KINDS, KindsLimits},
     end_name, found_name, hit_name, reason_name,
 };
-use crate::model::{Criticality, WhenFull};
+use crate::model::{Criticality, KindLimits, Limit, Rate, WhenFull};
 
 const SEED: [u8; 32] = *b"waterwheel: the heart, step by s";
-const POOLS: u32 = 1100;
+const POOLS: u32 = 1400;
 const EVENTS: usize = 220;
 
 /// What each must have happened at least this often.
 const AT_LEAST: &[(u64, &[&str])] = &[
     (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
-    (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: draining"]),
+    (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
+    (200, &["refused: draining", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (80, &["told: no room", "told: refused", "hit a caller"]),
+    (80, &["told: no room", "told: refused", "hit a caller", "starts when time came"]),
     (60, &["runs on"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
@@ -56,6 +58,7 @@ const AT_LEAST: &[(u64, &[&str])] = &[
 struct Shape {
     caps: Caps,
     law: Law,
+    limits: KindsLimits,
     workers: usize,
     homes: usize,
 }
@@ -116,7 +119,26 @@ impl Dice {
             stuck: self.roll(3),
         };
         let law = Law { reserve: self.one(&[0.0, 0.25, 0.5]), longest_wait: self.one(&[2.0, 20.0]), ..Law::default() };
-        Shape { caps, law, workers: 1 + self.roll(4), homes: 1 + self.roll(3) }
+        let mut limits = || if self.roll(3) == 0 { KindLimits::default() } else { self.limits() };
+        let limits = match limits() {
+            free if !free.is_set() => [free; KINDS],
+            some => [some, limits()],
+        };
+        Shape { caps, law, limits, workers: 1 + self.roll(4), homes: 1 + self.roll(3) }
+    }
+
+    fn limits(&mut self) -> KindLimits {
+        KindLimits { all: self.limit(), per_key: self.limit(), keys: 100 }
+    }
+
+    fn limit(&mut self) -> Limit {
+        // Never whole milliseconds either.
+        let rate = |dice: &mut Self| Rate {
+            interval: dice.one(&[5, 40, 40, 300].map(Duration::from_millis)) + Duration::from_nanos(1_009),
+            burst: dice.one(&[1, 1, 2, 3].map(|burst| NonZeroU32::new(burst).expect("some"))),
+        };
+        let concurrency = NonZeroU32::new(self.one(&[0, 0, 1, 2]));
+        Limit { concurrency, rate: (self.roll(3) == 0).then(|| rate(self)) }
     }
 
     fn offer(&mut self) -> Offer {
@@ -134,6 +156,7 @@ impl Dice {
             spare: self.one(&[0, 0, 0, 3, 40]),
             tenant: self.one(&[0, 1, 2, 3]),
             key: self.one(&[0, 0, 0, 1, 2, 3]),
+            limit_key: self.one(&[0, 0, 1, 2, 3]),
             when_full: self.one(&[WhenFull::Reject, WhenFull::Wait, WhenFull::Shed]),
             home: self.roll(3),
         }
@@ -151,7 +174,7 @@ impl Dice {
         let pick = self.roll(1 << 16);
         let why = self.one(&[Withdrawal::Cancelled, Withdrawal::Expired]);
         let (ending, run) = self.end();
-        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12]) {
+        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12, 40]) {
             0 => Choice::Sure(Event::Offer(self.offer())),
             1 => Choice::End { pick, ending, run },
             2 => Choice::Release { pick },
@@ -172,7 +195,8 @@ impl Dice {
             14 => Choice::Sure(Event::Shut),
             15 => Choice::Sure(Event::Open),
             16 => Choice::CancelAny { pick },
-            _ => Choice::CancelHere { pick },
+            17 => Choice::CancelHere { pick },
+            _ => Choice::Sure(Event::Tick),
         }
     }
 
@@ -254,6 +278,7 @@ impl Tally {
                 "past" => "refused: past",
                 "unreachable" => "refused: unreachable",
                 "quota" => "refused: quota",
+                "limit" => "refused: limit",
                 "shut" => "refused: shut",
                 _ => "refused: draining",
             },
@@ -286,6 +311,15 @@ impl Tally {
         if matches!(event, Event::Offer(_)) && ready < model.queued.len() {
             self.one("blocked by its key");
         }
+        if !model.parked.is_empty() && ready > 0 {
+            self.one("behind a limit, worker idle");
+        }
+        if model.has_held() {
+            self.one("behind a limit key");
+        }
+        if matches!(event, Event::Tick) && !step.told.is_empty() {
+            self.one("starts when time came");
+        }
         if !model.parked.is_empty() && model.queued.len() >= model.caps.jobs {
             self.one("queue full, worker idle");
         }
@@ -309,7 +343,7 @@ impl Tally {
 
 /// Runs one case; each event is noted before it happens.
 fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Vec<Event>) -> Result<u64, String> {
-    let mut drive = Drive::new(shape.caps, shape.law, shape.workers, shape.homes);
+    let mut drive = Drive::new(shape.caps, shape.law, shape.limits, shape.workers, shape.homes);
     for choice in choices {
         for event in choice.resolve(&drive) {
             events.push(event);

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::{
     super::{Caps, Ending, Law, Withdrawal},
     Event, Offer, Step, Told,
-    drive::Drive,
+    drive::{Drive, KindsLimits},
     end_name,
 };
 use crate::model::{Criticality, WhenFull};
@@ -12,10 +12,10 @@ use crate::model::{Criticality, WhenFull};
 ///
 /// | event | |
 /// |---|---|
-/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `home=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
+/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `limit=` (limit key), `home=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
 /// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
 /// | `release a`, `cancel a`, `expire a`, `stick a` | |
-/// | `worker`, `close`, `abandon`, `retire`, `pass 10` | |
+/// | `worker`, `close`, `abandon`, `retire`, `pass 10`, `tick` | |
 /// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | what an operator does |
 /// | `show` | ready, blocked, waiting and running jobs, held bytes |
 /// | `pool` | live and missing workers, and those that are to go |
@@ -26,13 +26,15 @@ pub(super) struct Case {
     pub(super) rule: &'static str,
     pub(super) caps: Caps,
     pub(super) law: Law,
+    pub(super) limits: KindsLimits,
     pub(super) workers: usize,
     pub(super) homes: usize,
     pub(super) script: &'static str,
 }
 
 pub(super) fn check(case: &Case) {
-    let mut script = Script { drive: Drive::new(case.caps, case.law, case.workers, case.homes), names: Vec::new() };
+    let drive = Drive::new(case.caps, case.law, case.limits, case.workers, case.homes);
+    let mut script = Script { drive, names: Vec::new() };
     for line in case.script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (event, expected) = line.split_once(" => ").expect("event => what it shows");
         let seen = script.run(event).unwrap_or_else(|fault| panic!("{}: {line}: {fault}", case.rule));
@@ -76,6 +78,7 @@ impl Script {
             "close" => Event::Close,
             "abandon" => Event::Abandon,
             "retire" => Event::Retire,
+            "tick" => Event::Tick,
             "pass" => Event::Pass { by: millis(words[0]) },
             "show" => return Ok(self.show()),
             "pool" => {
@@ -141,6 +144,7 @@ fn offer(words: &[&str]) -> Offer {
         spare: 0,
         tenant: 0,
         key: 0,
+        limit_key: 0,
         when_full: WhenFull::Reject,
         home: 0,
     };
@@ -159,6 +163,7 @@ fn offer(words: &[&str]) -> Offer {
             "spare" => offer.spare = value.parse().expect("milliseconds"),
             "of" => offer.tenant = number(value),
             "key" => offer.key = number(value),
+            "limit" => offer.limit_key = number(value),
             "home" => offer.home = number(value),
             "kind" => offer.kind = number(value),
             other => panic!("an offer has no {other:?}"),

@@ -13,7 +13,7 @@ const CANCELS: u32 = 10_000;
 #[test]
 fn every_permit_comes_back_after_a_storm_of_cancels() {
     let caps = Caps { jobs: 16, bytes: 64, waiting: 8, tenant_share: 1.0, stuck: 0 };
-    let mut drive = Drive::new(caps, Law::default(), 4, 2);
+    let mut drive = Drive::new(caps, Law::default(), Default::default(), 4, 2);
     let mut dice = 7u64;
     let mut roll = |sides: u64| {
         // Knuth's constants for a linear congruential generator of 64 bits; its upper half is random enough.
@@ -31,6 +31,7 @@ fn every_permit_comes_back_after_a_storm_of_cancels() {
             spare: 0,
             tenant: 0,
             key: roll(4) as u8,
+            limit_key: 0,
             when_full: WhenFull::Wait,
             home: roll(2) as usize,
         };

@@ -1,4 +1,4 @@
-use super::{super::script::Case, ROOMY, STRICT, jobs, pool};
+use super::{super::script::Case, ROOMY, STRICT, UNLIMITED, jobs, pool};
 
 pub(super) const CASES: &[Case] = &[
     pool(
@@ -25,6 +25,7 @@ pub(super) const CASES: &[Case] = &[
         rule: "an idle worker gets an arrival directly, even beside a full queue",
         caps: jobs(1),
         law: STRICT,
+        limits: UNLIMITED,
         workers: 2,
         homes: 1,
         script: "offer a key=1 => starts on 1
@@ -38,6 +39,7 @@ pub(super) const CASES: &[Case] = &[
         rule: "the worker that parked last is taken first",
         caps: ROOMY,
         law: STRICT,
+        limits: UNLIMITED,
         workers: 3,
         homes: 1,
         script: "offer a => starts on 2
@@ -54,6 +56,7 @@ pub(super) const CASES: &[Case] = &[
         rule: "a worker of the caller's home comes first, then one of the next homes",
         caps: ROOMY,
         law: STRICT,
+        limits: UNLIMITED,
         workers: 4,
         homes: 2,
         script: "offer a home=0 => starts on 2
@@ -69,6 +72,7 @@ pub(super) const CASES: &[Case] = &[
         rule: "one job of an ordering key at a time, in order of acceptance; others pass",
         caps: ROOMY,
         law: STRICT,
+        limits: UNLIMITED,
         workers: 2,
         homes: 1,
         script: "offer a key=1 => starts on 1

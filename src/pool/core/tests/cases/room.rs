@@ -1,6 +1,6 @@
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, STRICT, jobs, pool,
+    ROOMY, STRICT, UNLIMITED, jobs, pool,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -62,6 +62,7 @@ pub(super) const CASES: &[Case] = &[
         rule: "a caller before a queue full of one key gets the idle worker",
         caps: jobs(1),
         law: STRICT,
+        limits: UNLIMITED,
         workers: 2,
         homes: 1,
         script: "offer a key=1 => starts on 1

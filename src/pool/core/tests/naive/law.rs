@@ -99,38 +99,56 @@ impl Naive {
         weighted(of_kind.map(|(_, seconds)| *seconds), 0.05, self.law.service.as_secs_f64())
     }
 
-    fn is_measured(&self, kind: Option<usize>) -> bool {
+    pub(super) fn is_measured(&self, kind: Option<usize>) -> bool {
         self.samples.iter().any(|(of, _)| kind.is_none_or(|kind| kind == *of))
     }
 
     pub(in super::super) fn expected(&self, rank: usize) -> Duration {
-        duration(self.wait(rank, 0, 0, self.service(None)))
+        duration(self.shared(rank, 0, 0, 0, self.service(None)))
     }
 
-    /// Seconds that a job which takes `service` would wait.
-    fn wait(&self, rank: usize, tenant: u8, key: u8, service: f64) -> f64 {
-        let workers = self.live().max(1) as f64;
-        let taken = (0..rank).map(|above| self.history.taken(above).max(0.0)).sum::<f64>() / workers;
-        let left = (1.0 - taken).max(self.law.reserve).max(0.02);
-        let backlog = |of: u8, rank: usize| -> f64 {
-            let jobs = self.queued.iter().filter(|job| job.offer.tenant == of && job.offer.class.rank() == rank);
-            jobs.map(|job| job.work).sum()
-        };
-        let above: f64 = (0..rank).flat_map(|above| (0..4).map(move |of| backlog(of, above))).sum();
-        let own = backlog(tenant, rank) + service;
+    /// What the jobs of a lane count that pass before one of a tenant that has `own` there, its own included: all of the
+    /// classes above, and of each tenant as much as its own. In the lane of a kind with limits, each counts one.
+    pub(super) fn ahead(&self, lane: usize, rank: usize, own: f64) -> f64 {
+        let above: f64 = (0..rank).flat_map(|above| (0..4).map(move |of| self.backlog(lane, of, above))).sum();
+        let backlogs = [0, 1, 2, 3].map(|of| self.backlog(lane, of, rank));
         // Tenants with backlogs of the same power of two are taken together.
-        let power = |seconds: f64| (seconds / 1e-6).log2().ceil().max(0.0) as usize;
+        let power = |load: f64| (load / 1e-6).log2().ceil().max(0.0) as usize;
+        let powers = backlogs.map(|load| (load > 0.0).then(|| power(load)));
         let class: f64 = (0..48)
+            .filter(|bucket| powers.contains(&Some(*bucket)))
             .map(|bucket| {
-                let members = (0..4).map(|of| backlog(of, rank)).filter(|work| *work > 0.0 && power(*work) == bucket);
-                let (count, sum) = members.fold((0.0, 0.0), |(count, sum), work| (count + 1.0, sum + work));
+                let members = (0..4).filter(|of| powers[*of] == Some(bucket)).map(|of| backlogs[of]);
+                let (count, sum) = members.fold((0.0, 0.0), |(count, sum), load| (count + 1.0, sum + load));
                 f64::min(sum, count * own)
             })
             .sum();
-        let shared = (above + class + self.service(None)) / workers / left;
-        let own_jobs =
-            self.queued.iter().filter(|job| job.offer.tenant == tenant && job.offer.class.rank() == rank).count();
-        let pace = self.shares.pace(rank, tenant, own_jobs > 0, self.history.window());
+        above + class
+    }
+
+    pub(super) fn backlog(&self, lane: usize, of: u8, rank: usize) -> f64 {
+        let jobs = self.queued.iter().filter(|job| job.offer.tenant == of && job.offer.class.rank() == rank);
+        let jobs = jobs.filter(|job| self.lane(job.offer.kind) == lane);
+        jobs.map(|job| if lane == 0 { job.work } else { 1.0 }).sum()
+    }
+
+    /// Seconds that a job which takes `service` would wait for the others.
+    fn shared(&self, rank: usize, lane: usize, tenant: u8, key: u8, service: f64) -> f64 {
+        let workers = self.live().max(1) as f64;
+        let taken = (0..rank).map(|above| self.history.taken(above).max(0.0)).sum::<f64>() / workers;
+        let left = (1.0 - taken).max(self.law.reserve).max(0.02);
+        let unit = if lane == 0 { 1.0 } else { service };
+        let own = self.backlog(lane, tenant, rank) * unit + service;
+        let open = self.ahead(0, rank, own) + self.service(None);
+        let limited = self.limited(rank, own);
+        // Kinds with limits do no more than these let them until then: all of it at first, less with each of seven looks.
+        let until = |wait: f64| limited.iter().map(|(work, pace)| work.min(pace * wait)).sum::<f64>();
+        let all: f64 = limited.iter().map(|(work, _)| work).sum();
+        let shared = (0..7).fold((open + all) / workers, |wait, _| (open + until(wait)) / workers);
+        let shared = shared / left;
+        let of = |job: &&super::Job| job.offer.tenant == tenant && job.offer.class.rank() == rank;
+        let own_jobs = self.queued.iter().filter(of).filter(|job| self.lane(job.offer.kind) == lane).count();
+        let pace = self.shares.pace(rank, lane, tenant, own_jobs > 0, self.history.window());
         let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
         let with_key = |job: &&super::Job| key != 0 && job.offer.key == key;
         let running = self.running.iter().map(|run| &run.job);
@@ -139,27 +157,50 @@ impl Naive {
     }
 
     pub(super) fn wait_of(&self, offer: &Offer) -> f64 {
-        self.wait(offer.class.rank(), offer.tenant, offer.key, self.service(Some(offer.kind)))
+        self.shared_of(offer).max(self.limit_wait(offer).0)
+    }
+
+    fn shared_of(&self, offer: &Offer) -> f64 {
+        let service = self.service(Some(offer.kind));
+        self.shared(offer.class.rank(), self.lane(offer.kind), offer.tenant, offer.key, service)
     }
 
     /// What the rule says against queueing a job, if anything.
     pub(super) fn objection(&self, offer: &Offer, start_by: Duration, finish_by: Duration) -> Option<Refusal> {
-        if !self.is_measured(None) {
+        let (for_limit, limit) = self.limit_wait(offer);
+        let of_kind = |job: &&super::Job| job.offer.kind == offer.kind;
+        let others = (0..self.limits.len()).any(|kind| self.lane(kind) == 0);
+        let half = self.lane(offer.kind) > 0 && others;
+        let most = self.caps.jobs.div_ceil(2).max(1);
+        let half_is_full = half && self.queued.iter().filter(of_kind).count() >= most;
+        let known = self.is_measured(None);
+        let shared = if known { self.shared_of(offer) } else { 0.0 };
+        let service = if known { self.service(Some(offer.kind)) } else { 0.0 };
+        let wait = shared.max(for_limit);
+        let limit = limit.filter(|_| for_limit + 1e-9 >= shared);
+        let budget = finish_by.saturating_sub(self.now);
+        let over = |limit| RefusalReason::LimitExceeded { limit, expected: duration(wait), budget };
+        if half_is_full {
+            let reason = over(limit.unwrap_or_else(|| self.first_limit(offer.kind)));
+            return Some(Refusal { reason, retry_after: come_back(wait + service) });
+        }
+        if !known && limit.is_none() {
             return None;
         }
-        let (wait, service) = (self.wait_of(offer), self.service(Some(offer.kind)));
-        let budget = finish_by.saturating_sub(self.now);
         let share = self.law.wait_share * self.history.margin(&self.law);
         let allowed = f64::min(share * budget.as_secs_f64(), start_by.saturating_sub(self.now).as_secs_f64());
         if wait > allowed || wait + service > budget.as_secs_f64() {
             let needed = f64::max(wait / share, wait + service);
-            let reason =
+            let late =
                 RefusalReason::DeadlineUnreachable { expected: duration(wait), needed: duration(needed), budget };
+            let reason = limit.map_or(late, over);
             return Some(Refusal { reason, retry_after: come_back(wait - allowed + service) });
         }
-        let longest = f64::max(self.law.longest_wait * f64::max(self.service(None), service), 0.1);
-        (wait > longest && offer.when_full != WhenFull::Wait)
-            .then(|| Refusal { reason: RefusalReason::QueueFull, retry_after: come_back(wait - longest + service) })
+        let each = f64::max(self.service(None), service).max(self.interval(offer.kind, limit));
+        let longest = f64::max(self.law.longest_wait * each, 0.1);
+        let bound = offer.when_full != WhenFull::Wait || limit.is_some();
+        let reason = limit.map_or(RefusalReason::QueueFull, over);
+        (wait > longest && bound).then(|| Refusal { reason, retry_after: come_back(wait - longest + service) })
     }
 
     /// Whether a queued job would most likely not end in time.

@@ -18,7 +18,7 @@ impl Naive {
         let budget = millis(self.now, offer.patience).saturating_sub(self.now);
         let start_by = self.now + budget;
         let finish_by = millis(self.now, offer.patience + offer.spare);
-        let arrival = Job { job, offer, start_by, finish_by, work: 0.0, was_queued: false, ready: None };
+        let arrival = Job { job, offer, start_by, finish_by, work: 0.0, was_queued: false, ready: None, at_gate: None };
         let ahead = !self.waiting.is_empty();
         self.history.turn(self.now, self.paused);
 
@@ -31,7 +31,8 @@ impl Naive {
         if budget.is_zero() {
             return self.refuse(RefusalReason::DeadlineUnreachable { expected: budget, needed: budget, budget }, None);
         }
-        if !ahead && self.can_start() && self.key_is_free(offer.key) && self.fits(offer.bytes) {
+        let startable = self.can_start() && self.key_is_free(offer.key) && self.fits(offer.bytes);
+        if !ahead && startable && self.is_within_limits(&offer) {
             self.counts.accepted += 1;
             let (worker, state) = self.start_at_once(arrival);
             return Answer::Started { worker, state };
@@ -44,6 +45,9 @@ impl Naive {
         }
         if !ahead && self.has_room(offer.bytes) {
             self.accept(arrival);
+            if self.lane(offer.kind) > 0 {
+                self.settle();
+            }
             return Answer::Queued;
         }
         match offer.when_full {
@@ -69,6 +73,7 @@ impl Naive {
             RefusalReason::DeadlineUnreachable { .. } => 1,
             RefusalReason::QuotaExceeded => 2,
             RefusalReason::Draining | RefusalReason::PoolDraining => 3,
+            RefusalReason::LimitExceeded { .. } => 7,
         };
         self.counts.rejected[index] += 1;
         Answer::Refused(Refusal { reason, retry_after })
@@ -270,12 +275,24 @@ impl Naive {
             let key = self.queued[at].offer.key;
             let earlier = self.queued[..at].iter().any(|job| job.offer.key == key);
             let behind = key != 0 && (earlier || self.running.iter().any(|run| run.job.offer.key == key));
-            if self.queued[at].ready.is_none() && !behind {
-                self.seat_ready(self.queued[at].offer.class.rank(), self.queued[at].offer.tenant);
-                self.queued[at].ready = Some(self.stamps);
+            let Job { offer, ready, at_gate, .. } = &self.queued[at];
+            if behind || ready.is_some() || at_gate.is_some() {
+                continue;
+            }
+            if self.limits[offer.kind].per_key.is_set() {
+                self.queued[at].at_gate = Some(self.stamps);
                 self.stamps += 1;
+            } else {
+                self.make_ready(at);
             }
         }
+    }
+
+    pub(super) fn make_ready(&mut self, at: usize) {
+        let offer = self.queued[at].offer;
+        self.seat_ready(offer.class.rank(), self.lane(offer.kind), offer.tenant);
+        self.queued[at].ready = Some(self.stamps);
+        self.stamps += 1;
     }
 
     /// Gives the job the idle worker that parked last, of its home if possible, else of the next home that has one.
@@ -285,6 +302,7 @@ impl Naive {
         let at = last.next().expect("an idle worker");
         drop(last);
         let worker = self.parked.remove(at);
+        self.starts.push((job.offer.kind, job.offer.limit_key, self.now));
         self.running.push(Run { job, worker, decided: false });
         (worker, self.worker(worker).state)
     }
@@ -303,18 +321,23 @@ impl Naive {
                     break;
                 }
             }
+            self.open_gates();
             if !self.can_start() {
                 return;
             }
             let Some(job) = self.next_ready() else {
                 // The queue may be full of jobs behind their keys: the first caller then does without a place in it.
                 let first = self.waiting.first().map(|caller| caller.offer);
-                if !first.is_some_and(|offer| self.fits(offer.bytes) && self.key_is_free(offer.key)) {
+                let may_start = |offer: Offer| {
+                    self.fits(offer.bytes) && self.key_is_free(offer.key) && self.is_within_limits(&offer)
+                };
+                if !first.is_some_and(may_start) {
                     return;
                 }
                 let caller = self.waiting.remove(0);
                 let job = caller.job;
                 self.accept(caller);
+                self.open_gates();
                 self.start_or_expire(job);
                 continue;
             };

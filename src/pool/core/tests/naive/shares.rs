@@ -1,18 +1,25 @@
 use std::{collections::HashMap, time::Duration};
 
-use super::{Job, Naive, law::rate};
+use super::{super::drive::KINDS, Job, Naive, law::rate};
+
+const LANES: usize = KINDS + 1;
 
 /// What each tenant of each class was given.
 #[derive(Default)]
 pub(super) struct Shares {
-    classes: [Class; 4],
+    /// By class and lane.
+    lanes: [[Lane; LANES]; 4],
+    /// The greatest tag of a lane that was served, by class.
+    served: [u64; 4],
     /// Starts in a row that passed a lower class by, and the class of the last that did not.
     passed: u32,
     reserved: usize,
 }
 
 #[derive(Default)]
-struct Class {
+struct Lane {
+    /// Worker time that the lane was given, over its tenants.
+    tag: u64,
     clock: u64,
     places: u64,
     /// Tag and place by tenant; nobody is ever forgotten.
@@ -21,7 +28,7 @@ struct Class {
     starts: HashMap<u8, (usize, Vec<usize>)>,
 }
 
-impl Class {
+impl Lane {
     fn seat(&mut self, tenant: u8, tag: u64) {
         self.places += 1;
         self.tags.insert(tenant, (tag, self.places));
@@ -34,9 +41,9 @@ impl Class {
 
 impl Shares {
     /// Starts per second of a backlog; `None` before five of them in five windows.
-    pub(super) fn pace(&self, rank: usize, tenant: u8, queues: bool, window: usize) -> Option<f64> {
+    pub(super) fn pace(&self, rank: usize, lane: usize, tenant: u8, queues: bool, window: usize) -> Option<f64> {
         // A tenant's figures stay as long as the machine holds it, and are read while it is known.
-        let (first, starts) = self.classes[rank].starts.get(&tenant).filter(|_| queues)?;
+        let (first, starts) = self.lanes[rank][lane].starts.get(&tenant).filter(|_| queues)?;
         let counted = (*first..window).map(|window| starts.iter().filter(|start| **start == window).count() as f64);
         (starts.len() >= 5 && window - first >= 5).then(|| rate(counted))
     }
@@ -45,28 +52,28 @@ impl Shares {
 impl Naive {
     /// A job joins the queue behind `before` jobs of its tenant and class.
     pub(super) fn join_share(&mut self, job: &Job) {
-        let (rank, tenant) = (job.offer.class.rank(), job.offer.tenant);
-        let first = !self.queued.iter().any(|other| other.offer.tenant == tenant && other.offer.class.rank() == rank);
+        let (rank, lane, tenant) = self.seat_of(job);
+        let first = !self.queued.iter().any(|other| self.seat_of(other) == (rank, lane, tenant));
         if first {
-            self.shares.classes[rank].starts.insert(tenant, (self.history.window(), Vec::new()));
+            self.shares.lanes[rank][lane].starts.insert(tenant, (self.history.window(), Vec::new()));
         }
     }
 
     /// A job is about to be ready.
-    pub(super) fn seat_ready(&mut self, rank: usize, tenant: u8) {
-        if !self.has_ready(rank, tenant) {
-            let class = &mut self.shares.classes[rank];
-            let tag = class.tag(tenant).0.max(class.clock);
-            class.seat(tenant, tag);
+    pub(super) fn seat_ready(&mut self, rank: usize, lane: usize, tenant: u8) {
+        if !self.has_ready(rank, lane, tenant) {
+            let lane = &mut self.shares.lanes[rank][lane];
+            let tag = lane.tag(tenant).0.max(lane.clock);
+            lane.seat(tenant, tag);
         }
     }
 
-    /// The ready jobs changed: a class in which nobody competes forgives all.
+    /// The ready jobs changed: a lane in which nobody competes forgives all.
     pub(super) fn reset_clocks(&mut self) {
-        for rank in 0..4 {
-            if (0..4).all(|tenant| !self.has_ready(rank, tenant)) {
-                let class = &mut self.shares.classes[rank];
-                class.clock = class.tags.values().map(|tag| tag.0).max().unwrap_or(0).max(class.clock);
+        for (rank, lane) in (0..4).flat_map(|rank| (0..LANES).map(move |lane| (rank, lane))) {
+            if self.competing(rank, lane) == 0 {
+                let lane = &mut self.shares.lanes[rank][lane];
+                lane.clock = lane.tags.values().map(|tag| tag.0).max().unwrap_or(0).max(lane.clock);
             }
         }
     }
@@ -74,49 +81,56 @@ impl Naive {
     /// The job that an idle worker takes next.
     pub(super) fn next_ready(&self) -> Option<u32> {
         let rank = self.next_class()?;
-        let with_jobs = (0..4u8).filter(|tenant| self.has_ready(rank, *tenant));
-        let tenant = with_jobs.min_by_key(|tenant| self.shares.classes[rank].tag(*tenant))?;
+        let served = self.shares.served[rank];
+        let tag = |lane: usize| self.shares.lanes[rank][lane].tag;
+        let lanes = (0..LANES).filter(|lane| self.lane_may_start(rank, *lane));
+        let lane = lanes.min_by_key(|lane| (tag(*lane).max(served), tag(*lane), *lane))?;
+        let with_jobs = (0..4u8).filter(|tenant| self.has_ready(rank, lane, *tenant));
+        let tenant = with_jobs.min_by_key(|tenant| self.shares.lanes[rank][lane].tag(*tenant))?;
         let jobs = self.queued.iter().filter(|job| job.ready.is_some());
-        let own = jobs.filter(|job| job.offer.class.rank() == rank && job.offer.tenant == tenant);
+        let own = jobs.filter(|job| self.seat_of(job) == (rank, lane, tenant));
         own.min_by_key(|job| job.ready).map(|job| job.job)
     }
 
     /// A ready job starts: its tenant is charged for it.
     pub(super) fn charge(&mut self, job: &Job) {
-        let (rank, tenant) = (job.offer.class.rank(), job.offer.tenant);
-        let with_jobs: Vec<usize> = (0..4).filter(|rank| self.class_has_ready(*rank)).collect();
-        if rank > with_jobs[0] {
+        let (rank, lane, tenant) = self.seat_of(job);
+        let with_jobs: Vec<usize> = (0..4).filter(|rank| self.class_may_start(*rank)).collect();
+        if with_jobs.first().is_some_and(|top| rank > *top) {
             (self.shares.passed, self.shares.reserved) = (0, rank);
         } else if with_jobs.len() > 1 {
             self.shares.passed += 1;
         }
-        let competing = (0..4).filter(|tenant| self.has_ready(rank, *tenant)).count() as u64;
+        let competing = self.competing(rank, lane);
         let charge = nanos(job.work);
         let window = self.history.window();
-        let class = &mut self.shares.classes[rank];
-        let tag = class.tag(tenant).0;
-        class.clock = (class.clock + charge / (competing + 1)).max(tag);
-        class.seat(tenant, tag + charge);
-        class.starts.get_mut(&tenant).expect("a backlog").1.push(window);
+        let served = &mut self.shares.served[rank];
+        let lane = &mut self.shares.lanes[rank][lane];
+        *served = lane.tag.max(*served);
+        lane.tag = *served + charge / competing;
+        let tag = lane.tag(tenant).0;
+        lane.clock = (lane.clock + charge / (competing + 1)).max(tag);
+        lane.seat(tenant, tag + charge);
+        lane.starts.get_mut(&tenant).expect("a backlog").1.push(window);
     }
 
     /// A job that was charged for took `run`.
     pub(super) fn correct(&mut self, job: &Job, run: Duration) {
-        let (rank, tenant) = (job.offer.class.rank(), job.offer.tenant);
-        let waits = self.has_ready(rank, tenant);
-        let class = &mut self.shares.classes[rank];
-        let (tag, place) = class.tag(tenant);
+        let (rank, lane, tenant) = self.seat_of(job);
+        let waits = self.has_ready(rank, lane, tenant);
+        let lane = &mut self.shares.lanes[rank][lane];
+        let (tag, place) = lane.tag(tenant);
         let tag = (tag + run.as_nanos() as u64).saturating_sub(nanos(job.work));
         if waits {
-            class.seat(tenant, tag);
+            lane.seat(tenant, tag);
         } else {
-            class.tags.insert(tenant, (tag, place));
+            lane.tags.insert(tenant, (tag, place));
         }
         self.reset_clocks();
     }
 
     fn next_class(&self) -> Option<usize> {
-        let with_jobs: Vec<usize> = (0..4).filter(|rank| self.class_has_ready(*rank)).collect();
+        let with_jobs: Vec<usize> = (0..4).filter(|rank| self.class_may_start(*rank)).collect();
         let top = *with_jobs.first()?;
         let lower = |rank: &usize| *rank > top && with_jobs.contains(rank);
         let turn = (1..=4).map(|step| (self.shares.reserved + step) % 4).find(lower);
@@ -124,13 +138,27 @@ impl Naive {
         Some(if is_due { turn.unwrap_or(top) } else { top })
     }
 
-    fn class_has_ready(&self, rank: usize) -> bool {
-        (0..4).any(|tenant| self.has_ready(rank, tenant))
+    /// Class, lane and tenant of a job.
+    fn seat_of(&self, job: &Job) -> (usize, usize, u8) {
+        (job.offer.class.rank(), self.lane(job.offer.kind), job.offer.tenant)
     }
 
-    fn has_ready(&self, rank: usize, tenant: u8) -> bool {
-        let of = |job: &Job| job.offer.class.rank() == rank && job.offer.tenant == tenant;
-        self.queued.iter().any(|job| job.ready.is_some() && of(job))
+    fn class_may_start(&self, rank: usize) -> bool {
+        (0..LANES).any(|lane| self.lane_may_start(rank, lane))
+    }
+
+    fn lane_may_start(&self, rank: usize, lane: usize) -> bool {
+        let open = lane == 0 || (0..KINDS).any(|kind| self.lane(kind) == lane && self.kind_is_open(kind));
+        open && self.competing(rank, lane) > 0
+    }
+
+    /// Tenants with a ready job.
+    fn competing(&self, rank: usize, lane: usize) -> u64 {
+        (0..4).filter(|tenant| self.has_ready(rank, lane, *tenant)).count() as u64
+    }
+
+    fn has_ready(&self, rank: usize, lane: usize, tenant: u8) -> bool {
+        self.queued.iter().any(|job| job.ready.is_some() && self.seat_of(job) == (rank, lane, tenant))
     }
 }
 

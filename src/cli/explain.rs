@@ -1,0 +1,198 @@
+//! `waterwheel explain`.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{
+    access::AccessArgs,
+    call::{Call, CallArgs},
+    connect::Address,
+    console::{BAD, Console, GOOD, STRONG, WARN, paint},
+    exit::Exit,
+    failure::Failure,
+    output::{
+        Format, OutputArgs, duration, plain, rough,
+        views::{self, ExplainView},
+    },
+};
+use crate::proto::{
+    Binding, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, explain_response::State,
+};
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel explain $JOB";
+
+/// Longest wait for an answer, which takes the server no longer than a look at every job.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Tell where a job is and what it waits for, or how it ended.
+///
+/// A server remembers the last jobs of each pool that ended, as many as pool.NAME.ended_jobs says.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ExplainArgs {
+    /// Id of the job, from its result, an error or the log.
+    job: String,
+    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
+    ops: Address,
+    #[command(flatten)]
+    access: AccessArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl ExplainArgs {
+    pub(super) fn format(&self) -> Format {
+        self.output.output
+    }
+}
+
+pub(super) async fn run(args: ExplainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
+    let (call, connection) = Call::begin(&args.ops, &args.access, patient).await.map_err(Failure::of_ops)?;
+    let request = call.request(ExplainRequest { job_id: args.job.clone() });
+    let answer = call.wait(connection.admin().explain(request)).await?.into_inner();
+    let text = match args.format() {
+        Format::Text => text(&answer),
+        Format::Json => format!("{}\n", views::line(&ExplainView::from(&answer))),
+    };
+    console.out.text(&text).await?;
+    Ok(Exit::Done)
+}
+
+fn text(answer: &ExplainResponse) -> String {
+    let ExplainResponse { job_id, pool, kind, state } = answer;
+    let head = format!("{}  kind {}  pool {}", paint(STRONG, plain(job_id)), plain(kind), plain(pool));
+    let lines = match state {
+        Some(State::Held(held)) => self::held(held),
+        Some(State::Running(running)) => self::running(running),
+        Some(State::Ended(ended)) => self::ended(ended),
+        None => String::new(),
+    };
+    format!("{head}\n{lines}")
+}
+
+fn held(held: &HeldState) -> String {
+    let HeldState { position, ahead, expected_start, bound_by: _, age, left } = held;
+    let place = match ahead {
+        Some(ahead) => format!("queued at {position}, {ahead} ahead, expected to start in "),
+        None => format!("waits for room at {position}"),
+    };
+    let expected = expected_start.as_ref().map(|start| rough(duration(Some(start)))).unwrap_or_default();
+    format!(
+        "  {}{expected}\n  because {}\n  arrived {} ago, {} left\n",
+        paint(WARN, place),
+        because(held.bound_by()),
+        rough(duration(age.as_ref())),
+        rough(duration(left.as_ref())),
+    )
+}
+
+fn because(binding: Binding) -> &'static str {
+    match binding {
+        Binding::Unspecified => "of what this client does not know",
+        Binding::Pause => "its pool is paused",
+        Binding::Room => "the queue is full",
+        Binding::Workers => "no worker is free",
+        Binding::Tenants => "no worker is free, and tenants that had less worker time go first",
+        Binding::OrderingKey => "a job with its ordering key is before it",
+        Binding::LimitConcurrency => "as many jobs of its kind run as may",
+        Binding::LimitRate => "as many jobs of its kind started as may",
+        Binding::LimitKeyConcurrency => "as many jobs with its limit key run as may",
+        Binding::LimitKeyRate => "as many jobs with its limit key started as may",
+    }
+}
+
+fn running(running: &RunningState) -> String {
+    let RunningState { worker, queue, run, left, stopping, stuck } = running;
+    let state = match (stuck, stopping) {
+        (true, _) => paint(BAD, "ignored the request to stop"),
+        (false, true) => paint(WARN, "asked to stop"),
+        (false, false) => paint(GOOD, "runs"),
+    };
+    let [queue, run, left] = [queue, run, left].map(|it| rough(duration(it.as_ref())));
+    format!("  {state} on worker {worker} for {run}, after {queue} in the queue\n  {left} left\n")
+}
+
+fn ended(ended: &EndedState) -> String {
+    let EndedState { outcome, started, rung, waterfall, since } = ended;
+    let style = if outcome == "COMPLETED" { GOOD } else { BAD };
+    let waterfall = waterfall.unwrap_or_default();
+    let [budget, queue, run, left] =
+        [waterfall.budget, waterfall.queue, waterfall.run, waterfall.left].map(|it| rough(duration(it.as_ref())));
+    let run = match started {
+        true => format!("{run} running on worker {}", waterfall.worker),
+        false => "not started".to_owned(),
+    };
+    let mut text = format!(
+        "  {} {} ago\n  {budget} budget: {queue} queued, {run}, {left} left\n",
+        paint(style, plain(outcome)),
+        rough(duration(since.as_ref())),
+    );
+    if !rung.is_empty() {
+        text.push_str(&format!("  stop ladder: {}\n", plain(rung)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::Waterfall;
+
+    fn shown(state: State) -> String {
+        let answer =
+            ExplainResponse { job_id: "1-2".into(), pool: "cpu".into(), kind: "resize".into(), state: Some(state) };
+        anstream::adapter::strip_str(&text(&answer)).to_string()
+    }
+
+    fn time(text: &str) -> Option<prost_types::Duration> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn each_state_has_its_words() {
+        let held = HeldState {
+            position: 4,
+            ahead: Some(3),
+            expected_start: time("1.5s"),
+            bound_by: Binding::LimitRate.into(),
+            age: time("0.2s"),
+            left: time("29.8s"),
+        };
+        assert_eq!(
+            shown(State::Held(held)),
+            "1-2  kind resize  pool cpu\n  queued at 4, 3 ahead, expected to start in 1.5s\n  \
+             because as many jobs of its kind started as may\n  arrived 200ms ago, 30s left\n"
+        );
+        let running = RunningState {
+            worker: 7,
+            queue: time("0.1s"),
+            run: time("2s"),
+            left: time("28s"),
+            stopping: true,
+            stuck: false,
+        };
+        assert_eq!(
+            shown(State::Running(running)),
+            "1-2  kind resize  pool cpu\n  asked to stop on worker 7 for 2.0s, after 100ms in the queue\n  28s left\n"
+        );
+        let waterfall =
+            Waterfall { budget: time("1s"), queue: time("0.2s"), run: time("0.79s"), left: time("0.01s"), worker: 3 };
+        let ended = EndedState {
+            outcome: "RUN_TIMEOUT".into(),
+            started: true,
+            rung: "forced".into(),
+            waterfall: Some(waterfall),
+            since: time("60s"),
+        };
+        assert_eq!(
+            shown(State::Ended(ended)),
+            "1-2  kind resize  pool cpu\n  RUN_TIMEOUT 1m 0s ago\n  \
+             1.0s budget: 200ms queued, 790ms running on worker 3, 10ms left\n  stop ladder: forced\n"
+        );
+    }
+}

@@ -1,0 +1,85 @@
+use std::time::Duration;
+
+use super::{Job, MAX_TENANT};
+
+const MAX_KIND: usize = 64;
+const MAX_CONTENT_TYPE: usize = 128;
+const MAX_KEY: usize = 256;
+const MAX_LABELS: usize = 16;
+const MAX_LABEL_KEY: usize = 64;
+const MAX_LABEL_VALUE: usize = 256;
+
+impl Job {
+    /// Every field that is out of its bounds; empty for a sound job.
+    #[must_use]
+    pub fn violations(&self) -> Vec<FieldViolation> {
+        let mut found = Vec::new();
+        let mut bound = |field: &'static str, length: usize, most: usize| {
+            if length > most {
+                found.push(FieldViolation::new(field, format!("{length} bytes; at most {most} are allowed")));
+            }
+        };
+        bound("job.kind", self.kind.len(), MAX_KIND);
+        bound("job.content_type", self.content_type.len(), MAX_CONTENT_TYPE);
+        bound("job.tenant", self.tenant.len(), MAX_TENANT);
+        bound("job.ordering_key", self.ordering_key.len(), MAX_KEY);
+        bound("job.limit_key", self.limit_key.len(), MAX_KEY);
+        if self.kind.is_empty() {
+            found.push(FieldViolation::new("job.kind", "required: name a kind that the server has configured"));
+        }
+        let texts = [
+            ("job.content_type", &self.content_type),
+            ("job.tenant", &self.tenant),
+            ("job.ordering_key", &self.ordering_key),
+            ("job.limit_key", &self.limit_key),
+        ];
+        for (field, text) in texts {
+            if text.chars().any(char::is_control) {
+                found.push(FieldViolation::new(field, "has a control character; send printable text"));
+            }
+        }
+        for (field, timeout) in [("job.run_timeout", self.run_timeout), ("job.queue_timeout", self.queue_timeout)] {
+            if timeout == Some(Duration::ZERO) {
+                found.push(FieldViolation::new(field, "zero; send a positive duration or leave it out"));
+            }
+        }
+        self.label_violations(&mut found);
+        found
+    }
+
+    fn label_violations(&self, found: &mut Vec<FieldViolation>) {
+        if self.labels.len() > MAX_LABELS {
+            let count = self.labels.len();
+            found.push(FieldViolation::new("job.labels", format!("{count} labels; at most {MAX_LABELS} are allowed")));
+            return;
+        }
+        for (key, value) in &self.labels {
+            let sound = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c);
+            if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(sound) {
+                let rule = format!("a key must be 1 to {MAX_LABEL_KEY} characters of [a-z0-9_.-]");
+                found.push(FieldViolation::new("job.labels", rule));
+            }
+            if value.len() > MAX_LABEL_VALUE || value.chars().any(char::is_control) {
+                let rule = format!("a value must be printable and at most {MAX_LABEL_VALUE} bytes");
+                found.push(FieldViolation::new("job.labels", rule));
+            }
+        }
+    }
+}
+
+/// A field that is out of its bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldViolation {
+    /// Path of the field in the request, such as `job.kind`.
+    pub field: &'static str,
+    /// What is wrong and what is allowed.
+    pub description: String,
+}
+
+impl FieldViolation {
+    /// A violation of `field`.
+    #[must_use]
+    pub fn new(field: &'static str, description: impl Into<String>) -> Self {
+        Self { field, description: description.into() }
+    }
+}

@@ -1,0 +1,124 @@
+use tokio::time::Instant;
+
+use super::{
+    Core, Effect, Ending, Host, QueueEnd,
+    admission::pushback,
+    entry::{AGE, Entry, LINE, Names, Place},
+    limits::OPEN,
+};
+use crate::model::Criticality;
+
+/// The ways of a job between its places.
+impl<H: Host> Core<H> {
+    /// Room is there: the job becomes queued, behind its ordering key where that is in use.
+    pub(super) fn accept(&mut self, now: Instant, index: usize, names: &Names) {
+        self.ledger.counts.accepted += 1;
+        let free = self.lines.is_free(&names.ordering_key);
+        let entry = &mut self.entries[index];
+        entry.work = self.estimates.service(entry.kind);
+        let line = self.lines.join(&names.ordering_key, entry.work);
+        entry.line = line;
+        entry.gate = self.limits.join(entry.lane, &names.limit_key, now);
+        self.limits.queue(entry.gate);
+        self.held_bytes += entry.bytes;
+        self.margin.accept();
+        self.queues.take(entry.class, entry.work);
+        self.queues.enter(entry, &names.tenant, self.window);
+        self.queued.push_back(&mut self.entries, AGE, index);
+        self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
+        match line {
+            Some(line) if !free => {
+                self.entries[index].place = Place::Blocked;
+                self.lines.block(&mut self.entries, line, index);
+            }
+            _ => self.ready_or_hold(index),
+        }
+    }
+
+    /// No ordering key holds a queued job back: it is ready, or stands at the gate of its limit key.
+    fn ready_or_hold(&mut self, index: usize) {
+        let Some(gate) = self.entries[index].gate else {
+            self.entries[index].place = Place::Ready;
+            return self.queues.push(&mut self.entries, index);
+        };
+        self.entries[index].place = Place::Held;
+        self.limits.gate_mut(gate).held.push_back(&mut self.entries, LINE, index);
+        self.limits.stir(gate);
+    }
+
+    pub(super) fn shed_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
+        let victim = self.queues.victim(class).expect("enough jobs below the class were counted");
+        let lower = self.entries[victim].class;
+        let retry_after = pushback(self.wait(lower, OPEN, "", "", self.estimates.mean()));
+        self.end_queued(victim, Ending::Shed, QueueEnd::Shed { retry_after }, effects);
+    }
+
+    pub(super) fn end_queued(&mut self, index: usize, ending: Ending, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
+        self.ledger.end(ending);
+        if ending == Ending::Expired {
+            self.margin.miss();
+        }
+        let entry = self.remove_queued(index);
+        tell(entry, why, effects);
+    }
+
+    pub(super) fn leave_waiting(&mut self, index: usize) -> Entry<H> {
+        self.waiting.remove(&mut self.entries, LINE, index);
+        self.waiting_bytes -= self.entries[index].bytes;
+        self.entries.remove(index)
+    }
+
+    /// Takes a queued job out for good.
+    pub(super) fn remove_queued(&mut self, index: usize) -> Entry<H> {
+        let led = self.entries[index].place != Place::Blocked;
+        self.unqueue(index);
+        let entry = self.entries.remove(index);
+        self.held_bytes -= entry.bytes;
+        self.queues.take(entry.class, -entry.work);
+        self.depart(&entry);
+        if led {
+            self.leave_line(entry.line);
+        }
+        entry
+    }
+
+    /// Takes a queued job out of the queue, to start or to end.
+    pub(super) fn unqueue(&mut self, index: usize) {
+        self.queued.remove(&mut self.entries, AGE, index);
+        self.saturated &= self.queued.len() * 5 > self.caps.jobs;
+        let Entry { place, line, gate, .. } = self.entries[index];
+        match (place, line, gate) {
+            (Place::Blocked, Some(line), _) => self.lines.unblock(&mut self.entries, line, index),
+            (Place::Held, _, Some(gate)) => {
+                self.limits.gate_mut(gate).held.remove(&mut self.entries, LINE, index);
+            }
+            _ => self.queues.remove(&mut self.entries, index),
+        }
+        self.limits.unqueue(gate, place == Place::Ready);
+        self.queues.leave(&self.entries[index]);
+    }
+
+    /// A job is over: its tenant and its ordering key hold it no more.
+    pub(super) fn depart(&mut self, entry: &Entry<H>) {
+        if let Some(tenant) = entry.tenant {
+            self.queues.part(tenant);
+        }
+        if let Some(line) = entry.line {
+            self.lines.quit(line, entry.work);
+        }
+        self.limits.quit(entry.gate);
+    }
+
+    /// The job at the head of an ordering key is gone: the next one may start, at the end of its class's queue.
+    pub(super) fn leave_line(&mut self, line: Option<usize>) {
+        let next = line.and_then(|line| self.lines.advance(&mut self.entries, line));
+        if let Some(next) = next {
+            self.ready_or_hold(next);
+        }
+    }
+}
+
+pub(super) fn tell<H: Host>(entry: Entry<H>, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
+    let waiter = entry.waiter.expect("an entry that has not started keeps its waiter");
+    effects.push(Effect::Ended { waiter, job: entry.job, why });
+}

@@ -1,0 +1,203 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{conclude::queue_time, core::QueueEnd};
+use crate::{
+    handler::Context,
+    model::{FailureCause, HandlerError, JobId, Rung, Waterfall},
+};
+
+/// A job that ended, as far as it is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedJob {
+    /// Id of the job.
+    pub job: JobId,
+    /// How it ended.
+    pub end: JobEnd,
+    /// Rung of the stop ladder that it came to; `None` where none was needed.
+    pub rung: Option<Rung>,
+    /// Whether the handler had begun.
+    pub started: bool,
+    /// Where the budget went. Without a run, its worker is 0.
+    pub waterfall: Waterfall,
+    /// When it ended.
+    pub at: Instant,
+    /// Index of its kind in the pool.
+    pub(super) kind: usize,
+}
+
+/// How an accepted job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobEnd {
+    /// The handler returned a result in time.
+    Completed,
+    /// The handler returned an error.
+    HandlerFailed,
+    /// The handler's process crashed.
+    WorkerCrashed,
+    /// The output was larger than allowed.
+    OutputTooLarge,
+    /// The handler panicked.
+    Panicked,
+    /// Its time was up while it ran.
+    RunTimeout,
+    /// Its time was up in the queue.
+    ExpiredInQueue,
+    /// Its caller left.
+    Cancelled,
+    /// Its operator cancelled it.
+    CancelledByOperator,
+    /// It gave way to a more important job.
+    Shed,
+    /// The drain ended before it began.
+    Drained,
+    /// The drain stopped it.
+    DrainKilled,
+}
+
+/// The last jobs that ended, in as many places as were asked for once.
+#[derive(Default)]
+pub(super) struct Ring {
+    jobs: Vec<EndedJob>,
+    capacity: usize,
+    /// The place of the next one, once all are taken.
+    next: usize,
+}
+
+/// Where an ended job was noted, for what becomes known of it later.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    pub(super) home: usize,
+    place: usize,
+    job: JobId,
+}
+
+impl EndedJob {
+    /// A job that ran for `run`, and ended so at `at`.
+    pub(super) fn of_run(
+        cx: &Context,
+        kind: usize,
+        end: JobEnd,
+        rung: Option<Rung>,
+        run: Duration,
+        at: Instant,
+    ) -> Self {
+        let start = cx.start();
+        Self {
+            job: cx.job(),
+            end,
+            rung,
+            started: start.is_some(),
+            waterfall: Waterfall {
+                budget: cx.deadline().budget(),
+                queue: queue_time(cx),
+                run,
+                left: cx.deadline().end().saturating_duration_since(at),
+                worker: start.map_or(0, |start| start.worker),
+            },
+            at,
+            kind,
+        }
+    }
+
+    /// A job that ended at `at` before it began.
+    pub(super) fn of_queued(cx: &Context, kind: usize, end: JobEnd, at: Instant) -> Self {
+        let mut ended = Self::of_run(cx, kind, end, None, Duration::ZERO, at);
+        ended.waterfall.queue = at.saturating_duration_since(cx.deadline().arrival());
+        ended
+    }
+}
+
+impl JobEnd {
+    /// The end that a cause brings.
+    pub(super) fn of(cause: &FailureCause) -> Self {
+        match cause {
+            FailureCause::Handler(HandlerError::Refused { .. }) => Self::HandlerFailed,
+            FailureCause::Handler(HandlerError::Crashed { .. }) => Self::WorkerCrashed,
+            FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => Self::OutputTooLarge,
+            FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => Self::Cancelled,
+            FailureCause::CancelledByOperator => Self::CancelledByOperator,
+            FailureCause::Panicked { .. } => Self::Panicked,
+            FailureCause::RunTimeout { .. } => Self::RunTimeout,
+            FailureCause::ExpiredInQueue { .. } => Self::ExpiredInQueue,
+            FailureCause::Shed { .. } => Self::Shed,
+            FailureCause::Drained => Self::Drained,
+            FailureCause::DrainKilled { .. } => Self::DrainKilled,
+        }
+    }
+
+    /// The end of an accepted job that the machine tells its waiter; `None` where it was never accepted.
+    pub(super) fn of_queue_end(why: QueueEnd) -> Option<Self> {
+        match why {
+            QueueEnd::Expired => Some(Self::ExpiredInQueue),
+            QueueEnd::Shed { .. } => Some(Self::Shed),
+            QueueEnd::Drained => Some(Self::Drained),
+            QueueEnd::Cancelled => Some(Self::CancelledByOperator),
+            QueueEnd::NoRoom | QueueEnd::Refused => None,
+        }
+    }
+}
+
+impl Ring {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { jobs: Vec::new(), capacity, next: 0 }
+    }
+
+    /// Notes a job in the place of the oldest one.
+    pub(super) fn push(&mut self, home: usize, ended: EndedJob) -> Option<Mark> {
+        let job = ended.job;
+        if self.capacity == 0 {
+            return None;
+        }
+        if self.jobs.len() < self.capacity {
+            // All at once, with the first job: no later one allocates.
+            self.jobs.reserve_exact(self.capacity - self.jobs.len());
+            self.jobs.push(ended);
+            return Some(Mark { home, place: self.jobs.len() - 1, job });
+        }
+        let place = self.next;
+        self.next = (place + 1) % self.capacity;
+        self.jobs[place] = ended;
+        Some(Mark { home, place, job })
+    }
+
+    /// Tells the rung that a job came to after its end was noted.
+    pub(super) fn climbed(&mut self, mark: Mark, rung: Rung) {
+        if let Some(ended) = self.jobs.get_mut(mark.place).filter(|ended| ended.job == mark.job) {
+            ended.rung = Some(rung);
+        }
+    }
+
+    pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
+        self.jobs.iter().find(|ended| ended.job == job).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(job: JobId) -> EndedJob {
+        let zero = Duration::ZERO;
+        let waterfall = Waterfall { budget: zero, queue: zero, run: zero, left: zero, worker: 0 };
+        EndedJob { job, end: JobEnd::Completed, rung: None, started: true, waterfall, at: Instant::now(), kind: 0 }
+    }
+
+    #[test]
+    fn the_ring_keeps_the_last_jobs_and_allocates_once() {
+        let jobs: Vec<JobId> = std::iter::repeat_with(JobId::next).take(10).collect();
+        let mut ring = Ring::new(3);
+        let marks: Vec<Mark> = jobs.iter().map(|job| ring.push(0, ended(*job)).expect("room")).collect();
+        assert_eq!((ring.jobs.len(), ring.jobs.capacity()), (3, 3));
+        let known: Vec<JobId> = jobs.iter().copied().filter(|job| ring.find(*job).is_some()).collect();
+        assert_eq!(known, jobs[7..]);
+        ring.climbed(marks[9], Rung::Forced);
+        // Its place is another one's.
+        ring.climbed(marks[0], Rung::Stuck);
+        let rungs: Vec<_> = jobs[7..].iter().map(|job| ring.find(*job).and_then(|ended| ended.rung)).collect();
+        assert_eq!(rungs, [None, None, Some(Rung::Forced)]);
+        assert!(Ring::new(0).push(0, ended(jobs[0])).is_none());
+        assert!(size_of::<EndedJob>() <= 128, "{}", size_of::<EndedJob>());
+    }
+}

@@ -1,0 +1,76 @@
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+use super::{core::Core, shell::Shell};
+use crate::phase::Phase;
+
+/// When a job that waits for nothing but time may start, for the one task that waits for it. Only pools with a rate have
+/// it.
+pub(super) struct Wake {
+    at: watch::Sender<Option<Instant>>,
+    is_kept: AtomicBool,
+}
+
+/// Lets another task take over where this one is dropped with its runtime.
+struct Keeper(Weak<Shell>);
+
+impl Wake {
+    pub(super) fn new() -> Self {
+        Self { at: watch::Sender::new(None), is_kept: AtomicBool::new(false) }
+    }
+
+    /// The machine was looked at: to be said under its lock, so that what is told last is true.
+    pub(super) fn set(&self, at: Option<Instant>) {
+        self.at.send_if_modified(|told| std::mem::replace(told, at) != at);
+    }
+}
+
+impl Shell {
+    /// Makes sure that somebody starts the jobs for which time comes.
+    pub(super) fn keep_time(self: &Arc<Self>) {
+        let Some(wake) = &self.wake else { return };
+        if wake.is_kept.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let keeper = Keeper(Arc::downgrade(self));
+        self.tasks.spawn(keep(keeper, wake.at.subscribe(), self.phase.subscribe()));
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(wake) = self.0.upgrade().as_ref().and_then(|shell| shell.wake.as_ref()) {
+            wake.is_kept.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Returns when the pool is stopped, or gone.
+async fn keep(keeper: Keeper, mut at: watch::Receiver<Option<Instant>>, mut phase: watch::Receiver<Phase>) {
+    loop {
+        let next = *at.borrow_and_update();
+        let comes = async {
+            match next {
+                Some(next) => sleep_until(next).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = phase.wait_for(|phase| *phase >= Phase::Stopped) => return,
+            changed = at.changed() => if changed.is_err() { return },
+            () = comes => {
+                let Some(shell) = keeper.0.upgrade() else { return };
+                let now = Instant::now();
+                shell.drive(|core: &mut Core<_>, effects| core.tick(now, effects));
+            }
+        }
+    }
+}

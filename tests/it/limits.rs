@@ -1,0 +1,210 @@
+//! Kinds and limit keys keep to their limits, hold up nobody else, and their refusals say so.
+
+mod command_line;
+
+use std::{num::NonZeroU32, time::Duration};
+
+use tokio::{task::JoinSet, time::Instant};
+use tonic::Code;
+use waterwheel::{
+    Job, Output, Pool,
+    app::OwnKind,
+    handler::{Kind, KindOptions},
+    model::{KindLimits, Limit, Limiter, Rate, RejectionReason},
+};
+
+use crate::{
+    refusal::{Refusal, Way},
+    service::{Caller, Service, job, queued},
+    support::{Counter, Gate, assert_idle, kind, pass_time, pool},
+};
+
+fn some(count: u32) -> NonZeroU32 {
+    NonZeroU32::new(count).expect("some")
+}
+
+fn rate(interval: Duration, burst: u32) -> Limit {
+    Limit { concurrency: None, rate: Some(Rate { interval, burst: some(burst) }) }
+}
+
+fn at_most(jobs: u32) -> Limit {
+    Limit { concurrency: Some(some(jobs)), rate: None }
+}
+
+/// A kind with limits that counts its begins and is held by a gate.
+fn held(name: &str, all: Limit, per_key: Limit, gate: &Gate, begun: &Counter) -> Kind {
+    let (gate, begun) = (gate.clone(), begun.clone());
+    let run = kind(name, move |_, _| {
+        let (gate, begun) = (gate.clone(), begun.clone());
+        async move {
+            begun.add();
+            gate.pass().await;
+            Ok(Output::default())
+        }
+    });
+    let limits = KindLimits { all, per_key, ..KindLimits::default() };
+    run.options(KindOptions { limits, ..KindOptions::default() })
+}
+
+fn spawn(jobs: &mut JoinSet<()>, pool: &Pool, job: Job) {
+    let ticket = pool.try_submit(job).expect("room");
+    jobs.spawn(async move {
+        ticket.await.expect("it completes");
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_start_when_their_time_comes_and_not_before() {
+    let (gate, begun) = (Gate::new(), Counter::new());
+    gate.open();
+    let interval = Duration::from_millis(100);
+    let pool = pool(8).kind(held("paced", rate(interval, 2), Limit::default(), &gate, &begun)).build();
+    let start = Instant::now();
+    let mut jobs = JoinSet::new();
+    for _ in 0..12 {
+        spawn(&mut jobs, &pool, Job::new("paced", ""));
+    }
+    let mut ends = Vec::new();
+    while let Some(ended) = jobs.join_next().await {
+        ended.expect("no panic");
+        ends.push(start.elapsed().as_millis());
+    }
+    let late: Vec<u128> = ends.iter().enumerate().map(|(at, end)| end - 100 * at.saturating_sub(1) as u128).collect();
+    // A timer may be late by its tick of a millisecond.
+    assert!(late.iter().all(|late| *late <= 12), "{ends:?}");
+    assert_eq!(begun.get(), 12);
+    assert_idle(&pool, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_is_paced_by_itself_and_others_pass() {
+    let (gate, begun) = (Gate::new(), Counter::new());
+    gate.open();
+    let per_key = rate(Duration::from_secs(1), 1);
+    let paced = held("paced", Limit::default(), per_key, &gate, &begun);
+    let (free_begun, free) = (Counter::new(), Limit::default());
+    let pool = pool(2).kind(paced).kind(held("free", free, free, &gate, &free_begun)).build();
+    let mut jobs = JoinSet::new();
+    for key in ["a", "b", "c"] {
+        for _ in 0..3 {
+            spawn(&mut jobs, &pool, Job::new("paced", "").limit_key(key));
+        }
+    }
+    for _ in 0..20 {
+        spawn(&mut jobs, &pool, Job::new("free", ""));
+    }
+    pass_time(Duration::from_millis(500)).await;
+    assert_eq!((begun.get(), free_begun.get()), (3, 20), "the first of each key, and all that have no limit");
+    let stats = pool.stats();
+    let limit = stats.kinds.iter().find(|kind| &*kind.name == "paced").and_then(|kind| kind.limit);
+    let limit = limit.expect("it has a limit");
+    assert_eq!((limit.keys, limit.queued, limit.running), (3, 6, 0));
+    assert!(stats.kinds.iter().all(|kind| &*kind.name == "paced" || kind.limit.is_none()));
+    pass_time(Duration::from_secs(1)).await;
+    assert_eq!(begun.get(), 6);
+    while let Some(ended) = jobs.join_next().await {
+        ended.expect("no panic");
+    }
+    assert_idle(&pool, 2);
+    // Keys are forgotten once their rate is back at its burst, which the next one to come finds.
+    pass_time(Duration::from_secs(2)).await;
+    pool.submit(Job::new("paced", "").limit_key("d")).await.expect("it completes");
+    let keys = pool.stats().kinds.iter().find_map(|kind| kind.limit).expect("it has a limit").keys;
+    assert_eq!(keys, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_beyond_their_number_share_the_limits_of_the_empty_one() {
+    let (gate, begun) = (Gate::new(), Counter::new());
+    let limits = KindLimits { all: Limit::default(), per_key: at_most(1), keys: 2 };
+    let kind = held("keyed", Limit::default(), at_most(1), &gate, &begun);
+    let pool = pool(8).kind(kind.options(KindOptions { limits, ..KindOptions::default() })).build();
+    let mut jobs = JoinSet::new();
+    for key in ["a", "b", "c", "d", "e"] {
+        spawn(&mut jobs, &pool, Job::new("keyed", "").limit_key(key));
+    }
+    begun.reached(3).await;
+    assert_eq!(pool.stats().queued, 2, "a and b have a place each, the others one together");
+    gate.open();
+    while let Some(ended) = jobs.join_next().await {
+        ended.expect("no panic");
+    }
+    assert_idle(&pool, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_starts_what_waits_for_time_and_ends() {
+    let (gate, begun) = (Gate::new(), Counter::new());
+    gate.open();
+    let pool = pool(2).kind(held("paced", rate(Duration::from_secs(2), 1), Limit::default(), &gate, &begun)).build();
+    for _ in 0..4 {
+        pool.send(Job::new("paced", "")).expect("room");
+    }
+    pool.drain();
+    let start = Instant::now();
+    pool.wait().await;
+    assert_eq!((begun.get(), pool.stats().counts.completed, start.elapsed().as_secs()), (4, 4, 6));
+    assert_eq!(pool.report().lost, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_names_the_limit_and_its_time() {
+    let (gate, begun) = (Gate::new(), Counter::new());
+    let pool = pool(4).kind(held("paced", rate(Duration::from_secs(10), 1), Limit::default(), &gate, &begun)).build();
+    let mut jobs = JoinSet::new();
+    spawn(&mut jobs, &pool, Job::new("paced", ""));
+    begun.reached(1).await;
+    let refused = pool.try_submit(Job::new("paced", "").timeout(Duration::from_secs(12))).expect_err("too late");
+    let RejectionReason::LimitExceeded { limit: Limiter::Rate, expected, .. } = refused.reason else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(expected.as_secs(), 10);
+    let after = refused.retry_after.expect("it says when").as_secs_f64();
+    assert!((2.0..=6.1).contains(&after), "half to one and a half of four seconds: {after}");
+    gate.open();
+    while jobs.join_next().await.is_some() {}
+}
+
+const CONFIG: &str = r#"
+    drain = { notice = "0s" }
+    [pool.one]
+    workers = 4
+    [kind.fragile]
+    pool = "one"
+    builtin = "sleep"
+    limit = { concurrency = 2, per_key = { rate = 0.01, burst = 2 } }
+"#;
+
+#[tokio::test]
+async fn limits_of_the_configuration_hold_on_every_way_in() {
+    let (gate, begun) = (Gate::new(), Counter::new());
+    let free = held("free", Limit::default(), Limit::default(), &gate, &begun);
+    let service = Service::start(CONFIG, vec![OwnKind::new("one", free)]);
+    let caller = Caller::of(service.public).await;
+    let fragile = |key: &str| waterwheel::proto::Job { limit_key: key.into(), ..job("fragile", "60000") };
+    caller.leave(fragile("a"));
+    caller.leave(fragile("a"));
+    caller.until(|pool| pool.in_flight == 2).await;
+    caller.leave(fragile("b"));
+    caller.until(|pool| queued(pool) == 1).await;
+    caller.leave(job("free", ""));
+    begun.reached(1).await;
+    let stats = caller.pool().await;
+    let limit = stats.kinds.iter().find(|kind| kind.name == "fragile").and_then(|kind| kind.limit).unwrap();
+    assert_eq!((limit.running, limit.queued, limit.keys), (2, 1, 2));
+    let (all, per_key) = (limit.all.unwrap(), limit.per_key.unwrap());
+    assert_eq!((all.concurrency, all.burst, per_key.concurrency, per_key.burst), (2, 0, 0, 2));
+    assert!((per_key.rate - 0.01).abs() < 1e-9);
+    for way in Way::ALL {
+        // The next token of the key comes in a hundred seconds, the deadline in thirty.
+        let refusal: Refusal = way.fail(&caller.0, Some(fragile("a")), &[]).await;
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::ResourceExhausted, "LIMIT_EXCEEDED"));
+        let facts = refusal.facts();
+        assert_eq!((facts["limit"].as_str(), facts["execution"].as_str()), ("key_rate", "NOT_STARTED"));
+        assert!(facts["expected_wait_ms"].parse::<f64>().unwrap() > 30_000.0, "{facts:?}");
+        if way != Way::SubmitMany {
+            assert!(refusal.pushback().is_some_and(|ms| ms > 0), "{refusal:?}");
+        }
+    }
+    gate.open();
+}
