@@ -198,7 +198,9 @@ fn bounds_of_workers_are_shown_as_bounds_and_read_as_the_same() {
     let file = FILE.replace("[pool.cpu]", "[pool.cpu]\nworkers = { min = 2, max = \"cpus\" }");
     let loaded = ok(&file, ENV, FLAGS);
     let shown = to_toml_with_origins(&loaded.settings);
-    for line in ["workers.min = 2       # ww.toml:5\n", "workers.max = 3       # ww.toml:5, one per CPU\n"] {
+    for line in
+        ["workers.min = 2                # ww.toml:5\n", "workers.max = 3                # ww.toml:5, one per CPU\n"]
+    {
         assert!(shown.contains(line), "no {line:?} in\n{shown}");
     }
     assert_eq!(ok(&shown, &[("HOME", "/root")], &[]).config, loaded.config);
