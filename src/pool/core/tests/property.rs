@@ -306,7 +306,13 @@ impl Tally {
                 },
             });
         }
-        let model = &drive.model;
+        if matches!(event, Event::Tick) && !step.told.is_empty() {
+            self.one("starts when time came");
+        }
+        self.state(event, &drive.model);
+    }
+
+    fn state(&mut self, event: Event, model: &Naive) {
         let ready = model.ready().len();
         if matches!(event, Event::Offer(_)) && ready < model.queued.len() {
             self.one("blocked by its key");
@@ -316,9 +322,6 @@ impl Tally {
         }
         if model.has_held() {
             self.one("behind a limit key");
-        }
-        if matches!(event, Event::Tick) && !step.told.is_empty() {
-            self.one("starts when time came");
         }
         if !model.parked.is_empty() && model.queued.len() >= model.caps.jobs {
             self.one("queue full, worker idle");
