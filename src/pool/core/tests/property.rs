@@ -312,7 +312,7 @@ impl Tally {
         self.state(event, &drive.model);
     }
 
-    fn state(&mut self, event: Event, model: &Naive) {
+    fn state(&mut self, event: Event, model: &super::naive::Naive) {
         let ready = model.ready().len();
         if matches!(event, Event::Offer(_)) && ready < model.queued.len() {
             self.one("blocked by its key");
