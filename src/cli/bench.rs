@@ -134,16 +134,19 @@ pub(super) enum Rpc {
 
 /// Runs the load or the comparison and prints its report.
 ///
-/// SIGTERM and SIGHUP end it as Ctrl-C does. The servers that it started end with the future.
+/// SIGTERM and SIGHUP end it as SIGINT does. The servers that it started end with the future.
 ///
 /// # Errors
 /// See [`BenchError`]. Failed calls of a load are no error; its report counts them.
 pub(super) async fn run(args: BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    // All of them before the first server starts: an end without them would leave it behind.
     let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         ended = measure(&args, console) => ended,
         _ = terminate.recv() => Ok(Exit::Interrupted),
         _ = hang_up.recv() => Ok(Exit::Interrupted),
+        _ = interrupt.recv() => Ok(Exit::Interrupted),
     }
 }
 

@@ -13,8 +13,6 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
-    # Each thread remembers its share of the ended jobs.
-    server.threads = 1
     [pool.one]
     workers = 1
     ended_jobs = 2
@@ -22,6 +20,9 @@ const CONFIG: &str = r#"
     pool = "one"
     builtin = "sleep"
 "#;
+
+/// One thread: each remembers its share of the ended jobs.
+const ONE_THREAD: [(&str, &str); 1] = [("WATERWHEEL_SERVER__THREADS", "1")];
 
 async fn explain(ops: Address, job: &str) -> Result<ExplainResponse, Status> {
     let mut admin = AdminServiceClient::new(ops.channel().await);
@@ -46,7 +47,7 @@ async fn command(ops: Address, job: &str, more: &[&str]) -> (Option<i32>, String
 
 #[tokio::test]
 async fn operators_are_told_by_the_service_and_by_the_command() {
-    let process = Process::serve(CONFIG).await;
+    let process = Process::serve_with(CONFIG, &ONE_THREAD).await;
     let caller = Caller::of(process.public).await;
     caller.occupy(1).await;
     caller.queue(Job { when_full: 0, ..job("sleep", "1") }, 0).await;
@@ -70,7 +71,7 @@ async fn operators_are_told_by_the_service_and_by_the_command() {
 
 #[tokio::test]
 async fn an_ended_job_is_found_by_the_id_of_its_answer_until_it_is_forgotten() {
-    let process = Process::serve(CONFIG).await;
+    let process = Process::serve_with(CONFIG, &ONE_THREAD).await;
     let caller = Caller::of(process.public).await;
     let mut done = Vec::new();
     for _ in 0..2 {
