@@ -14,7 +14,6 @@ use crate::{
     handler::{Context, StopReason},
     model::{
         Completed, Execution, Failure, FailureCause, HandlerError, JobError, Output, Rejection, RejectionReason, Rung,
-        Waterfall,
     },
     phase::Phase,
 };
@@ -26,7 +25,7 @@ pub(super) fn conclude(
     rung: Option<Rung>,
 ) -> Result<Completed, JobError> {
     let (cx, shell, now) = (&attempt.cx, attempt.shell(), attempt.seen());
-    let (run, worker) = cx.start().map_or((Duration::ZERO, 0), |start| (now - start.at, start.worker));
+    let run = cx.start().map_or(Duration::ZERO, |start| now - start.at);
     let outcome = match outcome(result, cx, shell, run) {
         Ok(_) if now >= cx.deadline().end() => Err(FailureCause::RunTimeout { limit: run }),
         other => other,
@@ -39,22 +38,15 @@ pub(super) fn conclude(
         note_lost(shell, cx);
     }
     let end = outcome.as_ref().map_or_else(JobEnd::of, |_| JobEnd::Completed);
-    shell.meters.record(EndedJob::of_run(cx, attempt.kind, end, rung, run, now));
-    let queue = queue_time(cx);
+    let ended = EndedJob::of_run(cx, attempt.kind, end, rung, run, now);
+    let waterfall = ended.waterfall;
+    shell.meters.record(ended);
     let told = match outcome {
         Ok(output) => {
             debug!(
                 pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
                 run_ms = milliseconds(run), "job completed",
             );
-            let deadline = cx.deadline();
-            let waterfall = Waterfall {
-                budget: deadline.budget(),
-                queue,
-                run,
-                left: deadline.end().saturating_duration_since(now),
-                worker,
-            };
             Ok(Completed { job: cx.job(), output, waterfall })
         }
         Err(cause) => Err(fail(shell, cx, cause, run, rung)),

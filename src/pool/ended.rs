@@ -84,16 +84,17 @@ impl EndedJob {
         at: Instant,
     ) -> Self {
         let start = cx.start();
+        let (budget, queue) = (cx.deadline().budget(), queue_time(cx));
         Self {
             job: cx.job(),
             end,
             rung,
             started: start.is_some(),
             waterfall: Waterfall {
-                budget: cx.deadline().budget(),
-                queue: queue_time(cx),
+                budget,
+                queue,
                 run,
-                left: cx.deadline().end().saturating_duration_since(at),
+                left: budget.saturating_sub(queue + run),
                 worker: start.map_or(0, |start| start.worker),
             },
             at,
@@ -105,6 +106,7 @@ impl EndedJob {
     pub(super) fn of_queued(cx: &Context, kind: usize, end: JobEnd, at: Instant) -> Self {
         let mut ended = Self::of_run(cx, kind, end, None, Duration::ZERO, at);
         ended.waterfall.queue = at.saturating_duration_since(cx.deadline().arrival());
+        ended.waterfall.left = ended.waterfall.budget.saturating_sub(ended.waterfall.queue);
         ended
     }
 }
@@ -157,7 +159,7 @@ impl Ring {
             return Some(Mark { home, place: self.jobs.len() - 1, job });
         }
         let place = self.next;
-        self.next = (place + 1) % self.capacity;
+        self.next = if place + 1 < self.capacity { place + 1 } else { 0 };
         self.jobs[place] = ended;
         Some(Mark { home, place, job })
     }

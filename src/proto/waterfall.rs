@@ -41,9 +41,10 @@ impl Message for Waterfall {
     }
 
     fn encoded_len(&self) -> usize {
-        let parts = [self.budget, self.queue, self.run, self.left].into_iter().flatten();
         // The length of a duration takes one byte, as its key does.
-        parts.map(|duration| 2 + length(&duration)).sum::<usize>() + integer_length(self.worker.into())
+        let part = |duration: &Option<Duration>| duration.as_ref().map_or(0, |duration| 2 + length(duration));
+        let parts = part(&self.budget) + part(&self.queue) + part(&self.run) + part(&self.left);
+        parts + integer_length(self.worker.into())
     }
 
     fn merge_field(

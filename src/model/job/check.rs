@@ -33,7 +33,7 @@ impl Job {
             ("job.ordering_key", &self.ordering_key),
             ("job.limit_key", &self.limit_key),
         ];
-        for (field, text) in texts {
+        for (field, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
             if text.chars().any(char::is_control) {
                 found.push(FieldViolation::new(field, "has a control character; send printable text"));
             }

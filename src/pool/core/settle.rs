@@ -12,7 +12,8 @@ use crate::model::RejectionReason;
 impl<H: Host> Core<H> {
     /// Brings the machine to rest: callers get the room that is there, workers the jobs that are ready.
     pub(super) fn settle(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        loop {
+        // Most pools are at rest most of the time: nobody is there to be served.
+        while !(self.waiting.is_empty() && self.queued.is_empty()) {
             self.admit_waiting(now, effects);
             self.open_gates(now);
             if !self.can_start() {
