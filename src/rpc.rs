@@ -10,6 +10,7 @@ mod catalog;
 mod context;
 mod convert;
 mod edge;
+mod form;
 mod framing;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;

@@ -8,7 +8,7 @@ use super::{
     server,
 };
 
-/// Serves the configured pools until SIGTERM, SIGINT or `waterwheel drain`.
+/// Serves the configured pools until SIGTERM, SIGINT, SIGHUP or `waterwheel drain`.
 ///
 /// The first signal starts the drain: health says NOT_SERVING, after the notice new jobs are refused, and what is
 /// queued or runs is finished. A second signal stops what runs at once. The last line on standard output is the

@@ -80,15 +80,20 @@ fn serve(
     Ok(receipt)
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM, SIGINT and SIGHUP: a terminal that closes ends the service as an operator does.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl Signals {
     fn new() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
     }
 
     async fn steer(mut self, control: &Control) -> std::convert::Infallible {
@@ -105,6 +110,7 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
+            _ = self.hang_up.recv() => {}
         }
     }
 }

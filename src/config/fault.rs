@@ -81,8 +81,8 @@ impl Faults {
         let fault = |fault: &Fault| {
             let places = fault.places.iter().map(|span| self.place(span));
             json!({
-                "message": fault.problem.to_string(),
-                "help": fault.problem.help(),
+                "message": withhold(fault.problem.to_string()),
+                "help": withhold(fault.problem.help()),
                 "places": places.collect::<Vec<_>>(),
             })
         };
@@ -103,7 +103,7 @@ impl Faults {
     }
 
     fn report<'a>(&'a self, fault: &'a Fault) -> Group<'a> {
-        let mut group = Group::with_title(Level::ERROR.primary_title(fault.problem.to_string()));
+        let mut group = Group::with_title(Level::ERROR.primary_title(withhold(fault.problem.to_string())));
         for (index, first) in fault.places.iter().enumerate() {
             let same_text = |other: &Span| other.text == first.text;
             if fault.places[..index].iter().any(same_text) {
@@ -112,6 +112,9 @@ impl Faults {
             let places = fault.places.iter().enumerate();
             let places = places.filter(|(_, place)| same_text(place));
             let text = self.texts.get(first.text);
+            if text.text.contains(KEY) {
+                continue;
+            }
             let snippet = Snippet::source(&text.text).annotations(places.map(annotation));
             group = match &text.medium {
                 Medium::File(name) => group.element(snippet.path(name)),
@@ -119,8 +122,20 @@ impl Faults {
                 Medium::Flag(_) => group.element(snippet.path("command line").line_numbering(false)),
             };
         }
-        group.element(Level::HELP.message(fault.problem.help()))
+        group.element(Level::HELP.message(withhold(fault.problem.help())))
     }
+}
+
+/// How the text of a key begins, where its path was meant.
+const KEY: &str = "-----BEGIN";
+
+/// A line without the key that was given in place of its path: faults end in logs.
+fn withhold(mut line: String) -> String {
+    if let Some(at) = line.find(KEY) {
+        line.truncate(at);
+        line.push_str("…: the text of a key or a certificate, which is not shown; give the path of its file");
+    }
+    line
 }
 
 fn annotation<'a>((index, place): (usize, &Span)) -> Annotation<'a> {
@@ -135,3 +150,17 @@ impl fmt::Display for Faults {
 }
 
 impl std::error::Error for Faults {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_in_place_of_its_path_is_not_shown() {
+        let given = "-----BEGIN PRIVATE KEY-----\nsekret\n-----END PRIVATE KEY-----".to_owned();
+        let faults = Faults::unreadable(given, "file name too long".into());
+        for shown in [faults.to_string(), faults.styled(), faults.to_json().to_string()] {
+            assert!(!shown.contains("sekret") && shown.contains("give the path of its file"), "{shown}");
+        }
+    }
+}

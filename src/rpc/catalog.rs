@@ -52,12 +52,16 @@ impl Catalog {
 
     /// Whether a path leads anywhere.
     pub(super) fn has(&self, path: &str) -> bool {
+        self.has_rpc(path) || self.is_page(path)
+    }
+
+    /// Whether a path leads to a method of a service.
+    pub(super) fn has_rpc(&self, path: &str) -> bool {
         let method = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
-        let served = method.is_some_and(|(service, method)| {
+        method.is_some_and(|(service, method)| {
             let service = self.services.iter().find(|served| served.name == service);
             service.is_some_and(|service| service.methods.iter().any(|served| served == method))
-        });
-        served || self.is_page(path)
+        })
     }
 
     /// Whether a path leads to a page.

@@ -22,6 +22,7 @@ use super::{
     calls::Method,
     catalog::Catalog,
     context::{Arrival, REQUEST_ID, request_id},
+    form,
     guard::Entrance,
     load::{ConnectionLoad, Load},
     status,
@@ -174,6 +175,17 @@ where
             return EdgeFuture::refused(status::headers_too_large(self.max_header_list), sent);
         }
         let hot = self.hot.as_ref().zip(Method::of(request.uri().path()));
+        if let Some(refusal) = form::objection(&request)
+            && (hot.is_some() || self.catalog.has_rpc(request.uri().path()))
+        {
+            return EdgeFuture {
+                answer: Box::pin(now_ready(Ok(refusal))),
+                sent,
+                give_up: None,
+                alarm: None,
+                telling: None,
+            };
+        }
         let caller = match self.let_in(&request) {
             Ok(caller) => caller,
             Err(status) => {

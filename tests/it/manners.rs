@@ -320,3 +320,20 @@ async fn pages_may_not_call_unless_they_are_asked_in() {
     assert!(answer.is_err(), "a caller of the public listener speaks HTTP/2: {answer:?}");
     assert!(Duration::ZERO < crate::process::PATIENCE);
 }
+
+#[tokio::test]
+async fn what_is_no_call_by_its_form_does_nothing() {
+    let process = Process::serve(CONFIG).await;
+    for (method, media_type, status) in [("POST", "text/plain", 415), ("GET", "application/grpc", 405)] {
+        let stream = TokioIo::new(TcpStream::connect(process.ops.0).await.unwrap());
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::builder().method(method).uri("/waterwheel.v1.AdminService/Drain").header("host", "ops");
+        let request = request.header("content-type", media_type).header("origin", "https://evil.example");
+        let answer = sender.send_request(request.body(Full::new(Bytes::from_static(&[0; 5]))).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), status, "{method} of {media_type}");
+    }
+    // No drain began.
+    Caller::of(process.public).await.leave(job("echo", "x")).await.unwrap().unwrap();
+    assert!(Caller::of(process.public).await.pool().await.phase() == waterwheel::proto::Phase::Serving);
+}

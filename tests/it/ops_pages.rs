@@ -234,7 +234,7 @@ async fn a_kept_connection_does_not_hold_up_the_drain() {
     tokio::spawn(connection);
     let request = Request::get("/livez").header("host", "ops").body(Empty::<bytes::Bytes>::new()).unwrap();
     assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK);
-    process.signal(Signal::TERM);
+    process.signal(Signal::HUP);
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0));
     assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 20_000, "{ended:?}");

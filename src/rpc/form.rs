@@ -1,0 +1,59 @@
+//! What makes a request a gRPC call. A page of a browser may send any other request to any server that the browser
+//! reaches, without asking first whether it is allowed: what is no call by its form is refused before it can do anything.
+
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{ALLOW, CONTENT_TYPE},
+};
+use tonic::body::Body;
+
+const MEDIA_TYPE: &[u8] = b"application/grpc";
+
+/// The refusal of a request to the path of a method that is no gRPC call.
+pub(super) fn objection<B>(request: &Request<B>) -> Option<Response<Body>> {
+    if request.method() != Method::POST {
+        let mut refusal = refusal(StatusCode::METHOD_NOT_ALLOWED);
+        refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        return Some(refusal);
+    }
+    let is_call = request.headers().get(CONTENT_TYPE).is_some_and(|value| is_grpc(value.as_bytes()));
+    (!is_call).then(|| refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE))
+}
+
+fn refusal(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::new("a gRPC call is a POST of application/grpc\n".to_owned()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+/// Whether a media type is gRPC's, and not that of gRPC-Web.
+fn is_grpc(value: &[u8]) -> bool {
+    value.split_at_checked(MEDIA_TYPE.len()).is_some_and(|(name, rest)| {
+        name.eq_ignore_ascii_case(MEDIA_TYPE) && matches!(rest, [] | [b'+' | b';' | b' ', ..])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_posts_of_grpc_are_calls() {
+        let told = |method: Method, media_type: Option<&str>| {
+            let mut request = Request::new(());
+            *request.method_mut() = method;
+            if let Some(media_type) = media_type {
+                request.headers_mut().insert(CONTENT_TYPE, media_type.parse().unwrap());
+            }
+            objection(&request).map(|refusal| refusal.status().as_u16())
+        };
+        for sound in ["application/grpc", "application/grpc+proto", "Application/gRPC;charset=utf-8"] {
+            assert_eq!(told(Method::POST, Some(sound)), None, "{sound}");
+        }
+        for unsound in [Some("text/plain"), Some("application/grpc-web"), Some("application/grpcx"), Some("a"), None] {
+            assert_eq!(told(Method::POST, unsound), Some(415), "{unsound:?}");
+        }
+        assert_eq!(told(Method::GET, Some("application/grpc")), Some(405));
+    }
+}
