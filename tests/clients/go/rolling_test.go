@@ -149,6 +149,9 @@ func TestRollingRestartLosesNoCall(t *testing.T) {
 				finished = append(finished, replicas.stop(address))
 				if !way.newAddresses {
 					replicas.start(address)
+					// What minReadySeconds is for: to be ready is not yet to be found. Clients wait a second after
+					// a connection was refused, and replicas replaced faster than that leave a client with none.
+					replicas.works(address)
 				}
 			}
 			for address := range replicas.running {
