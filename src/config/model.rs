@@ -110,7 +110,8 @@ pub struct Pool {
     /// Ended jobs that are remembered, for `waterwheel explain`, a share of each thread. Default 1024; 0 to 1048576.
     pub ended_jobs: usize,
     /// `admission`: how the pool chooses whom to accept. Its service time lies from 1 µs to a day, `wait_share` above 0
-    /// and at most 1, `missed_share` from 0 to 1, `longest_wait` from 1 to 1000000, `reserve` from 0 to 0.5.
+    /// and at most 1, `missed_share` from 0 to 1, `longest_wait` from 1 to 1000000, `reserve` from 0 to 0.5,
+    /// `head_start` from 0 to 1000.
     pub law: Law,
 }
 

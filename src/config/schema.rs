@@ -100,7 +100,7 @@ fn pool(name: &str, section: &mut Section<'_>) -> Pool {
 }
 
 fn admission(section: &mut Section<'_>) -> Law {
-    let Law { service, wait_share, missed_share, longest_wait, reserve } = Law::default();
+    let Law { service, wait_share, missed_share, longest_wait, reserve, head_start } = Law::default();
     Law {
         service: section.value("service", service, within(SERVICE)),
         wait_share: section.value("wait_share", wait_share, share),
@@ -108,6 +108,7 @@ fn admission(section: &mut Section<'_>) -> Law {
         longest_wait: section.value("longest_wait", longest_wait, within(1.0..=1_000_000.0)),
         // With more, what is most important would get less than half of the starts.
         reserve: section.value("reserve", reserve, within(0.0..=0.5)),
+        head_start: section.value("head_start", head_start, within(0.0..=1000.0)),
     }
 }
 

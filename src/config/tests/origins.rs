@@ -116,6 +116,7 @@ admission.wait_share = 0.5     # default
 admission.missed_share = 0.01  # default
 admission.longest_wait = 20.0  # default
 admission.reserve = 0.05       # default
+admission.head_start = 4.0     # default
 
 [kind.thumbnail]
 pool = "cpu"                            # ww.toml:7

@@ -306,6 +306,11 @@ const OUTSIDE_OF_THE_RANGE: &[(&str, &str, &str)] = &[
         "give a value from 0.0 to 0.5",
     ),
     (
+        "pool.cpu.admission.head_start = -1",
+        "`pool.cpu.admission.head_start` is -1.0, outside of 0.0 to 1000.0",
+        "give a value from 0.0 to 1000.0",
+    ),
+    (
         r#"kind.k = { pool = "base", builtin = "echo", run_timeout = "0s" }"#,
         "`kind.k.run_timeout` is 0s, outside of 1ms to 7days",
         "give a value from 1ms to 7days",

@@ -112,7 +112,7 @@ impl<H: Host> Core<H> {
         let each = self.estimates.mean().max(service).max(self.limits.interval(lane, by));
         let longest = self.law.longest_wait(each);
         // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
-        if wait > longest && (arrival.when_full != WhenFull::Wait || by.is_some()) {
+        if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
             let retry_after = Some(pushback(wait - longest + service));
             return Some(Refusal { reason: by.map_or(RefusalReason::QueueFull, over), retry_after });
         }

@@ -18,6 +18,8 @@ pub struct Law {
     pub longest_wait: f64,
     /// Share of the starts that goes to classes below the most important one that has jobs. Default 0.05.
     pub reserve: f64,
+    /// Mean runs that a tenant may be ahead of its fair share after it asked for less. Default 4.
+    pub head_start: f64,
 }
 
 /// Time between two looks at the rates and the margin.
@@ -43,6 +45,7 @@ impl Default for Law {
             missed_share: 0.01,
             longest_wait: 20.0,
             reserve: 0.05,
+            head_start: 4.0,
         }
     }
 }

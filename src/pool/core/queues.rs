@@ -21,7 +21,7 @@ use crate::model::Criticality;
 /// Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it was given; the smallest tag
 /// goes first. A job is charged what its kind takes on average when it starts, and the difference when it ends. The
 /// clock of the lane goes on by each charge, divided among the tenants that are there; who comes, or comes back, starts
-/// at that clock: time in which nothing was asked for is not saved up.
+/// a few mean runs before that clock: what was not asked for is saved up so far and no further.
 pub(super) struct Queues {
     classes: [Class; 4],
     /// By slot: four of each lane.
@@ -58,9 +58,11 @@ pub(super) struct Lane {
     turns: BTreeSet<(u64, u64, usize)>,
     /// Places in `turns` that were given out.
     places: u64,
-    /// Tenants without a job that had more than the clock says.
+    /// Tenants without a job that had more than who comes is given.
     debtors: BTreeSet<(u64, usize)>,
     clock: u64,
+    /// Where who comes starts at the least: the clock, but for the head start.
+    floor: u64,
     /// The greatest tag of all.
     top: u64,
 }
@@ -153,7 +155,7 @@ impl Queues {
         let share = self.tenants.share_mut(tenant, slot);
         if share.ready.is_empty() {
             let owed = lane.debtors.remove(&(share.tag, tenant));
-            share.tag = share.tag.max(lane.clock);
+            share.tag = share.tag.max(lane.floor);
             lane.seat(share, tenant);
             share.ready.push_back(entries, LINE, index);
             if owed {
@@ -189,8 +191,15 @@ impl Queues {
         self.tenants.share(*tenant, slot).ready.head()
     }
 
-    /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know.
-    pub(super) fn start<H: Host>(&mut self, entry: &Entry<H>, window: u64, is_open: impl Fn(usize) -> bool) {
+    /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know. `head_start` is
+    /// in seconds.
+    pub(super) fn start<H: Host>(
+        &mut self,
+        entry: &Entry<H>,
+        window: u64,
+        head_start: f64,
+        is_open: impl Fn(usize) -> bool,
+    ) {
         let (slot, tenant) = (entry.slot(), tenant_of(entry));
         self.note_start(entry.class.rank(), &is_open);
         let charge = nanos(entry.work);
@@ -203,6 +212,8 @@ impl Queues {
         lane.turns.remove(&(share.tag, share.since, tenant));
         // Divided by one more than compete: who comes now goes before those who were served.
         lane.clock = (lane.clock + charge / (lane.turns.len() as u64 + 2)).max(share.tag);
+        // Never back, so that who was forgotten starts no better than who was not.
+        lane.floor = lane.floor.max(lane.clock.saturating_sub(nanos(head_start)));
         share.tag += charge;
         lane.top = lane.top.max(share.tag);
         lane.seat(share, tenant);
@@ -229,7 +240,7 @@ impl Queues {
         if self.tenants.is_last(tenant) {
             for (slot, lane) in self.lanes.iter_mut().enumerate() {
                 let tag = self.tenants.share(tenant, slot).tag;
-                if tag > lane.clock && !lane.turns.is_empty() && lane.debtors.insert((tag, tenant)) {
+                if tag > lane.floor && !lane.turns.is_empty() && lane.debtors.insert((tag, tenant)) {
                     self.tenants.owe(tenant);
                 }
             }
@@ -277,14 +288,14 @@ impl Queues {
         }
     }
 
-    /// Lets go of those whom the clock of a lane has passed; where nobody competes any more, of all.
+    /// Lets go of those who would start no better than who comes; where nobody competes any more, of all.
     fn settle_debts(&mut self, slot: usize) {
         let lane = &mut self.lanes[slot];
         if lane.turns.is_empty() {
-            lane.clock = lane.top;
+            (lane.clock, lane.floor) = (lane.top, lane.top);
         }
         while let Some((tag, tenant)) = lane.debtors.first().copied()
-            && tag <= lane.clock
+            && tag <= lane.floor
         {
             lane.debtors.pop_first();
             self.tenants.forgive(tenant);

@@ -118,7 +118,8 @@ impl<H: Host> Core<H> {
     }
 
     fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {
-        self.queues.start(&self.entries[index], self.window, |lane| self.limits.is_open(lane, now));
+        let head_start = self.law.head_start * self.estimates.mean();
+        self.queues.start(&self.entries[index], self.window, head_start, |lane| self.limits.is_open(lane, now));
         self.unqueue(index);
         self.limits.start(self.entries[index].lane, self.entries[index].gate, now);
         let entry = &mut self.entries[index];

@@ -17,8 +17,14 @@ use crate::model::{KindLimits, Limit};
 const ROOMY: Caps = Caps { jobs: 8, bytes: 100, waiting: 4, tenant_share: 1.0, stuck: 1 };
 
 /// The default, without a reserve for lower classes.
-const STRICT: Law =
-    Law { service: Duration::from_millis(50), wait_share: 0.5, missed_share: 0.01, longest_wait: 20.0, reserve: 0.0 };
+const STRICT: Law = Law {
+    service: Duration::from_millis(50),
+    wait_share: 0.5,
+    missed_share: 0.01,
+    longest_wait: 20.0,
+    reserve: 0.0,
+    head_start: 4.0,
+};
 
 const FREE: KindLimits = KindLimits {
     all: Limit { concurrency: None, rate: None },

@@ -118,7 +118,9 @@ impl Dice {
             tenant_share: self.one(&[0.0, 0.34, 0.5, 1.0]),
             stuck: self.roll(3),
         };
-        let law = Law { reserve: self.one(&[0.0, 0.25, 0.5]), longest_wait: self.one(&[2.0, 20.0]), ..Law::default() };
+        let [reserve, head_start, longest_wait] =
+            [[0.0, 0.25, 0.5], [0.0, 0.1, 0.4], [2.0, 2.0, 20.0]].map(|choices| self.one(&choices));
+        let law = Law { reserve, head_start, longest_wait, ..Law::default() };
         let mut limits = || if self.roll(3) == 0 { KindLimits::default() } else { self.limits() };
         let limits = match limits() {
             free if !free.is_set() => [free; KINDS],

@@ -1,4 +1,7 @@
-use super::{super::script::Case, ROOMY, STRICT, UNLIMITED, jobs, pool};
+use super::{
+    super::{super::Law, script::Case},
+    ROOMY, STRICT, UNLIMITED, jobs, pool,
+};
 
 pub(super) const CASES: &[Case] = &[
     pool(
@@ -114,4 +117,101 @@ pub(super) const CASES: &[Case] = &[
          show => ready c; runs now; 2 bytes
          release now => done; c starts on 0",
     ),
+    Case {
+        rule: "without a head start, a tenant that comes takes turns with the others",
+        caps: ROOMY,
+        law: Law { head_start: 0.0, ..STRICT },
+        limits: UNLIMITED,
+        workers: 1,
+        homes: 1,
+        script: "offer now of=1 => starts on 0
+                 offer a of=1 => queued
+                 offer b of=1 => queued
+                 offer c of=1 => queued
+                 offer d of=1 => queued
+                 end now completed 50 => decided
+                 release now => done; a starts on 0
+                 end a completed 50 => decided
+                 release a => done; b starts on 0
+                 end b completed 50 => decided
+                 release b => done; c starts on 0
+                 offer x of=2 => queued
+                 offer y of=2 => queued
+                 offer z of=2 => queued
+                 end c completed 50 => decided
+                 release c => done; x starts on 0
+                 end x completed 50 => decided
+                 release x => done; d starts on 0
+                 end d completed 50 => decided
+                 release d => done; y starts on 0",
+    },
+    Case {
+        rule: "a tenant that comes is ahead by the head start and by no more",
+        caps: ROOMY,
+        law: Law { head_start: 1.0, ..STRICT },
+        limits: UNLIMITED,
+        workers: 1,
+        homes: 1,
+        script: "offer now of=1 => starts on 0
+                 offer a of=1 => queued
+                 offer b of=1 => queued
+                 offer c of=1 => queued
+                 offer d of=1 => queued
+                 end now completed 50 => decided
+                 release now => done; a starts on 0
+                 end a completed 50 => decided
+                 release a => done; b starts on 0
+                 end b completed 50 => decided
+                 release b => done; c starts on 0
+                 offer x of=2 => queued
+                 offer y of=2 => queued
+                 offer z of=2 => queued
+                 end c completed 50 => decided
+                 release c => done; x starts on 0
+                 end x completed 50 => decided
+                 release x => done; y starts on 0
+                 end y completed 50 => decided
+                 release y => done; d starts on 0
+                 end d completed 50 => decided
+                 release d => done; z starts on 0",
+    },
+    Case {
+        rule: "what a tenant had of its head start is remembered when it comes back",
+        caps: ROOMY,
+        law: Law { head_start: 2.0, ..STRICT },
+        limits: UNLIMITED,
+        workers: 1,
+        homes: 1,
+        script: "offer now of=1 => starts on 0
+                 offer a of=1 => queued
+                 offer b of=1 => queued
+                 offer c of=1 => queued
+                 offer d of=1 => queued
+                 offer e of=1 => queued
+                 end now completed 50 => decided
+                 release now => done; a starts on 0
+                 end a completed 50 => decided
+                 release a => done; b starts on 0
+                 end b completed 50 => decided
+                 release b => done; c starts on 0
+                 offer x of=2 => queued
+                 offer y of=2 => queued
+                 end c completed 50 => decided
+                 release c => done; x starts on 0
+                 end x completed 50 => decided
+                 release x => done; y starts on 0
+                 end y completed 50 => decided
+                 release y => done; d starts on 0
+                 offer z of=2 => queued
+                 offer w of=2 => queued
+                 offer v of=2 => queued
+                 end d completed 50 => decided
+                 release d => done; z starts on 0
+                 end z completed 50 => decided
+                 release z => done; w starts on 0
+                 end w completed 50 => decided
+                 release w => done; e starts on 0
+                 end e completed 50 => decided
+                 release e => done; v starts on 0",
+    },
 ];

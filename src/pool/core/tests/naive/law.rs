@@ -200,7 +200,7 @@ impl Naive {
         let longest = f64::max(self.law.longest_wait * each, 0.1);
         let bound = offer.when_full != WhenFull::Wait || limit.is_some();
         let reason = limit.map_or(RefusalReason::QueueFull, over);
-        (wait > longest && bound).then(|| Refusal { reason, retry_after: come_back(wait - longest + service) })
+        (wait > longest + 1e-9 && bound).then(|| Refusal { reason, retry_after: come_back(wait - longest + service) })
     }
 
     /// Whether a queued job would most likely not end in time.

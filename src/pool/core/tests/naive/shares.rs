@@ -21,6 +21,7 @@ struct Lane {
     /// Worker time that the lane was given, over its tenants.
     tag: u64,
     clock: u64,
+    floor: u64,
     places: u64,
     /// Tag and place by tenant; nobody is ever forgotten.
     tags: HashMap<u8, (u64, u64)>,
@@ -63,7 +64,7 @@ impl Naive {
     pub(super) fn seat_ready(&mut self, rank: usize, lane: usize, tenant: u8) {
         if !self.has_ready(rank, lane, tenant) {
             let lane = &mut self.shares.lanes[rank][lane];
-            let tag = lane.tag(tenant).0.max(lane.clock);
+            let tag = lane.tag(tenant).0.max(lane.floor);
             lane.seat(tenant, tag);
         }
     }
@@ -74,6 +75,7 @@ impl Naive {
             if self.competing(rank, lane) == 0 {
                 let lane = &mut self.shares.lanes[rank][lane];
                 lane.clock = lane.tags.values().map(|tag| tag.0).max().unwrap_or(0).max(lane.clock);
+                lane.floor = lane.clock;
             }
         }
     }
@@ -104,12 +106,14 @@ impl Naive {
         let competing = self.competing(rank, lane);
         let charge = nanos(job.work);
         let window = self.history.window();
+        let head_start = nanos(self.law.head_start * self.service(None));
         let served = &mut self.shares.served[rank];
         let lane = &mut self.shares.lanes[rank][lane];
         *served = lane.tag.max(*served);
         lane.tag = *served + charge / competing;
         let tag = lane.tag(tenant).0;
         lane.clock = (lane.clock + charge / (competing + 1)).max(tag);
+        lane.floor = lane.floor.max(lane.clock.saturating_sub(head_start));
         lane.seat(tenant, tag + charge);
         lane.starts.get_mut(&tenant).expect("a backlog").1.push(window);
     }
