@@ -60,7 +60,7 @@ struct Waterwheel(Pool);
 struct Echo(Work);
 
 impl Handler for Echo {
-    async fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
         Ok(Output::new(self.0.run(job.payload).await))
     }
 }

@@ -52,7 +52,7 @@ struct Line {
 struct Ordered(Arc<Vec<Line>>);
 
 impl Handler for Ordered {
-    async fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
         // The same work without a key, but for what is asserted.
         let keyed = !job.ordering_key.is_empty();
         let (key, number) = std::str::from_utf8(&job.payload).unwrap().split_once(' ').unwrap();

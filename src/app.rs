@@ -98,7 +98,7 @@ impl App {
     /// struct Upper;
     ///
     /// impl Handler for Upper {
-    ///     async fn handle(&mut self, job: Job, _cx: Context) -> Result<Output, HandlerError> {
+    ///     async fn handle(&mut self, job: Box<Job>, _cx: Context) -> Result<Output, HandlerError> {
     ///         Ok(Output::new(job.payload.to_ascii_uppercase()))
     ///     }
     /// }

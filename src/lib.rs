@@ -11,7 +11,7 @@
 //! struct Words(usize);
 //!
 //! impl BlockingHandler for Words {
-//!     fn handle(&mut self, job: Job, _cx: Context) -> Result<Output, HandlerError> {
+//!     fn handle(&mut self, job: Box<Job>, _cx: Context) -> Result<Output, HandlerError> {
 //!         let text = std::str::from_utf8(&job.payload).map_err(|_| HandlerError::invalid("send UTF-8"))?;
 //!         self.0 += text.split_whitespace().count();
 //!         Ok(Output::new(self.0.to_string()))

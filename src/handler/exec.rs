@@ -41,7 +41,7 @@ struct Exec {
 }
 
 impl Handler for Exec {
-    async fn handle(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         if cx.is_cancelled() {
             return Err(HandlerError::Stopped);
         }

@@ -7,13 +7,15 @@ use crate::model::{HandlerError, Job, KindLimits, Output};
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.
 ///
+/// The job comes in a box because it goes through many hands, and a future holds what it is given more than once.
+///
 /// A single poll must stay short. One that takes longer than 100 ms is named in a warning, for it holds up every call
 /// of its thread; use a [`BlockingHandler`] for work that computes or blocks.
 pub trait Handler: Send + 'static {
     /// Runs one job.
     ///
     /// When the job is to stop, its [`CancelToken`](super::CancelToken) fires; after the grace the future is dropped.
-    fn handle(&mut self, job: Job, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send;
+    fn handle(&mut self, job: Box<Job>, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send;
 }
 
 /// Runs jobs that compute or block, on a thread of the worker's own.
@@ -23,7 +25,7 @@ pub trait BlockingHandler: Send + 'static {
     /// # Errors
     /// What the caller is told. A handler that sees [`Context::is_cancelled`] should return
     /// [`HandlerError::Stopped`]; one that goes on past the grace is counted as stuck.
-    fn handle(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError>;
+    fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
 }
 
 /// A name, its options, and the factory of its handlers.
@@ -86,7 +88,7 @@ impl<H: Handler> AsyncInstance for H {
         Box::pin(async move {
             // Where the run is cut off and panics in its drop, the handler's own drop must not panic on top of that.
             let mut handler = Contained::new(self);
-            let result = handler.get_mut().handle(*job, cx).await;
+            let result = handler.get_mut().handle(job, cx).await;
             (handler.into_inner() as Box<dyn AsyncInstance>, result)
         })
     }
@@ -94,7 +96,7 @@ impl<H: Handler> AsyncInstance for H {
 
 impl<H: BlockingHandler> BlockingInstance for H {
     fn run(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
-        self.handle(*job, cx)
+        self.handle(job, cx)
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
 /// struct Upper;
 ///
 /// impl Handler for Upper {
-///     async fn handle(&mut self, job: Job, _cx: Context) -> Result<Output, HandlerError> {
+///     async fn handle(&mut self, job: Box<Job>, _cx: Context) -> Result<Output, HandlerError> {
 ///         Ok(Output::new(job.payload.to_ascii_uppercase()))
 ///     }
 /// }
@@ -85,7 +85,7 @@ impl Pool {
     /// # use waterwheel::{Job, Output, Pool, handler::{Context, Handler, Kind}, model::HandlerError};
     /// # struct Echo;
     /// # impl Handler for Echo {
-    /// #     async fn handle(&mut self, job: Job, _cx: Context) -> Result<Output, HandlerError> {
+    /// #     async fn handle(&mut self, job: Box<Job>, _cx: Context) -> Result<Output, HandlerError> {
     /// #         Ok(Output::new(job.payload))
     /// #     }
     /// # }
@@ -112,7 +112,7 @@ impl Pool {
     /// # use waterwheel::{Job, Output, Pool, handler::{Context, Handler, Kind}, model::HandlerError};
     /// # struct Echo;
     /// # impl Handler for Echo {
-    /// #     async fn handle(&mut self, job: Job, _cx: Context) -> Result<Output, HandlerError> {
+    /// #     async fn handle(&mut self, job: Box<Job>, _cx: Context) -> Result<Output, HandlerError> {
     /// #         Ok(Output::new(job.payload))
     /// #     }
     /// # }

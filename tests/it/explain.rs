@@ -93,6 +93,9 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     };
     assert_eq!((queue, run), (Duration::ZERO, SECOND));
     assert_eq!(left, Duration::from_millis(28_990), "thirty, but the margin and the second that it ran");
+    assert!(pool.pause());
+    assert_eq!([binding(behind), binding(over), binding(other)], [Binding::Pause; 3]);
+    assert!(pool.resume());
     gate.open();
     while jobs.join_next().await.is_some() {}
 }

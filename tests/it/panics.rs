@@ -36,7 +36,7 @@ fn act(job: &Job, count: &mut usize) -> Result<Output, HandlerError> {
 }
 
 impl Handler for Bombed {
-    async fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
         if job.payload == "hang" {
             let _bomb = Bomb(Arc::clone(&self.0.0), self.0.1.clone());
             std::future::pending::<()>().await;
@@ -46,7 +46,7 @@ impl Handler for Bombed {
 }
 
 impl BlockingHandler for Bombed {
-    fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+    fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
         act(&job, &mut self.1)
     }
 }

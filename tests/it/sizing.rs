@@ -182,7 +182,7 @@ async fn threads_come_and_go_with_their_workers() {
 struct Fragile;
 
 impl Handler for Fragile {
-    async fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
         Ok(Output::new(job.payload))
     }
 }

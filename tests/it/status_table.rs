@@ -173,7 +173,7 @@ fn compare_pushback(context: &str, refusal: &Refusal, pushback: Pushback) {
 struct Wrong;
 
 impl Handler for Wrong {
-    async fn handle(&mut self, job: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<waterwheel::Job>, _: Context) -> Result<Output, HandlerError> {
         let asked = String::from_utf8(job.payload.to_vec()).unwrap();
         match CODES.iter().find(|(name, _, _)| *name == asked) {
             Some((_, code, _)) => Err(HandlerError::new(*code, "it says no")),
@@ -183,7 +183,7 @@ impl Handler for Wrong {
 }
 
 impl BlockingHandler for Wrong {
-    fn handle(&mut self, _: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+    fn handle(&mut self, _: Box<waterwheel::Job>, _: Context) -> Result<Output, HandlerError> {
         panic!("it panics on its thread")
     }
 }
@@ -218,7 +218,7 @@ fn own_kinds() -> Vec<OwnKind> {
 struct Echo;
 
 impl Handler for Echo {
-    async fn handle(&mut self, job: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<waterwheel::Job>, _: Context) -> Result<Output, HandlerError> {
         Ok(Output::new(job.payload))
     }
 }
@@ -227,7 +227,7 @@ impl Handler for Echo {
 struct Forever;
 
 impl Handler for Forever {
-    async fn handle(&mut self, _: waterwheel::Job, _: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, _: Box<waterwheel::Job>, _: Context) -> Result<Output, HandlerError> {
         std::future::pending().await
     }
 }

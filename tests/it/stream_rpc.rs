@@ -43,7 +43,7 @@ const CONFIG: &str = r#"
 struct Twice;
 
 impl Handler for Twice {
-    async fn handle(&mut self, job: waterwheel::Job, cx: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<waterwheel::Job>, cx: Context) -> Result<Output, HandlerError> {
         cx.write(job.payload.clone()).await?;
         cx.write(Bytes::new()).await?;
         Ok(Output::typed(job.payload, "text/plain"))

@@ -40,7 +40,7 @@ const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 struct Relay(Arc<Semaphore>);
 
 impl Handler for Relay {
-    async fn handle(&mut self, _job: Job, cx: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, _job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         let _open = self.0.acquire().await.expect("never closed");
         tracing::info!("relayed");
         let shielded = cx.clone();
@@ -53,7 +53,7 @@ impl Handler for Relay {
 struct BlockingRelay;
 
 impl BlockingHandler for BlockingRelay {
-    fn handle(&mut self, _job: Job, cx: Context) -> Result<Output, HandlerError> {
+    fn handle(&mut self, _job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         Ok(Output::new(handed_on(&cx)))
     }
 }

@@ -140,7 +140,7 @@ impl Drop for Running {
 }
 
 impl Handler for Moody {
-    async fn handle(&mut self, job: waterwheel::Job, cx: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<waterwheel::Job>, cx: Context) -> Result<Output, HandlerError> {
         let order = Order::of(&job.payload);
         let mut running = Running::begin(&self.record, self.life, order, &cx);
         let sleep = sleep(Duration::from_millis(order.sleep.into()));

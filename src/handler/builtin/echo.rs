@@ -7,7 +7,7 @@ use crate::{
 pub(super) struct Echo;
 
 impl Handler for Echo {
-    async fn handle(&mut self, job: Job, _cx: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<Job>, _cx: Context) -> Result<Output, HandlerError> {
         Ok(Output { bytes: job.payload, content_type: job.content_type })
     }
 }
@@ -23,7 +23,7 @@ mod tests {
     async fn gives_back_the_same_memory() {
         let payload = Bytes::from(vec![7; 64]);
         let job = Job::new("echo", payload.clone()).content_type("image/png");
-        let output = Echo.handle(job, bench::collect(64).context).await.expect("echo cannot fail");
+        let output = Echo.handle(Box::new(job), bench::collect(64).context).await.expect("echo cannot fail");
         assert_eq!(output.content_type, "image/png");
         assert!(std::ptr::eq(output.bytes.as_ptr(), payload.as_ptr()));
         assert_eq!(output.bytes, payload);

@@ -17,7 +17,7 @@ const CHUNK: usize = 64 << 10;
 pub(super) struct Gzip;
 
 impl BlockingHandler for Gzip {
-    fn handle(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError> {
+    fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         let total = job.payload.len();
         // A fixed time in the header makes the output a function of the payload alone.
         let mut encoder = GzBuilder::new().mtime(0).write(BytesMut::new().writer(), Compression::default());
@@ -82,7 +82,7 @@ mod tests {
     fn run(payload: Bytes) -> (Vec<Bytes>, Vec<f64>) {
         let (events, mut reader) = mpsc::channel(1 << 10);
         let cx = bench::stream(usize::MAX, events).context;
-        let last = Gzip.handle(Job::new("gzip", payload), cx).expect("not cancelled");
+        let last = Gzip.handle(Box::new(Job::new("gzip", payload)), cx).expect("not cancelled");
         assert_eq!(last.content_type, "application/gzip");
         let (mut chunks, mut told) = (Vec::new(), Vec::new());
         while let Ok(event) = reader.try_recv() {
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn stops_between_steps_and_at_the_limit() {
         let bench = bench::collect(CHUNK);
-        let over = Gzip.handle(Job::new("gzip", noise(4 * CHUNK)), bench.context.clone());
+        let over = Gzip.handle(Box::new(Job::new("gzip", noise(4 * CHUNK))), bench.context.clone());
         assert_eq!(over, Err(HandlerError::OutputTooLarge { limit: CHUNK }));
         bench.context.cancel_token().cancel(StopReason::Deadline);
-        assert_eq!(Gzip.handle(Job::new("gzip", "abc"), bench.context), Err(HandlerError::Stopped));
+        assert_eq!(Gzip.handle(Box::new(Job::new("gzip", "abc")), bench.context), Err(HandlerError::Stopped));
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
     fn a_slow_reader_holds_it_and_a_lost_one_ends_it() {
         let (events, mut reader) = mpsc::channel(1);
         let cx = bench::stream(usize::MAX, events).context;
-        let worker = thread::spawn(move || Gzip.handle(Job::new("gzip", noise(40 * CHUNK)), cx));
+        let worker = thread::spawn(move || Gzip.handle(Box::new(Job::new("gzip", noise(40 * CHUNK))), cx));
         assert!(reader.blocking_recv().is_some());
         drop(reader);
         assert_eq!(worker.join().expect("no panic"), Err(HandlerError::Stopped));

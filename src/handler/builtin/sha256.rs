@@ -14,7 +14,7 @@ const STEP: usize = 1 << 20;
 pub(super) struct Sha256;
 
 impl BlockingHandler for Sha256 {
-    fn handle(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError> {
+    fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         let mut hasher = sha2::Sha256::new();
         for step in job.payload.chunks(STEP) {
             if cx.is_cancelled() {
@@ -45,7 +45,7 @@ mod tests {
         ];
         for (payload, digest) in cases {
             let job = Job::new("sha256", payload.to_owned());
-            let output = Sha256.handle(job, bench::collect(64).context).expect("not cancelled");
+            let output = Sha256.handle(Box::new(job), bench::collect(64).context).expect("not cancelled");
             assert_eq!(output, Output::typed(digest, "text/plain"));
         }
     }
@@ -54,6 +54,6 @@ mod tests {
     fn stops_between_steps() {
         let bench = bench::collect(64);
         bench.context.cancel_token().cancel(StopReason::Caller);
-        assert_eq!(Sha256.handle(Job::new("sha256", "abc"), bench.context), Err(HandlerError::Stopped));
+        assert_eq!(Sha256.handle(Box::new(Job::new("sha256", "abc")), bench.context), Err(HandlerError::Stopped));
     }
 }

@@ -24,7 +24,7 @@ struct Request {
 }
 
 impl Handler for Sleep {
-    async fn handle(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         let request = parse(&job.payload)?;
         let doze = doze(Duration::from_millis(request.ms), &cx);
         if request.ignore_cancel {
@@ -79,7 +79,7 @@ mod tests {
             let begin = Instant::now();
             let (events, mut reader) = mpsc::channel(16);
             let cx = bench::stream(64, events).context;
-            let output = Sleep.handle(Job::new("sleep", payload), cx).await;
+            let output = Sleep.handle(Box::new(Job::new("sleep", payload)), cx).await;
             assert_eq!(output, Ok(Output::typed("slept 1500 ms", "text/plain")));
             assert_eq!(begin.elapsed(), Duration::from_millis(1_500));
             let mut told = Vec::new();
@@ -93,7 +93,7 @@ mod tests {
     #[tokio::test]
     async fn a_bad_payload_is_shown_a_good_one() {
         for payload in ["", "soon", "-1", "1.5", "{}", r#"{"ms":1,"x":2}"#, "3600001", r#"{"ms":3600001}"#] {
-            match Sleep.handle(Job::new("sleep", payload), bench::collect(64).context).await {
+            match Sleep.handle(Box::new(Job::new("sleep", payload)), bench::collect(64).context).await {
                 Err(HandlerError::Refused { code: FailureCode::InvalidArgument, message }) => {
                     assert!(message.contains(r#"{"ms":1500}"#), "{message}");
                 }
@@ -107,11 +107,11 @@ mod tests {
         let bench = bench::collect(64);
         bench.context.cancel_token().cancel(StopReason::Caller);
         let begin = Instant::now();
-        let output = Sleep.handle(Job::new("sleep", "60000"), bench.context.clone()).await;
+        let output = Sleep.handle(Box::new(Job::new("sleep", "60000")), bench.context.clone()).await;
         assert_eq!((output, begin.elapsed()), (Err(HandlerError::Stopped), Duration::ZERO));
 
         let stubborn = Job::new("sleep", r#"{"ms":60000,"ignore_cancel":true}"#);
-        let output = timeout(Duration::from_secs(59), Sleep.handle(stubborn, bench.context)).await;
+        let output = timeout(Duration::from_secs(59), Sleep.handle(Box::new(stubborn), bench.context)).await;
         assert!(output.is_err(), "it must sleep on: {output:?}");
     }
 }

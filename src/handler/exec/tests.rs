@@ -34,7 +34,7 @@ fn exec(command: ExecCommand) -> Exec {
 
 /// Runs one job to its end, and waits until nothing of it is left.
 async fn run_in(bench: Bench, command: ExecCommand, job: Job) -> Result<Bytes, HandlerError> {
-    let output = exec(command).handle(job, bench.context.clone()).await;
+    let output = exec(command).handle(Box::new(job), bench.context.clone()).await;
     bench.tasks.wait().await;
     bench.context.output().finish(output?.bytes)
 }
@@ -87,7 +87,7 @@ async fn act_on_first_chunk(
     let (events, mut reader) = mpsc::channel(1);
     let bench = bench::stream(usize::MAX, events);
     let mut exec = exec(command);
-    let (output, _reader) = tokio::join!(exec.handle(Job::new("test", ""), bench.context.clone()), async {
+    let (output, _reader) = tokio::join!(exec.handle(Box::new(Job::new("test", "")), bench.context.clone()), async {
         assert!(matches!(reader.recv().await, Some(Event::Chunk(_))));
         act(&bench, reader)
     });
@@ -113,7 +113,7 @@ async fn output_is_handed_on_in_chunks_as_it_is_read() {
     let bench = bench::stream(usize::MAX, events);
     let job = Job::new("test", vec![7; MEBI]);
     let mut exec = exec(ExecCommand { content_type: "image/png".into(), ..ExecCommand::new("/bin/cat", ["-"]) });
-    let handled = async { exec.handle(job, bench.context).await };
+    let handled = async { exec.handle(Box::new(job), bench.context).await };
     let (output, sizes) = tokio::join!(handled, async {
         let mut sizes = Vec::new();
         while sizes.iter().sum::<usize>() < MEBI {
@@ -284,7 +284,7 @@ async fn dropped_while_it_runs_it_takes_its_family_along() {
     let bench = bench::stream(usize::MAX, events);
     let mut exec = exec(command);
     tokio::select! {
-        output = exec.handle(Job::new("test", ""), bench.context.clone()) => panic!("it ended: {output:?}"),
+        output = exec.handle(Box::new(Job::new("test", "")), bench.context.clone()) => panic!("it ended: {output:?}"),
         event = reader.recv() => assert!(matches!(event, Some(Event::Chunk(_)))),
     }
     bench.tasks.wait().await;
@@ -303,7 +303,7 @@ async fn dropped_at_any_await_it_leaves_no_process_and_no_zombie() {
         let bench = bench::collect(MEBI);
         let mut exec = exec(ExecCommand::new(&program, [""; 0]));
         {
-            let mut handled = pin!(exec.handle(Job::new("test", vec![7; 300_000]), bench.context.clone()));
+            let mut handled = pin!(exec.handle(Box::new(Job::new("test", vec![7; 300_000])), bench.context.clone()));
             let mut polled = 0;
             finished = poll_fn(|cx| {
                 if polled == polls {

@@ -58,7 +58,7 @@ pub(super) enum Ask {
 struct Moody;
 
 impl Handler for Moody {
-    async fn handle(&mut self, job: waterwheel::Job, cx: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<waterwheel::Job>, cx: Context) -> Result<Output, HandlerError> {
         match job.payload[0] {
             b'y' => tokio::task::yield_now().await,
             b'n' => tokio::time::sleep(Duration::from_millis(2)).await,

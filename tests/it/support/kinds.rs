@@ -14,8 +14,8 @@ where
     F: Fn(Job, Context) -> R + Send + 'static,
     R: Future<Output = Result<Output, HandlerError>> + Send,
 {
-    fn handle(&mut self, job: Job, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send {
-        (self.0)(job, cx)
+    fn handle(&mut self, job: Box<Job>, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send {
+        (self.0)(*job, cx)
     }
 }
 
@@ -25,8 +25,8 @@ impl<F> BlockingHandler for Block<F>
 where
     F: Fn(Job, Context) -> Result<Output, HandlerError> + Send + 'static,
 {
-    fn handle(&mut self, job: Job, cx: Context) -> Result<Output, HandlerError> {
-        (self.0)(job, cx)
+    fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
+        (self.0)(*job, cx)
     }
 }
 
