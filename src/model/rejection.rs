@@ -23,6 +23,12 @@ pub enum RejectionReason {
     /// The pool holds as many jobs, or as many payload bytes, as it may.
     #[error("the pool is full")]
     QueueFull,
+    /// There is room, but a job that is queued now would wait for longer than the pool lets any wait.
+    #[error("the queue is as long as it may be: expected to wait {expected:?}")]
+    QueueTooLong {
+        /// Predicted wait.
+        expected: Duration,
+    },
     /// The job waited for room until its time was up.
     #[error("the pool was full for all of the time that the caller gave")]
     NoRoomInTime,
@@ -35,6 +41,14 @@ pub enum RejectionReason {
         needed: Duration,
         /// What is left of the budget.
         budget: Duration,
+    },
+    /// The job would wait for longer than its caller would.
+    #[error("expected to wait {expected:?}, longer than its queue timeout of {patience:?}")]
+    WaitTooLong {
+        /// Predicted wait.
+        expected: Duration,
+        /// What the caller would wait at most.
+        patience: Duration,
     },
     /// The tenant holds its share of the queue, and others are present.
     #[error("the tenant holds its share of the queue")]
@@ -111,8 +125,8 @@ impl RejectionReason {
     #[must_use]
     pub fn index(&self) -> usize {
         match self {
-            Self::QueueFull | Self::NoRoomInTime => 0,
-            Self::DeadlineUnreachable { .. } => 1,
+            Self::QueueFull | Self::QueueTooLong { .. } | Self::NoRoomInTime => 0,
+            Self::DeadlineUnreachable { .. } | Self::WaitTooLong { .. } => 1,
             Self::QuotaExceeded | Self::OverRate { .. } | Self::OverInFlight { .. } => 2,
             Self::Draining | Self::PoolDraining => 3,
             Self::UnknownKind { .. } => 4,

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     attempt::{Attempt, Raised},
-    conclude::{conclude, cut_off, failure, log_panic, note_lost},
+    conclude::{conclude, cut_off, failure, log_panic, note_lost, time_out_of},
     core::Ending,
     ended::{EndedJob, JobEnd},
     stop::{Fall, climb},
@@ -65,7 +65,8 @@ impl Attached {
         let attempt = self.attempt.take().expect("attached until it ends");
         let run = attempt.run_time();
         let error = failure(&attempt, FailureCause::RunTimeout { limit: run }, Some(Rung::Asked));
-        detach(attempt, StopReason::Deadline, Ending::Expired);
+        let ending = time_out_of(&attempt.cx);
+        detach(attempt, StopReason::Deadline, ending);
         error
     }
 }
@@ -124,7 +125,7 @@ fn detach(mut attempt: Attempt, reason: StopReason, ending: Ending) {
     note_lost(&shell, &attempt.cx);
     shell.end(attempt.key(), ending, run);
     let end = match ending {
-        Ending::Expired => JobEnd::RunTimeout,
+        Ending::Expired | Ending::Overran => JobEnd::RunTimeout,
         _ => JobEnd::Cancelled,
     };
     let ended = EndedJob::of_run(&attempt.cx, attempt.kind, end, Some(Rung::Asked), run, Instant::now());

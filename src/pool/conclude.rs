@@ -32,6 +32,7 @@ pub(super) fn conclude(
     };
     let ending = match &outcome {
         Ok(_) => Ending::Completed,
+        Err(FailureCause::RunTimeout { .. }) if now < cx.deadline().reply_by() => Ending::Overran,
         Err(cause) => ending(cause),
     };
     if outcome.is_err() {
@@ -165,6 +166,11 @@ fn ending(cause: &FailureCause) -> Ending {
         | FailureCause::DrainKilled { .. } => Ending::Cancelled,
         FailureCause::Shed { .. } => Ending::Shed,
     }
+}
+
+/// How a job ends whose time to run is over: by its deadline, or by a bound that lets it run for less.
+pub(super) fn time_out_of(cx: &Context) -> Ending {
+    if cx.until() < cx.deadline().reply_by() { Ending::Overran } else { Ending::Expired }
 }
 
 /// As a number of JSON.

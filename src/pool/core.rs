@@ -26,6 +26,7 @@ mod list;
 mod moves;
 mod operate;
 mod queues;
+mod room;
 mod settle;
 mod sizer;
 mod sizing;
@@ -34,6 +35,7 @@ mod snapshot;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod workers;
 
 use std::time::Duration;
@@ -55,15 +57,17 @@ pub use ledger::Counts;
 pub(crate) use ledger::Ending;
 use ledger::Ledger;
 pub(crate) use limits::LimitUse;
-use limits::{Limits, OPEN};
+use limits::Limits;
 use lines::Lines;
 use list::List;
 pub(crate) use operate::Cancelled;
 use queues::Queues;
+use room::Seen;
 pub(crate) use sizer::Bounds;
 pub(crate) use sizing::Resized;
 use sizing::Sizing;
 pub(crate) use snapshot::{CoreLoad, CoreSnapshot, SizeSnapshot, WorkerCondition, WorkerSnapshot};
+use waiting::Waiting;
 use workers::Workers;
 
 use crate::model::{Criticality, KindLimits, WhenFull};
@@ -164,11 +168,12 @@ pub(crate) struct Core<H: Host> {
     shut: bool,
     /// Since when jobs are held back.
     paused: Option<Instant>,
+    /// Jobs up to this one were there in a pause: what it cost them is no fault of the estimates.
+    pardoned: u64,
     entries: Slab<Entry<H>>,
     sequence: u64,
-    /// Callers without room, in order of arrival.
-    waiting: List,
-    waiting_bytes: usize,
+    waiting: Waiting,
+    seen: Seen,
     /// Accepted jobs that no worker runs, in order of acceptance.
     queued: List,
     queues: Queues,
@@ -199,10 +204,11 @@ impl<H: Host> Core<H> {
             closed: false,
             shut: false,
             paused: None,
+            pardoned: 0,
             entries: Slab::new(),
             sequence: 0,
-            waiting: List::default(),
-            waiting_bytes: 0,
+            waiting: Waiting::default(),
+            seen: Seen::default(),
             queued: List::default(),
             queues: Queues::new(0),
             lines: Lines::default(),
@@ -271,12 +277,14 @@ impl<H: Host> Core<H> {
         self.paused.is_none() && self.workers.has_idle()
     }
 
-    /// Wait that a job of `class` that arrives now should expect; in a paused pool, if it were resumed now.
+    /// Wait behind all that is queued of `class` and above it, and behind the callers who wait for room; in a paused
+    /// pool, if it were resumed now.
     pub(crate) fn expected_wait(&self, class: Criticality) -> Duration {
         if self.can_start() && self.waiting.is_empty() {
             return Duration::ZERO;
         }
-        seconds(self.wait(class, OPEN, "", "", self.estimates.mean()))
+        let callers = self.waiting.work_ahead_of(class) / self.workers.live().max(1) as f64;
+        seconds(self.wait_behind(class, f64::INFINITY) + callers)
     }
 
     /// Closes the windows that are over.
@@ -287,7 +295,7 @@ impl<H: Host> Core<H> {
             return;
         }
         let empty = u32::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
-        self.margin.turn(empty, &self.law);
+        self.margin.turn(empty, self.queued.is_empty(), &self.law);
         self.queues.turn(empty);
         if self.paused.is_none() {
             // The pace of a queue is that of the time in which it may start jobs.

@@ -250,6 +250,8 @@ impl Shell {
     pub(super) fn rejection(&self, kind: usize, refusal: Refusal) -> Rejection {
         let reason = match refusal.reason {
             RefusalReason::QueueFull => RejectionReason::QueueFull,
+            RefusalReason::QueueTooLong { expected } => RejectionReason::QueueTooLong { expected },
+            RefusalReason::WaitTooLong { expected, patience } => RejectionReason::WaitTooLong { expected, patience },
             RefusalReason::DeadlineUnreachable { expected, needed, budget } => {
                 RejectionReason::DeadlineUnreachable { expected, needed, budget }
             }

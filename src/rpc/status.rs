@@ -222,8 +222,10 @@ fn rejected(rejection: &Rejection) -> Answer {
     let pushback = || retry_after.map_or(Pushback::Unsaid, Pushback::After);
     let (code, pushback) = match reason {
         RejectionReason::QueueFull
+        | RejectionReason::QueueTooLong { .. }
         | RejectionReason::NoRoomInTime
         | RejectionReason::DeadlineUnreachable { .. }
+        | RejectionReason::WaitTooLong { .. }
         | RejectionReason::QuotaExceeded
         | RejectionReason::LimitExceeded { .. }
         | RejectionReason::OverRate { .. } => (Code::ResourceExhausted, pushback()),
@@ -294,6 +296,13 @@ fn rejection_facts(rejection: &Rejection) -> HashMap<String, String> {
         facts.insert("expected_wait_ms".into(), millis(*expected));
         facts.insert("needed_budget_ms".into(), millis(*needed));
         facts.insert("budget_ms".into(), millis(*budget));
+    }
+    if let RejectionReason::QueueTooLong { expected } = &rejection.reason {
+        facts.insert("expected_wait_ms".into(), millis(*expected));
+    }
+    if let RejectionReason::WaitTooLong { expected, patience } = &rejection.reason {
+        facts.insert("expected_wait_ms".into(), millis(*expected));
+        facts.insert("queue_timeout_ms".into(), millis(*patience));
     }
     if let RejectionReason::LimitExceeded { limit, expected, budget } = &rejection.reason {
         facts.insert("limit".into(), limit.name().into());

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Host,
-    entry::slot,
+    entry::{Entry, slot},
     gate::{LimitWait, TIE},
     law::LEAST_LEFT,
     limits::OPEN,
@@ -26,13 +26,38 @@ pub(crate) struct Refusal {
     pub(crate) retry_after: Option<Duration>,
 }
 
+/// What the rule asks of a job that wants to be queued.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Applicant<'a> {
+    pub(super) kind: usize,
+    pub(super) class: Criticality,
+    pub(super) bytes: usize,
+    pub(super) start_by: Instant,
+    pub(super) finish_by: Instant,
+    pub(super) tenant: &'a str,
+    pub(super) ordering_key: &'a str,
+    pub(super) limit_key: &'a str,
+    pub(super) when_full: WhenFull,
+    /// Expected seconds of the jobs of callers that wait for room before it.
+    pub(super) behind: f64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusalReason {
     QueueFull,
+    /// There are places, but who is queued waits for too long.
+    QueueTooLong {
+        expected: Duration,
+    },
     DeadlineUnreachable {
         expected: Duration,
         needed: Duration,
         budget: Duration,
+    },
+    /// Longer than the caller would.
+    WaitTooLong {
+        expected: Duration,
+        patience: Duration,
     },
     QuotaExceeded,
     LimitExceeded {
@@ -49,6 +74,8 @@ impl RefusalReason {
     pub(super) fn index(self) -> usize {
         let reason = match self {
             Self::QueueFull => RejectionReason::QueueFull,
+            Self::QueueTooLong { expected } => RejectionReason::QueueTooLong { expected },
+            Self::WaitTooLong { expected, patience } => RejectionReason::WaitTooLong { expected, patience },
             Self::DeadlineUnreachable { expected, needed, budget } => {
                 RejectionReason::DeadlineUnreachable { expected, needed, budget }
             }
@@ -64,24 +91,17 @@ impl RefusalReason {
 }
 
 impl<H: Host> Core<H> {
-    /// Whether `more` bytes and one more queued job fit.
-    pub(super) fn has_room(&self, bytes: usize) -> bool {
-        self.queued.len() < self.caps.jobs && self.fits(bytes)
-    }
-
-    pub(super) fn fits(&self, bytes: usize) -> bool {
-        bytes <= self.caps.bytes - self.held_bytes
+    /// What a tenant is told that has its part of the queue.
+    pub(super) fn over_its_part(&self, now: Instant, applicant: &Applicant<'_>) -> Option<Refusal> {
+        let Applicant { class, tenant, bytes, .. } = *applicant;
+        self.has_its_part(class, tenant, bytes).then(|| Refusal {
+            reason: RefusalReason::QuotaExceeded,
+            retry_after: Some(pushback(self.wait_of(now, applicant))),
+        })
     }
 
     /// The rule at the door for a job that cannot start at once: what stands against queueing it, besides room.
-    pub(super) fn objection(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> Option<Refusal> {
-        let cap = self.tenant_cap();
-        if !self.queues.tenants.allows(arrival.tenant, arrival.bytes, cap.0, cap.1) {
-            return Some(Refusal {
-                reason: RefusalReason::QuotaExceeded,
-                retry_after: Some(pushback(self.wait_of(now, arrival))),
-            });
-        }
+    pub(super) fn objection(&self, now: Instant, arrival: &Applicant<'_>) -> Option<Refusal> {
         let lane = self.limits.lane(arrival.kind);
         let limit = self.limit_wait(now, arrival);
         // A guess from nothing refuses nobody. What a rate says is no guess.
@@ -93,7 +113,8 @@ impl<H: Host> Core<H> {
         let wait = shared.max(limit.seconds);
         // A tie goes to the limit, whichever way the sums are rounded.
         let by = limit.by.filter(|_| limit.seconds + TIE >= shared);
-        let service = if is_measured { self.estimates.service(arrival.kind) } else { 0.0 };
+        // What its own kind takes is known once it was measured.
+        let service = self.estimates.measured(arrival.kind).unwrap_or(0.0);
         let budget = arrival.finish_by.saturating_duration_since(now);
         let over = |limit| RefusalReason::LimitExceeded { limit, expected: seconds(wait), budget };
         if self.has_lane_cap(lane) && self.queues.jobs_of(lane) >= self.lane_cap() {
@@ -104,8 +125,15 @@ impl<H: Host> Core<H> {
         let patience = arrival.start_by.saturating_duration_since(now).as_secs_f64();
         let allowed = (share * budget.as_secs_f64()).min(patience);
         if wait > allowed || wait + service > budget.as_secs_f64() {
-            let needed = (wait / share).max(wait + service);
-            let late = RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed: seconds(needed), budget };
+            // A bound of the caller on the wait alone is not met by a longer deadline.
+            let by_patience = wait <= share * budget.as_secs_f64() && wait + service <= budget.as_secs_f64();
+            let late = if by_patience {
+                let patience = arrival.start_by.saturating_duration_since(now);
+                RefusalReason::WaitTooLong { expected: seconds(wait), patience }
+            } else {
+                let needed = seconds((wait / share).max(wait + service));
+                RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
+            };
             let reason = by.map_or(late, over);
             return Some(Refusal { reason, retry_after: Some(pushback(wait - allowed + service)) });
         }
@@ -114,26 +142,38 @@ impl<H: Host> Core<H> {
         // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
         if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
             let retry_after = Some(pushback(wait - longest + service));
-            return Some(Refusal { reason: by.map_or(RefusalReason::QueueFull, over), retry_after });
+            let long = RefusalReason::QueueTooLong { expected: seconds(wait) };
+            return Some(Refusal { reason: by.map_or(long, over), retry_after });
         }
         None
     }
 
-    pub(super) fn full(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> Refusal {
+    /// What those are told who have less time than their kind takes, where such jobs were tried in vain.
+    pub(super) fn barred(&self, now: Instant, arrival: &Arrival<'_, H::Job>, until: Instant) -> Refusal {
+        let reason = RefusalReason::DeadlineUnreachable {
+            expected: Duration::ZERO,
+            needed: seconds(self.estimates.service(arrival.kind)),
+            budget: arrival.finish_by.saturating_duration_since(now),
+        };
+        Refusal { reason, retry_after: Some(pushback(until.saturating_duration_since(now).as_secs_f64())) }
+    }
+
+    pub(super) fn full(&self, now: Instant, arrival: &Applicant<'_>) -> Refusal {
         Refusal { reason: RefusalReason::QueueFull, retry_after: Some(pushback(self.wait_of(now, arrival))) }
     }
 
-    fn wait_of(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> f64 {
+    fn wait_of(&self, now: Instant, arrival: &Applicant<'_>) -> f64 {
         self.shared_wait(arrival).max(self.limit_wait(now, arrival).seconds)
     }
 
-    fn shared_wait(&self, arrival: &Arrival<'_, H::Job>) -> f64 {
-        let (lane, service) = (self.limits.lane(arrival.kind), self.estimates.service(arrival.kind));
-        self.wait(arrival.class, lane, arrival.tenant, arrival.ordering_key, service)
+    fn shared_wait(&self, arrival: &Applicant<'_>) -> f64 {
+        let Applicant { kind, class, tenant, ordering_key, behind, .. } = *arrival;
+        let (lane, service) = (self.limits.lane(kind), self.estimates.service(kind));
+        self.wait(class, lane, tenant, ordering_key, service) + behind / self.workers.live().max(1) as f64
     }
 
     /// What the limits of its kind add to the wait of a job.
-    fn limit_wait(&self, now: Instant, arrival: &Arrival<'_, H::Job>) -> LimitWait {
+    fn limit_wait(&self, now: Instant, arrival: &Applicant<'_>) -> LimitWait {
         let lane = self.limits.lane(arrival.kind);
         if lane == OPEN {
             return LimitWait::NONE;
@@ -161,19 +201,24 @@ impl<H: Host> Core<H> {
     /// Expected wait, in seconds, of a job of `tenant` that takes `service` seconds, if it were queued now, without the
     /// limits of its kind.
     pub(super) fn wait(&self, class: Criticality, lane: usize, tenant: &str, ordering_key: &str, service: f64) -> f64 {
+        let share = self.own(slot(lane, class), tenant);
+        let (own_jobs, own_load) = share.map_or((0, 0.0), |share| (share.jobs, share.load));
+        let own_work = if lane == OPEN { own_load } else { own_load * service };
+        let pace = share.and_then(|share| share.starts.per_second(self.window));
+        let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
+        self.wait_behind(class, own_work + service).max(paced).max(self.lines.work(ordering_key))
+    }
+
+    /// Seconds until a job of `class` starts whose tenant has `own` seconds to do, its own included. Without a bound, it
+    /// is the last of all that is queued.
+    pub(super) fn wait_behind(&self, class: Criticality, own: f64) -> f64 {
         let workers = self.workers.live().max(1) as f64;
         let above = self.queues.above(class);
         let taken = above.iter().map(|class| class.taken.per_second.max(0.0)).sum::<f64>() / workers;
         let left = (1.0 - taken).max(self.law.reserve).max(LEAST_LEFT);
-        let share = self.own(slot(lane, class), tenant);
-        let (own_jobs, own_load) = share.map_or((0, 0.0), |share| (share.jobs, share.load));
-        let own_work = if lane == OPEN { own_load } else { own_load * service };
-        let open = self.queues.ahead(OPEN, class, own_work + service);
+        let open = self.queues.ahead(OPEN, class, own);
         // One mean service time is shared among the workers until the first of them is free.
-        let shared = self.with_limited(class, own_work + service, open + self.estimates.mean(), workers) / left;
-        let pace = share.and_then(|share| share.starts.per_second(self.window));
-        let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
-        shared.max(paced).max(self.lines.work(ordering_key))
+        self.with_limited(class, own, open + self.estimates.mean(), workers) / left
     }
 
     /// Seconds until the workers are through with `open` seconds of work, and with what kinds with limits may do
@@ -193,20 +238,39 @@ impl<H: Host> Core<H> {
         }
         wait
     }
+}
 
-    /// Most jobs and bytes of the queue for one tenant while another one is present.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a cap, not below zero")]
-    fn tenant_cap(&self) -> (usize, usize) {
-        let part = |cap: usize| (cap as f64 * self.caps.tenant_share) as usize;
-        (part(self.caps.jobs).max(1), part(self.caps.bytes))
+impl<'a> Applicant<'a> {
+    pub(super) fn arriving<J>(arrival: &Arrival<'a, J>, behind: f64) -> Self {
+        Self {
+            kind: arrival.kind,
+            class: arrival.class,
+            bytes: arrival.bytes,
+            start_by: arrival.start_by,
+            finish_by: arrival.finish_by,
+            tenant: arrival.tenant,
+            ordering_key: arrival.ordering_key,
+            limit_key: arrival.limit_key,
+            when_full: arrival.when_full,
+            behind,
+        }
     }
 
-    /// Whether evicting jobs below the class of `arrival` would make room for it.
-    pub(super) fn can_shed_for(&self, arrival: &Arrival<'_, H::Job>) -> bool {
-        let (bytes, jobs) = self.queues.evictable(arrival.class);
-        // Subtractions, because a cap may be as large as its type.
-        let jobs_fit = self.queued.len() - jobs < self.caps.jobs;
-        jobs_fit && arrival.bytes <= self.caps.bytes - (self.held_bytes - bytes)
+    /// A caller that waited for room.
+    pub(super) fn waiting<H: Host>(entry: &'a Entry<H>) -> Self {
+        let names = entry.names.as_ref().expect("a waiting entry keeps its names");
+        Self {
+            kind: entry.kind,
+            class: entry.class,
+            bytes: entry.bytes,
+            start_by: entry.start_by,
+            finish_by: entry.finish_by,
+            tenant: &names.tenant,
+            ordering_key: &names.ordering_key,
+            limit_key: &names.limit_key,
+            when_full: WhenFull::Wait,
+            behind: 0.0,
+        }
     }
 }
 

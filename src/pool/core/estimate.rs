@@ -1,6 +1,12 @@
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::law::JOB_WEIGHT;
+
+/// After a job had less time than its kind takes, and missed its deadline, others with so little time are not started for
+/// so many times the time that it ran: such attempts take at most a twentieth of the workers' time.
+const BAR: u32 = 20;
 
 /// How long jobs run, in seconds.
 pub(super) struct Estimates {
@@ -15,6 +21,8 @@ pub(super) struct Estimates {
 struct ServiceTime {
     seconds: f64,
     samples: u32,
+    /// Until when jobs with less time than that are not tried.
+    barred_until: Option<Instant>,
 }
 
 impl ServiceTime {
@@ -28,7 +36,7 @@ impl ServiceTime {
 impl Estimates {
     /// Kinds that nothing is known of, and that are taken to run for `start`.
     pub(super) fn new(kinds: usize, start: Duration) -> Self {
-        let unknown = ServiceTime { seconds: start.as_secs_f64(), samples: 0 };
+        let unknown = ServiceTime { seconds: start.as_secs_f64(), samples: 0, barred_until: None };
         Self { kinds: vec![unknown; kinds], mean: unknown }
     }
 
@@ -37,6 +45,31 @@ impl Estimates {
         let seconds = run.as_secs_f64();
         self.kinds[kind].add(seconds);
         self.mean.add(seconds);
+    }
+
+    /// Learns from a run that was cut at its deadline: it would have gone on. Where times are exponential, by another mean;
+    /// here by that, but no longer than it ran.
+    pub(super) fn observe_cut(&mut self, kind: usize, run: Duration, finish_by: Instant) {
+        let (seconds, known) = (run.as_secs_f64(), &mut self.kinds[kind]);
+        if known.samples > 0 && seconds < known.seconds {
+            known.barred_until = run.checked_mul(BAR).and_then(|bar| finish_by.checked_add(bar));
+        }
+        let whole = run.saturating_add(Duration::from_secs_f64(known.seconds.min(seconds)));
+        self.observe(kind, whole);
+    }
+
+    /// Learns from a run that was cut at a bound of its own, which says nothing but that it takes longer.
+    pub(super) fn observe_longer(&mut self, kind: usize, run: Duration) {
+        if run.as_secs_f64() > self.kinds[kind].seconds {
+            self.observe(kind, run);
+        }
+    }
+
+    /// Until when a job of `kind` with so much time is not tried, for it would not end in time: those before it did not.
+    pub(super) fn bar(&self, kind: usize, now: Instant, finish_by: Instant) -> Option<Instant> {
+        let until = self.kinds[kind].barred_until.filter(|until| *until > now)?;
+        let budget = finish_by.saturating_duration_since(now).as_secs_f64();
+        (budget < self.kinds[kind].seconds).then_some(until)
     }
 
     /// Expected service time of a job of `kind`.

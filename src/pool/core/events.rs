@@ -4,7 +4,8 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
-    entry::{Entry, LINE, Names, Place},
+    admission::Applicant,
+    entry::{Entry, Names, Place},
     limits::OPEN,
     list::Links,
 };
@@ -54,18 +55,31 @@ impl<H: Host> Core<H> {
             };
             return self.refuse(Refusal { reason, retry_after: None });
         }
-        let ahead = !self.waiting.is_empty();
+        self.seen.note(arrival.class, arrival.tenant, self.window);
         let lane = self.limits.lane(arrival.kind);
-        let startable = !ahead && self.can_start() && self.lines.is_free(arrival.ordering_key);
+        let startable = self.can_start() && self.lines.is_free(arrival.ordering_key);
         let startable = startable && (lane == OPEN || self.is_within_limits(now, lane, arrival.limit_key));
-        if startable && self.fits(arrival.bytes) {
-            return Verdict::Start(self.start_at_once(now, arrival));
+        if startable && self.leaves_room_for_callers(arrival.class, arrival.bytes) {
+            return match self.estimates.bar(arrival.kind, now, arrival.finish_by) {
+                None => Verdict::Start(self.start_at_once(now, arrival)),
+                Some(until) => {
+                    let refusal = self.barred(now, &arrival, until);
+                    self.refuse(refusal)
+                }
+            };
         }
-        if let Some(refusal) = self.objection(now, &arrival) {
+        let waits = arrival.when_full == WhenFull::Wait;
+        let behind = if waits { self.waiting.work_ahead_of(arrival.class) } else { 0.0 };
+        let applicant = Applicant::arriving(&arrival, behind);
+        let over = self.over_its_part(now, &applicant);
+        let ahead = self.waiting.ahead_of(arrival.class).next().is_some();
+        let has_room = !ahead && over.is_none() && self.has_room(arrival.class, arrival.bytes);
+        // Who waits for room waits for that, too.
+        if let Some(refusal) = over.filter(|_| !waits).or_else(|| self.objection(now, &applicant)) {
             return self.refuse(refusal);
         }
         match arrival.when_full {
-            _ if !ahead && self.has_room(arrival.bytes) => {
+            _ if has_room => {
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
                 self.accept(now, key.index, &names);
@@ -77,14 +91,17 @@ impl<H: Host> Core<H> {
             }
             WhenFull::Wait if self.may_wait(arrival.bytes) => {
                 let names = Names::of(&arrival);
-                self.waiting_bytes += arrival.bytes;
                 let key = self.insert(arrival, Place::Waiting, waiter);
-                self.entries[key.index].names = Some(Box::new(names));
-                self.waiting.push_back(&mut self.entries, LINE, key.index);
+                let entry = &mut self.entries[key.index];
+                entry.names = Some(Box::new(names));
+                entry.work = self.estimates.service(entry.kind);
+                self.waiting.push(&mut self.entries, key.index);
+                // Those before it may wait for what it does not need.
+                self.settle(now, effects);
                 Verdict::Waiting(key)
             }
-            WhenFull::Shed if self.can_shed_for(&arrival) => {
-                while !self.has_room(arrival.bytes) {
+            WhenFull::Shed if self.can_shed_for(arrival.class, arrival.bytes) => {
+                while !self.has_room(arrival.class, arrival.bytes) {
                     self.shed_one(arrival.class, effects);
                 }
                 let names = Names::of(&arrival);
@@ -95,7 +112,7 @@ impl<H: Host> Core<H> {
                 Verdict::Queued(key)
             }
             WhenFull::Reject | WhenFull::Wait | WhenFull::Shed => {
-                let refusal = self.full(now, &arrival);
+                let refusal = self.full(now, &applicant);
                 self.refuse(refusal)
             }
         }
@@ -105,7 +122,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn end(&mut self, key: JobKey, ending: Ending, run: Duration) -> bool {
         let Some(entry) = self.entry(key) else { return false };
         let Place::Running { slot, ended: false } = entry.place else { return false };
-        let (kind, class, was_queued) = (entry.kind, entry.class, entry.tenant.is_some());
+        let (kind, class, was_queued, finish_by) = (entry.kind, entry.class, entry.tenant.is_some(), entry.finish_by);
         let more = run.as_secs_f64() - entry.work;
         self.entries[key.index].place = Place::Running { slot, ended: true };
         self.ledger.end(ending);
@@ -113,12 +130,15 @@ impl<H: Host> Core<H> {
         self.queues.take(class, more);
         if was_queued {
             self.queues.correct(&self.entries[key.index], run);
-            if ending == Ending::Expired {
+            if ending == Ending::Expired && self.counts_as_missed(key.sequence) {
                 self.margin.miss();
             }
         }
-        if ending != Ending::Cancelled {
-            self.estimates.observe(kind, run);
+        match ending {
+            Ending::Completed | Ending::Failed | Ending::Panicked | Ending::Shed => self.estimates.observe(kind, run),
+            Ending::Expired => self.estimates.observe_cut(kind, run, finish_by),
+            Ending::Overran => self.estimates.observe_longer(kind, run),
+            Ending::Cancelled => {}
         }
         true
     }
@@ -172,10 +192,7 @@ impl<H: Host> Core<H> {
                     Withdrawal::Cancelled => self.ledger.end(Ending::Cancelled),
                     Withdrawal::Expired => {
                         self.ledger.end(Ending::Expired);
-                        if self.paused.is_none() {
-                            // What a pause costs is no fault of the estimates.
-                            self.margin.miss();
-                        }
+                        self.note_miss(now, key.index);
                     }
                 }
                 self.remove_queued(key.index);
@@ -245,7 +262,7 @@ impl<H: Host> Core<H> {
     }
 
     fn may_wait(&self, bytes: usize) -> bool {
-        self.waiting.len() < self.caps.waiting && bytes <= self.caps.bytes - self.waiting_bytes
+        self.waiting.len() < self.caps.waiting && bytes <= self.caps.bytes - self.waiting.bytes()
     }
 
     fn insert(

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{
     Core, Host,
     admission::seconds,
-    entry::{AGE, Entry, LINE, Place},
+    entry::{AGE, Entry, Place},
     limits::OPEN,
     list::{Link, List},
     workers::Duty,
@@ -57,7 +57,10 @@ impl<H: Host> Core<H> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is(&entry.job))?;
         let job = entry.job.clone();
         Some(match entry.place {
-            Place::Waiting => Standing::Waiting { job, position: self.position(&self.waiting, LINE, index) },
+            Place::Waiting => {
+                let position = self.waiting.iter(&self.entries).position(|at| at == index);
+                Standing::Waiting { job, position: position.map_or(0, |before| before + 1) }
+            },
             Place::Running { slot, ended } => {
                 let (worker, duty) = self.workers.look(slot);
                 Standing::Running { job, worker, ended, stuck: matches!(duty, Duty::Stuck { .. }) }
@@ -96,7 +99,7 @@ impl<H: Host> Core<H> {
 
     fn expected_start(&self, now: Instant, entry: &Entry<H>, before: &Before) -> Duration {
         let workers = self.workers.live().max(1) as f64;
-        let shared = if self.workers.has_idle() { 0.0 } else { (before.work + self.estimates.mean()) / workers };
+        let shared = if self.can_start() { 0.0 } else { (before.work + self.estimates.mean()) / workers };
         let service = self.estimates.measured(entry.kind).unwrap_or(0.0);
         let queued = [before.in_lane, before.at_gate].map(|jobs| jobs as f64);
         let limit = self.limits.wait_of_queued(entry.lane, entry.gate, queued, service, now);

@@ -1,7 +1,4 @@
-use super::{
-    Core, Host,
-    entry::{LINE, Place},
-};
+use super::{Core, Host, entry::Place};
 
 impl<H: Host> Core<H> {
     /// Checks every invariant of the machine by counting anew.
@@ -28,7 +25,7 @@ impl<H: Host> Core<H> {
             entries.filter(|entry| (entry.place != Place::Waiting) == held).map(|entry| entry.bytes).sum()
         };
         assert_eq!(self.held_bytes, bytes(true), "bytes of permits");
-        assert_eq!(self.waiting_bytes, bytes(false), "bytes of waiting callers");
+        assert_eq!(self.waiting.bytes(), bytes(false), "bytes of waiting callers");
         assert!(self.held_bytes <= self.caps.bytes, "bytes within their cap");
 
         let accepted = self.ledger.counts.accepted;
@@ -43,9 +40,6 @@ impl<H: Host> Core<H> {
         let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
         assert!(surplus == 0 || missed == 0, "nobody goes while another one is missed");
         assert!(surplus <= self.running, "only busy workers are to go");
-        let first = self.waiting.head().map(|index| &self.entries[index]);
-        let room = first.is_some_and(|entry| self.has_room(entry.bytes));
-        assert!(!room, "nobody waits for room that is there");
         let leaders = self.entries.iter().filter(|(_, entry)| entry.line.is_some() && entry.place != Place::Blocked);
         let mut lines: Vec<usize> = leaders.filter_map(|(_, entry)| entry.line).collect();
         lines.sort_unstable();
@@ -53,7 +47,7 @@ impl<H: Host> Core<H> {
         lines.dedup();
         assert_eq!(lines.len(), leading, "one job of a key is ready or runs");
         assert_eq!(self.lines.len(), leading, "no line without a leader");
-        let in_line: Vec<usize> = self.waiting.iter(&self.entries, LINE).collect();
+        let in_line: Vec<usize> = self.waiting.iter(&self.entries).collect();
         assert_eq!(in_line.len(), waiting, "the line of callers is whole");
     }
 }

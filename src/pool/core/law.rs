@@ -65,23 +65,32 @@ pub(super) struct Margin {
     pub(super) value: f64,
     accepted: f64,
     missed: f64,
+    /// Whether a job was queued, or missed its deadline, in the window that is open.
+    moved: bool,
 }
 
 impl Margin {
-    pub(super) const WIDEST: Self = Self { value: 1.0, accepted: 0.0, missed: 0.0 };
+    pub(super) const WIDEST: Self = Self { value: 1.0, accepted: 0.0, missed: 0.0, moved: false };
 
     pub(super) fn accept(&mut self) {
         self.accepted += 1.0;
+        self.moved = true;
     }
 
     pub(super) fn miss(&mut self) {
         self.missed += 1.0;
+        self.moved = true;
     }
 
-    /// The end of a window, and of `empty` more in which nothing happened.
-    pub(super) fn turn(&mut self, empty: u32, law: &Law) {
+    /// The end of a window, and of `empty` more in which nothing happened. `rests` says that nothing is queued: what was
+    /// learnt under load then fades by half with each window that adds nothing to it.
+    pub(super) fn turn(&mut self, empty: u32, rests: bool, law: &Law) {
         for _ in 0..=empty.min(FORGOTTEN) {
-            self.value = if self.missed > law.missed_share * self.accepted {
+            let moved = std::mem::take(&mut self.moved);
+            let rests = rests && !moved;
+            self.value = if rests {
+                f64::midpoint(self.value, 1.0)
+            } else if self.missed > law.missed_share * self.accepted {
                 (self.value * NARROWER).max(NARROWEST)
             } else {
                 (self.value + WIDER).min(1.0)

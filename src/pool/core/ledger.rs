@@ -7,7 +7,10 @@ pub(crate) enum Ending {
     Completed,
     Failed,
     Cancelled,
+    /// It reached its deadline.
     Expired,
+    /// It reached a bound of its run that is not the deadline.
+    Overran,
     Panicked,
     Shed,
 }
@@ -26,7 +29,7 @@ pub struct Counts {
     pub failed: u64,
     /// Jobs whose caller left or cancelled, or that a drain stopped.
     pub cancelled: u64,
-    /// Jobs that reached their deadline, queued or running.
+    /// Jobs that reached their deadline, queued or running, or the bound of their run.
     pub expired: u64,
     /// Jobs whose handler panicked.
     pub panicked: u64,
@@ -56,7 +59,7 @@ impl Ledger {
             Ending::Completed => &mut counts.completed,
             Ending::Failed => &mut counts.failed,
             Ending::Cancelled => &mut counts.cancelled,
-            Ending::Expired => &mut counts.expired,
+            Ending::Expired | Ending::Overran => &mut counts.expired,
             Ending::Panicked => &mut counts.panicked,
             Ending::Shed => &mut counts.shed,
         } += 1;

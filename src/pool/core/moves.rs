@@ -4,7 +4,6 @@ use super::{
     Core, Effect, Ending, Host, QueueEnd,
     admission::pushback,
     entry::{AGE, Entry, LINE, Names, Place},
-    limits::OPEN,
 };
 use crate::model::Criticality;
 
@@ -29,6 +28,7 @@ impl<H: Host> Core<H> {
         match line {
             Some(line) if !free => {
                 self.entries[index].place = Place::Blocked;
+                self.queues.hold(&mut self.entries, index);
                 self.lines.block(&mut self.entries, line, index);
             }
             _ => self.ready_or_hold(index),
@@ -37,34 +37,37 @@ impl<H: Host> Core<H> {
 
     /// No ordering key holds a queued job back: it is ready, or stands at the gate of its limit key.
     fn ready_or_hold(&mut self, index: usize) {
+        let was_blocked = self.entries[index].place == Place::Blocked;
         let Some(gate) = self.entries[index].gate else {
+            if was_blocked {
+                self.queues.let_go(&mut self.entries, index);
+            }
             self.entries[index].place = Place::Ready;
             return self.queues.push(&mut self.entries, index);
         };
+        if !was_blocked {
+            self.queues.hold(&mut self.entries, index);
+        }
         self.entries[index].place = Place::Held;
         self.limits.gate_mut(gate).held.push_back(&mut self.entries, LINE, index);
         self.limits.stir(gate);
     }
 
     pub(super) fn shed_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
-        let victim = self.queues.victim(class).expect("enough jobs below the class were counted");
+        let victim = self.queues.victim(&self.entries, class).expect("enough jobs below the class were counted");
         let lower = self.entries[victim].class;
-        let retry_after = pushback(self.wait(lower, OPEN, "", "", self.estimates.mean()));
+        let retry_after = pushback(self.wait_behind(lower, f64::INFINITY));
         self.end_queued(victim, Ending::Shed, QueueEnd::Shed { retry_after }, effects);
     }
 
     pub(super) fn end_queued(&mut self, index: usize, ending: Ending, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
         self.ledger.end(ending);
-        if ending == Ending::Expired {
-            self.margin.miss();
-        }
         let entry = self.remove_queued(index);
         tell(entry, why, effects);
     }
 
     pub(super) fn leave_waiting(&mut self, index: usize) -> Entry<H> {
-        self.waiting.remove(&mut self.entries, LINE, index);
-        self.waiting_bytes -= self.entries[index].bytes;
+        self.waiting.remove(&mut self.entries, index);
         self.entries.remove(index)
     }
 
@@ -88,8 +91,12 @@ impl<H: Host> Core<H> {
         self.saturated &= self.queued.len() * 5 > self.caps.jobs;
         let Entry { place, line, gate, .. } = self.entries[index];
         match (place, line, gate) {
-            (Place::Blocked, Some(line), _) => self.lines.unblock(&mut self.entries, line, index),
+            (Place::Blocked, Some(line), _) => {
+                self.queues.let_go(&mut self.entries, index);
+                self.lines.unblock(&mut self.entries, line, index);
+            }
             (Place::Held, _, Some(gate)) => {
+                self.queues.let_go(&mut self.entries, index);
                 self.limits.gate_mut(gate).held.remove(&mut self.entries, LINE, index);
             }
             _ => self.queues.remove(&mut self.entries, index),

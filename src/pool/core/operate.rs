@@ -38,6 +38,7 @@ impl<H: Host> Core<H> {
         if self.paused.is_some() {
             self.turn_windows(now);
             self.paused = None;
+            self.pardoned = self.sequence;
             self.settle(now, effects);
         }
     }
@@ -118,7 +119,7 @@ impl<H: Host> Core<H> {
 
     /// Tells the callers without room that there will be none.
     pub(super) fn turn_away(&mut self, effects: &mut Vec<Effect<H>>) {
-        while let Some(index) = self.waiting.head() {
+        while let Some(index) = self.waiting.first() {
             self.ledger.counts.rejected[RejectionReason::Draining.index()] += 1;
             let entry = self.leave_waiting(index);
             tell(entry, QueueEnd::Refused, effects);

@@ -37,7 +37,9 @@ pub(super) struct Queues {
 pub(super) struct Class {
     /// Ready jobs in the order in which they came to be so.
     order: List,
-    ready_bytes: usize,
+    /// Those that are not ready, in order of acceptance.
+    held: List,
+    bytes: usize,
     /// The greatest tag of a lane that was served.
     served: u64,
     /// Worker time that its jobs take, in seconds per second: what is expected when they are accepted, and the difference
@@ -149,7 +151,7 @@ impl Queues {
         let entry = &entries[index];
         let (slot, tenant) = (entry.slot(), tenant_of(entry));
         let class = &mut self.classes[entry.class.rank()];
-        class.ready_bytes += entry.bytes;
+        class.bytes += entry.bytes;
         class.order.push_back(entries, CLASS, index);
         let lane = &mut self.lanes[slot];
         let share = self.tenants.share_mut(tenant, slot);
@@ -171,7 +173,7 @@ impl Queues {
         let entry = &entries[index];
         let (slot, tenant) = (entry.slot(), tenant_of(entry));
         let class = &mut self.classes[entry.class.rank()];
-        class.ready_bytes -= entry.bytes;
+        class.bytes -= entry.bytes;
         class.order.remove(entries, CLASS, index);
         let share = self.tenants.share_mut(tenant, slot);
         share.ready.remove(entries, LINE, index);
@@ -248,15 +250,34 @@ impl Queues {
         self.tenants.part(tenant);
     }
 
-    /// The job that gives way to one of `class`: the newest of the lowest class below it.
-    pub(super) fn victim(&self, class: Criticality) -> Option<usize> {
-        self.classes[class.rank() + 1..].iter().rev().find_map(|lower| lower.order.tail())
+    /// A queued job is not ready: its ordering key or its limit key holds it.
+    pub(super) fn hold<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+        let class = &mut self.classes[entries[index].class.rank()];
+        class.bytes += entries[index].bytes;
+        class.held.push_back(entries, CLASS, index);
+    }
+
+    /// A queued job is held no more.
+    pub(super) fn let_go<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+        let class = &mut self.classes[entries[index].class.rank()];
+        class.bytes -= entries[index].bytes;
+        class.held.remove(entries, CLASS, index);
+    }
+
+    /// The job that gives way to one of `class`: of the lowest class below it, the one that came to be ready last, or was
+    /// held last, whichever arrived later.
+    pub(super) fn victim<H: Host>(&self, entries: &Slab<Entry<H>>, class: Criticality) -> Option<usize> {
+        let newest = |lower: &Class| {
+            let last = [lower.order.tail(), lower.held.tail()].into_iter().flatten();
+            last.max_by_key(|index| entries[*index].sequence)
+        };
+        self.classes[class.rank() + 1..].iter().rev().find_map(newest)
     }
 
     /// Bytes and number of the jobs that would give way to one of `class`.
     pub(super) fn evictable(&self, class: Criticality) -> (usize, usize) {
         let lower = &self.classes[class.rank() + 1..];
-        lower.iter().fold((0, 0), |(bytes, jobs), class| (bytes + class.ready_bytes, jobs + class.order.len()))
+        lower.iter().fold((0, 0), |(bytes, jobs), class| (bytes + class.bytes, jobs + class.order.len() + class.held.len()))
     }
 
     /// The most important class with a ready job; now and then, one of those below it.

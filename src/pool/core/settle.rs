@@ -2,8 +2,8 @@ use tokio::time::Instant;
 
 use super::{
     Core, Effect, Ending, Grant, Host, JobKey, QueueEnd,
-    admission::seconds,
-    entry::{LINE, Place},
+    admission::{Applicant, seconds},
+    entry::{Entry, LINE, Names, Place},
     gate::Due,
     moves::tell,
 };
@@ -21,6 +21,7 @@ impl<H: Host> Core<H> {
             }
             let Some(index) = self.head(now).or_else(|| self.admit_to_worker(now)) else { break };
             if self.is_late(now, index) {
+                self.note_miss(now, index);
                 self.end_queued(index, Ending::Expired, QueueEnd::Expired, effects);
             } else {
                 self.start(now, index, effects);
@@ -29,6 +30,7 @@ impl<H: Host> Core<H> {
         debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
         debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
         debug_assert!(!self.can_start() || self.head(now).is_none());
+        debug_assert!(!self.waiting.heads().any(|index| self.may_be_queued(now, index)), "nobody waits for nothing");
         #[cfg(test)]
         self.settled.set(Some(now));
     }
@@ -58,61 +60,100 @@ impl<H: Host> Core<H> {
             let held = &mut self.limits.gate_mut(gate).held;
             let index = held.pop_front(&mut self.entries, LINE).expect("only gates that hold a job are due");
             let next = held.head();
+            self.queues.let_go(&mut self.entries, index);
             self.entries[index].place = Place::Ready;
             self.queues.push(&mut self.entries, index);
             due.extend(next.map(|next| Due { age: self.entries[next].sequence, gate }));
         }
     }
 
-    /// Whether a queued job would not end in time, most likely: half of what its kind takes must be left.
+    /// Whether a queued job may not start any more, or would not end in time, most likely.
     fn is_late(&self, now: Instant, index: usize) -> bool {
+        self.entries[index].start_by <= now || self.is_hopeless(now, index)
+    }
+
+    /// Half of what its kind takes must be left.
+    fn is_hopeless(&self, now: Instant, index: usize) -> bool {
         let entry = &self.entries[index];
         let half = self.estimates.measured(entry.kind).unwrap_or(0.0) / 2.0;
-        entry.start_by <= now || entry.finish_by.saturating_duration_since(now) <= seconds(half)
+        entry.finish_by.saturating_duration_since(now) <= seconds(half)
     }
 
-    fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        while let Some(index) = self.waiting.head() {
-            if self.entries[index].start_by <= now {
-                self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
-                let entry = self.leave_waiting(index);
-                tell(entry, QueueEnd::NoRoom, effects);
-                continue;
-            }
-            if !self.has_room(self.entries[index].bytes) {
-                break;
-            }
-            self.admit(now, index);
+    /// An accepted job expired in the queue. One whose caller bounded its wait counts only where its deadline was missed,
+    /// too: who asks for the improbable must not narrow the margin of all.
+    pub(super) fn note_miss(&mut self, now: Instant, index: usize) {
+        let entry = &self.entries[index];
+        let by_deadline = entry.start_by >= entry.finish_by || self.is_hopeless(now, index);
+        if by_deadline && self.counts_as_missed(entry.sequence) {
+            self.margin.miss();
         }
     }
 
-    /// When [`admit_to_worker`](Self::admit_to_worker) would start the first caller, where only time is in its way.
-    pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
-        let entry = &self.entries[self.waiting.head()?];
-        let names = entry.names.as_ref().expect("a waiting entry keeps its names");
-        let is_free = self.lines.is_free(&names.ordering_key) && self.fits(entry.bytes);
-        let is_first = is_free && !self.queues.has_ready(entry.lane);
-        is_first.then(|| self.limits.opens_at(entry.lane, &names.limit_key)).flatten()
+    /// Whether what becomes of a job says anything about the estimates.
+    pub(super) fn counts_as_missed(&self, sequence: u64) -> bool {
+        self.paused.is_none() && sequence > self.pardoned
     }
 
-    /// The first caller may find the queue full of jobs that wait for their ordering keys, and a worker free: it starts
+    /// Gives callers the room that is there: the more important ones first, those of a class in order of arrival. One that
+    /// has its part of the queue, or would be queued for too long by now, lets others pass.
+    fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        for rank in 0..4 {
+            for index in self.waiting.of_class(rank, &self.entries) {
+                let Entry { start_by, class, bytes, .. } = self.entries[index];
+                if start_by <= now {
+                    self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
+                    let entry = self.leave_waiting(index);
+                    tell(entry, QueueEnd::NoRoom, effects);
+                } else if self.may_be_queued(now, index) {
+                    self.admit(now, index);
+                } else if !self.has_room(class, bytes) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn may_be_queued(&self, now: Instant, index: usize) -> bool {
+        let caller = Applicant::waiting(&self.entries[index]);
+        self.has_room(caller.class, caller.bytes)
+            && !self.has_its_part(caller.class, caller.tenant, caller.bytes)
+            && self.objection(now, &caller).is_none()
+    }
+
+    /// When [`admit_to_worker`](Self::admit_to_worker) would start a caller, where only time is in its way.
+    pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
+        let opens_at = |index| {
+            let entry = &self.entries[index];
+            let is_first = !self.queues.has_ready(entry.lane) && self.is_startable(entry);
+            is_first.then(|| self.limits.opens_at(entry.lane, &names_of(entry).limit_key)).flatten()
+        };
+        self.waiting.heads().filter_map(opens_at).min()
+    }
+
+    /// The first callers may find the queue full of jobs that wait for their ordering keys, and a worker free: one starts
     /// as an arrival would, without a place in the queue. Returns its job, which must be started at once.
     fn admit_to_worker(&mut self, now: Instant) -> Option<usize> {
-        let index = self.waiting.head()?;
-        let entry = &self.entries[index];
-        let names = entry.names.as_ref().expect("a waiting entry keeps its names");
-        let is_free = self.lines.is_free(&names.ordering_key) && self.fits(entry.bytes);
-        if !is_free || !self.is_within_limits(now, entry.lane, &names.limit_key) {
-            return None;
-        }
+        let starts = |index: &usize| {
+            let entry = &self.entries[*index];
+            self.is_startable(entry) && self.is_within_limits(now, entry.lane, &names_of(entry).limit_key)
+        };
+        let index = self.waiting.heads().find(starts)?;
         self.admit(now, index);
         self.open_gates(now);
         Some(index)
     }
 
+    /// Whether neither its ordering key nor bytes, for it and for those that wait before it, keep a caller from starting.
+    fn is_startable(&self, entry: &Entry<H>) -> bool {
+        let before = self.waiting.ahead_of(entry.class).map(|index| self.entries[index].bytes);
+        self.lines.is_free(&names_of(entry).ordering_key) && self.fits(before.fold(0, usize::saturating_add))
+    }
+
     fn admit(&mut self, now: Instant, index: usize) {
-        self.waiting.remove(&mut self.entries, LINE, index);
-        self.waiting_bytes -= self.entries[index].bytes;
+        self.waiting.remove(&mut self.entries, index);
         let names = self.entries[index].names.take().expect("a waiting entry keeps its names");
         self.accept(now, index, &names);
     }
@@ -131,4 +172,8 @@ impl<H: Host> Core<H> {
         let waiter = entry.waiter.take().expect("a queued entry keeps its waiter");
         effects.push(Effect::Start { waiter, grant: Grant { key, worker, state } });
     }
+}
+
+fn names_of<H: Host>(entry: &Entry<H>) -> &Names {
+    entry.names.as_ref().expect("a waiting entry keeps its names")
 }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Bounds, Core, Counts, Host, JobKey, LimitUse,
-    entry::{AGE, LINE},
+    entry::AGE,
     workers::Duty,
 };
 use crate::model::Criticality;
@@ -117,11 +117,11 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Up to `most` queued jobs by acceptance, and up to `most` callers that wait for room by arrival.
+    /// Up to `most` queued jobs by acceptance, and up to `most` callers that wait for room, in their order.
     pub(crate) fn lines(&self, most: usize) -> [Vec<H::Job>; 2] {
-        [(&self.queued, AGE), (&self.waiting, LINE)].map(|(list, link)| {
-            list.iter(&self.entries, link).take(most).map(|index| self.entries[index].job.clone()).collect()
-        })
+        let job = |index: usize| self.entries[index].job.clone();
+        let queued = self.queued.iter(&self.entries, AGE).take(most).map(job).collect();
+        [queued, self.waiting.iter(&self.entries).take(most).map(job).collect()]
     }
 
     fn worker_snapshots(&self) -> Vec<WorkerSnapshot<H::Job>> {

@@ -115,12 +115,14 @@ impl Tenants {
         }
     }
 
-    /// Whether `name` may queue `bytes` more, given that one tenant may hold at most so many jobs and bytes while another
-    /// one is present. A tenant with nothing queued may always queue one job.
-    pub(super) fn allows(&self, name: &str, bytes: usize, most_jobs: usize, most_bytes: usize) -> bool {
-        let Some(tenant) = self.get(name).filter(|tenant| tenant.jobs > 0) else { return true };
-        let alone = self.queueing == 1;
-        alone || (tenant.jobs < most_jobs && tenant.bytes.saturating_add(bytes) <= most_bytes)
+    /// Queued jobs of a tenant, and their bytes; `None` where it has none.
+    pub(super) fn queued_of(&self, name: &str) -> Option<(usize, usize)> {
+        self.get(name).map(|tenant| (tenant.jobs, tenant.bytes)).filter(|(jobs, _)| *jobs > 0)
+    }
+
+    /// Tenants with a queued job.
+    pub(super) fn queueing(&self) -> usize {
+        self.queueing
     }
 
     #[cfg(test)]

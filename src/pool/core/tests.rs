@@ -144,6 +144,11 @@ fn same_reason(a: RefusalReason, b: RefusalReason) -> bool {
             RefusalReason::LimitExceeded { limit, expected, budget },
             RefusalReason::LimitExceeded { limit: same, expected: other, budget: left },
         ) => limit == same && near(expected, other) && budget == left,
+        (RefusalReason::QueueTooLong { expected: a }, RefusalReason::QueueTooLong { expected: b }) => near(a, b),
+        (
+            RefusalReason::WaitTooLong { expected: a, patience },
+            RefusalReason::WaitTooLong { expected: b, patience: other },
+        ) => near(a, b) && patience == other,
         _ => a == b,
     }
 }
@@ -191,6 +196,8 @@ impl fmt::Display for Answer {
 fn reason_name(reason: RefusalReason) -> &'static str {
     match reason {
         RefusalReason::QueueFull => "full",
+        RefusalReason::QueueTooLong { .. } => "long",
+        RefusalReason::WaitTooLong { .. } => "impatient",
         RefusalReason::DeadlineUnreachable { budget: Duration::ZERO, .. } => "past",
         RefusalReason::DeadlineUnreachable { .. } => "unreachable",
         RefusalReason::QuotaExceeded => "quota",

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{
     super::{
         Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Law, Verdict, WorkerCondition,
-        entry::{AGE, LINE, Place},
+        entry::{AGE, Place},
     },
     Answer, Event, Numbers, Offer, Step, Told,
     naive::{Naive, millis},
@@ -296,12 +296,12 @@ impl Drive {
             closed: snapshot.closed,
             finished: machine.is_finished(),
             saturated: machine.is_saturated(),
-            waiting: jobs(machine.waiting.iter(&machine.entries, LINE).collect()),
+            waiting: jobs(machine.waiting.iter(&machine.entries).collect()),
             queued: jobs(machine.queued.iter(&machine.entries, AGE).collect()),
             ready: jobs(machine.queues.ready(&machine.entries)),
             running,
             held_bytes: snapshot.held_bytes,
-            waiting_bytes: machine.waiting_bytes,
+            waiting_bytes: machine.waiting.bytes(),
             counts: snapshot.counts,
             paused: snapshot.paused.is_some(),
             live: snapshot.live_workers,

@@ -1,12 +1,13 @@
 mod law;
 mod limits;
 mod operate;
+mod room;
 mod rules;
 mod shares;
 
 use std::time::Duration;
 
-use self::{law::History, shares::Shares};
+use self::{law::History, room::Seen, shares::Shares};
 use super::{
     super::{Caps, Counts, Law, QueueEnd},
     Answer, Event, Offer, Step, Told,
@@ -24,7 +25,7 @@ pub(super) struct Naive {
     pub(super) paused: bool,
     /// From four fifths of the queue on, until it is down to one fifth.
     pub(super) saturated: bool,
-    /// In order of arrival.
+    /// The more important first, in order of arrival within a class.
     pub(super) waiting: Vec<Job>,
     /// In order of acceptance.
     pub(super) queued: Vec<Job>,
@@ -39,6 +40,9 @@ pub(super) struct Naive {
     stamps: u64,
     /// Kind and seconds of each measured run.
     samples: Vec<(usize, f64)>,
+    /// Until when jobs with less time than their kind takes are not tried, by kind.
+    bars: [Duration; super::drive::KINDS],
+    seen: Seen,
     limits: KindsLimits,
     /// Kind, limit key and time of each start.
     starts: Vec<(usize, u8, Duration)>,
@@ -58,6 +62,8 @@ pub(super) struct Job {
     work: f64,
     /// Whether it was queued.
     was_queued: bool,
+    /// Whether it was there in a pause.
+    pardoned: bool,
     /// When nothing held it back any more but its kind and the workers, in the order of such events.
     ready: Option<u64>,
     /// When it came to the front of its ordering key, where its kind has limits per key: the same numbers.
@@ -102,6 +108,8 @@ impl Naive {
             jobs: 0,
             stamps: 0,
             samples: Vec::new(),
+            bars: [Duration::ZERO; super::drive::KINDS],
+            seen: Seen::default(),
             limits,
             starts: Vec::new(),
             history: History::default(),
@@ -215,14 +223,6 @@ impl Naive {
 
     fn worker(&mut self, id: u32) -> &mut Worker {
         self.workers.iter_mut().find(|worker| worker.id == id).expect("a worker of the model")
-    }
-
-    fn fits(&self, bytes: usize) -> bool {
-        within(self.held_bytes(), bytes, self.caps.bytes)
-    }
-
-    fn has_room(&self, bytes: usize) -> bool {
-        self.queued.len() < self.caps.jobs && self.fits(bytes)
     }
 
     fn key_is_free(&self, key: u8) -> bool {

@@ -165,8 +165,10 @@ impl Dice {
     }
 
     fn end(&mut self) -> (Ending, Duration) {
-        use Ending::{Cancelled, Completed, Expired, Failed, Panicked};
-        let ending = self.one(&[Completed, Completed, Completed, Completed, Failed, Cancelled, Expired, Panicked]);
+        use Ending::{Cancelled, Completed, Expired, Failed, Overran, Panicked};
+        let well = self.roll(2) == 0;
+        let ending =
+            if well { Completed } else { self.one(&[Failed, Cancelled, Expired, Expired, Overran, Panicked]) };
         let below = self.one(&[3, 3, 3, 60]);
         // Never whole milliseconds, as deadlines are: an estimate then never ties with a budget.
         (ending, self.millis(below) + Duration::from_nanos(123_457))

@@ -178,6 +178,7 @@ fn ending(word: &str) -> Ending {
         "failed" => Ending::Failed,
         "cancelled" => Ending::Cancelled,
         "expired" => Ending::Expired,
+        "overran" => Ending::Overran,
         "panicked" => Ending::Panicked,
         other => panic!("no job ends {other:?} while it runs"),
     }

@@ -35,14 +35,14 @@ pub(super) const CASES: &[Case] = &[
          offer h for=1001 spare=2000 plus kind=1 => queued",
     ),
     pool(
-        "a queue that is too long for its own jobs is full, whatever their budget; those who wait for room may",
+        "a queue that is too long for its own jobs takes none, whatever their budget; those who wait for room may",
         ROOMY,
         "offer a => starts on 0
          end a completed 1 => decided
          offer b kind=1 for=5000 => queued
          offer c kind=1 for=5000 => queued
-         offer d for=5000 => refused: full
-         offer e for=5000 evict => refused: full
+         offer d for=5000 => refused: long
+         offer e for=5000 evict => refused: long
          offer f for=5000 wait => queued",
     ),
     pool(

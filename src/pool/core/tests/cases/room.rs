@@ -113,14 +113,15 @@ pub(super) const CASES: &[Case] = &[
          show => ready d e g; runs now; 12 bytes",
     ),
     pool(
-        "no job gives way to one of its own class or a lower one, nor one behind its key",
+        "no job gives way to one of its own class or a lower one; one behind its key does",
         jobs(2),
         "offer now key=1 => starts on 0
          offer a => queued
          offer b shed key=1 => queued
-         offer c crit evict => refused: full
          offer d shed evict => refused: full
-         offer e plus evict => queued; a shed
-         show => ready e; blocked b; runs now; 3 bytes",
+         offer c crit evict => queued; b shed
+         offer e crit evict => refused: full
+         offer f plus evict => queued; c shed
+         show => ready f a; runs now; 3 bytes",
     ),
 ];

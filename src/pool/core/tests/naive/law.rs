@@ -25,6 +25,8 @@ pub(super) struct Window {
     /// Jobs that were queued, and those of them that missed.
     pub(super) queued: f64,
     pub(super) missed: f64,
+    /// Whether nothing was queued when it was closed.
+    rests: bool,
 }
 
 const WINDOW: Duration = Duration::from_millis(100);
@@ -36,10 +38,11 @@ impl Default for History {
 }
 
 impl History {
-    pub(super) fn turn(&mut self, now: Duration, paused: bool) {
+    pub(super) fn turn(&mut self, now: Duration, paused: bool, rests: bool) {
         let mut end = *self.end.get_or_insert(now + WINDOW);
         while end <= now {
             end += WINDOW;
+            self.open().rests = rests;
             self.windows.push(Window::default());
             self.active += usize::from(!paused);
         }
@@ -69,7 +72,9 @@ impl History {
         for window in self.closed() {
             queued += window.queued;
             missed += window.missed;
-            margin = if missed > law.missed_share * queued {
+            margin = if window.rests && window.queued == 0.0 && window.missed == 0.0 {
+                f64::midpoint(margin, 1.0)
+            } else if missed > law.missed_share * queued {
                 f64::max(margin * 0.95, 0.05)
             } else {
                 f64::min(margin + 0.01, 1.0)
@@ -104,7 +109,18 @@ impl Naive {
     }
 
     pub(in super::super) fn expected(&self, rank: usize) -> Duration {
-        duration(self.shared(rank, 0, 0, 0, self.service(None)))
+        duration(self.behind_all(rank) + self.callers_before(rank))
+    }
+
+    /// Seconds until the last of the queued jobs of a class has started.
+    pub(super) fn behind_all(&self, rank: usize) -> f64 {
+        self.behind(rank, f64::INFINITY)
+    }
+
+    /// Seconds that the jobs of callers take that wait for room, of a class and of those above it.
+    pub(super) fn callers_before(&self, rank: usize) -> f64 {
+        let before = self.waiting.iter().filter(|caller| caller.offer.class.rank() <= rank);
+        before.map(|caller| caller.work).sum::<f64>() / self.live().max(1) as f64
     }
 
     /// What the jobs of a lane count that pass before one of a tenant that has `own` there, its own included: all of the
@@ -134,18 +150,8 @@ impl Naive {
 
     /// Seconds that a job which takes `service` would wait for the others.
     fn shared(&self, rank: usize, lane: usize, tenant: u8, key: u8, service: f64) -> f64 {
-        let workers = self.live().max(1) as f64;
-        let taken = (0..rank).map(|above| self.history.taken(above).max(0.0)).sum::<f64>() / workers;
-        let left = (1.0 - taken).max(self.law.reserve).max(0.02);
         let unit = if lane == 0 { 1.0 } else { service };
-        let own = self.backlog(lane, tenant, rank) * unit + service;
-        let open = self.ahead(0, rank, own) + self.service(None);
-        let limited = self.limited(rank, own);
-        // Kinds with limits do no more than these let them until then: all of it at first, less with each of seven looks.
-        let until = |wait: f64| limited.iter().map(|(work, pace)| work.min(pace * wait)).sum::<f64>();
-        let all: f64 = limited.iter().map(|(work, _)| work).sum();
-        let shared = (0..7).fold((open + all) / workers, |wait, _| (open + until(wait)) / workers);
-        let shared = shared / left;
+        let shared = self.behind(rank, self.backlog(lane, tenant, rank) * unit + service);
         let of = |job: &&super::Job| job.offer.tenant == tenant && job.offer.class.rank() == rank;
         let own_jobs = self.queued.iter().filter(of).filter(|job| self.lane(job.offer.kind) == lane).count();
         let pace = self.shares.pace(rank, lane, tenant, own_jobs > 0, self.history.window());
@@ -156,8 +162,22 @@ impl Naive {
         shared.max(paced).max(keyed)
     }
 
-    pub(super) fn wait_of(&self, offer: &Offer) -> f64 {
-        self.shared_of(offer).max(self.limit_wait(offer).0)
+    /// Seconds until a job starts whose tenant has `own` seconds to do in a class.
+    fn behind(&self, rank: usize, own: f64) -> f64 {
+        let workers = self.live().max(1) as f64;
+        let taken = (0..rank).map(|above| self.history.taken(above).max(0.0)).sum::<f64>() / workers;
+        let left = (1.0 - taken).max(self.law.reserve).max(0.02);
+        let open = self.ahead(0, rank, own) + self.service(None);
+        let limited = self.limited(rank, own);
+        // Kinds with limits do no more than these let them until then: all of it at first, less with each of seven looks.
+        let until = |wait: f64| limited.iter().map(|(work, pace)| work.min(pace * wait)).sum::<f64>();
+        let all: f64 = limited.iter().map(|(work, _)| work).sum();
+        let shared = (0..7).fold((open + all) / workers, |wait, _| (open + until(wait)) / workers);
+        shared / left
+    }
+
+    pub(super) fn wait_of(&self, offer: &Offer, behind: f64) -> f64 {
+        (self.shared_of(offer) + behind).max(self.limit_wait(offer).0)
     }
 
     fn shared_of(&self, offer: &Offer) -> f64 {
@@ -166,7 +186,13 @@ impl Naive {
     }
 
     /// What the rule says against queueing a job, if anything.
-    pub(super) fn objection(&self, offer: &Offer, start_by: Duration, finish_by: Duration) -> Option<Refusal> {
+    pub(super) fn objection(
+        &self,
+        offer: &Offer,
+        start_by: Duration,
+        finish_by: Duration,
+        behind: f64,
+    ) -> Option<Refusal> {
         let (for_limit, limit) = self.limit_wait(offer);
         let of_kind = |job: &&super::Job| job.offer.kind == offer.kind;
         let others = (0..self.limits.len()).any(|kind| self.lane(kind) == 0);
@@ -174,8 +200,8 @@ impl Naive {
         let most = self.caps.jobs.div_ceil(2).max(1);
         let half_is_full = half && self.queued.iter().filter(of_kind).count() >= most;
         let known = self.is_measured(None);
-        let shared = if known { self.shared_of(offer) } else { 0.0 };
-        let service = if known { self.service(Some(offer.kind)) } else { 0.0 };
+        let shared = if known { self.shared_of(offer) + behind } else { 0.0 };
+        let service = if self.is_measured(Some(offer.kind)) { self.service(Some(offer.kind)) } else { 0.0 };
         let wait = shared.max(for_limit);
         let limit = limit.filter(|_| for_limit + 1e-9 >= shared);
         let budget = finish_by.saturating_sub(self.now);
@@ -191,23 +217,32 @@ impl Naive {
         let allowed = f64::min(share * budget.as_secs_f64(), start_by.saturating_sub(self.now).as_secs_f64());
         if wait > allowed || wait + service > budget.as_secs_f64() {
             let needed = f64::max(wait / share, wait + service);
-            let late =
-                RefusalReason::DeadlineUnreachable { expected: duration(wait), needed: duration(needed), budget };
+            let (expected, patience) = (duration(wait), start_by.saturating_sub(self.now));
+            let by_deadline = wait > share * budget.as_secs_f64() || wait + service > budget.as_secs_f64();
+            let late = if by_deadline {
+                RefusalReason::DeadlineUnreachable { expected, needed: duration(needed), budget }
+            } else {
+                RefusalReason::WaitTooLong { expected, patience }
+            };
             let reason = limit.map_or(late, over);
             return Some(Refusal { reason, retry_after: come_back(wait - allowed + service) });
         }
         let each = f64::max(self.service(None), service).max(self.interval(offer.kind, limit));
         let longest = f64::max(self.law.longest_wait * each, 0.1);
         let bound = offer.when_full != WhenFull::Wait || limit.is_some();
-        let reason = limit.map_or(RefusalReason::QueueFull, over);
+        let reason = limit.map_or(RefusalReason::QueueTooLong { expected: duration(wait) }, over);
         (wait > longest + 1e-9 && bound).then(|| Refusal { reason, retry_after: come_back(wait - longest + service) })
     }
 
     /// Whether a queued job would most likely not end in time.
     pub(super) fn is_late(&self, job: &super::Job) -> bool {
+        job.start_by <= self.now || self.is_hopeless(job)
+    }
+
+    pub(super) fn is_hopeless(&self, job: &super::Job) -> bool {
         let kind = Some(job.offer.kind);
         let half = if self.is_measured(kind) { self.service(kind) / 2.0 } else { 0.0 };
-        job.start_by <= self.now || job.finish_by.saturating_sub(self.now) <= duration(half)
+        job.finish_by.saturating_sub(self.now) <= duration(half)
     }
 }
 

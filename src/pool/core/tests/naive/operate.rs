@@ -26,15 +26,17 @@ impl Naive {
         if self.closed || self.shut {
             return false;
         }
-        self.history.turn(self.now, self.paused);
+        self.turn();
         self.paused = true;
         true
     }
 
     pub(super) fn resume(&mut self) {
         if self.paused {
-            self.history.turn(self.now, true);
+            self.turn();
             self.paused = false;
+            let running = self.running.iter_mut().map(|run| &mut run.job);
+            self.queued.iter_mut().chain(&mut self.waiting).chain(running).for_each(|job| job.pardoned = true);
             self.settle();
         }
     }

@@ -18,9 +18,9 @@ impl Naive {
         let budget = millis(self.now, offer.patience).saturating_sub(self.now);
         let start_by = self.now + budget;
         let finish_by = millis(self.now, offer.patience + offer.spare);
-        let arrival = Job { job, offer, start_by, finish_by, work: 0.0, was_queued: false, ready: None, at_gate: None };
-        let ahead = !self.waiting.is_empty();
-        self.history.turn(self.now, self.paused);
+        let arrival = Job { job, offer, start_by, finish_by, work: 0.0, was_queued: false, pardoned: false, ready: None, at_gate: None };
+        let ahead = self.waiting.iter().any(|caller| caller.offer.class.rank() <= offer.class.rank());
+        self.turn();
 
         if self.closed {
             return self.refuse(RefusalReason::Draining, None);
@@ -31,19 +31,30 @@ impl Naive {
         if budget.is_zero() {
             return self.refuse(RefusalReason::DeadlineUnreachable { expected: budget, needed: budget, budget }, None);
         }
-        let startable = self.can_start() && self.key_is_free(offer.key) && self.fits(offer.bytes);
-        if !ahead && startable && self.is_within_limits(&offer) {
+        self.seen.note(&offer, self.history.window());
+        let startable = self.can_start() && self.key_is_free(offer.key);
+        if startable && self.leaves_room(offer.class.rank(), offer.bytes) && self.is_within_limits(&offer) {
+            let (needed, budget) = (self.service(Some(offer.kind)), finish_by - self.now);
+            let bar = self.bars[offer.kind].saturating_sub(self.now);
+            if !bar.is_zero() && budget.as_secs_f64() < needed {
+                let (expected, needed) = (Duration::ZERO, Duration::from_secs_f64(needed));
+                let reason = RefusalReason::DeadlineUnreachable { expected, needed, budget };
+                return self.refuse(reason, come_back(bar.as_secs_f64()));
+            }
             self.counts.accepted += 1;
             let (worker, state) = self.start_at_once(arrival);
             return Answer::Started { worker, state };
         }
-        if self.is_over_share(&offer) {
-            return self.refuse(RefusalReason::QuotaExceeded, come_back(self.wait_of(&offer)));
+        let waits = offer.when_full == WhenFull::Wait;
+        let behind = if waits { self.callers_before(offer.class.rank()) } else { 0.0 };
+        let over = self.is_over_share(&offer);
+        if over && !waits {
+            return self.refuse(RefusalReason::QuotaExceeded, come_back(self.wait_of(&offer, behind)));
         }
-        if let Some(refusal) = self.objection(&offer, arrival.start_by, arrival.finish_by) {
+        if let Some(refusal) = self.objection(&offer, arrival.start_by, arrival.finish_by, behind) {
             return self.refuse(refusal.reason, refusal.retry_after);
         }
-        if !ahead && self.has_room(offer.bytes) {
+        if !ahead && !over && self.has_room(offer.class.rank(), offer.bytes) {
             self.accept(arrival);
             if self.lane(offer.kind) > 0 {
                 self.settle();
@@ -52,25 +63,27 @@ impl Naive {
         }
         match offer.when_full {
             WhenFull::Wait if self.may_wait(offer.bytes) => {
-                self.waiting.push(arrival);
+                self.waiting.push(Job { work: self.service(Some(offer.kind)), ..arrival });
+                self.waiting.sort_by_key(|caller| caller.offer.class.rank());
+                self.settle();
                 Answer::Waiting
             }
             WhenFull::Shed if self.could_shed(&offer) => {
-                while !self.has_room(offer.bytes) {
+                while !self.has_room(offer.class.rank(), offer.bytes) {
                     self.shed_one(offer.class.rank());
                 }
                 self.accept(arrival);
                 self.settle();
                 Answer::Queued
             }
-            _ => self.refuse(RefusalReason::QueueFull, come_back(self.wait_of(&offer))),
+            _ => self.refuse(RefusalReason::QueueFull, come_back(self.wait_of(&offer, behind))),
         }
     }
 
     fn refuse(&mut self, reason: RefusalReason, retry_after: Option<Duration>) -> Answer {
         let index = match reason {
-            RefusalReason::QueueFull => 0,
-            RefusalReason::DeadlineUnreachable { .. } => 1,
+            RefusalReason::QueueFull | RefusalReason::QueueTooLong { .. } => 0,
+            RefusalReason::DeadlineUnreachable { .. } | RefusalReason::WaitTooLong { .. } => 1,
             RefusalReason::QuotaExceeded => 2,
             RefusalReason::Draining | RefusalReason::PoolDraining => 3,
             RefusalReason::LimitExceeded { .. } => 7,
@@ -79,32 +92,18 @@ impl Naive {
         Answer::Refused(Refusal { reason, retry_after })
     }
 
-    fn is_over_share(&self, offer: &Offer) -> bool {
-        let share = |cap: usize| (cap as f64 * self.caps.tenant_share).floor();
-        let own = self.queued.iter().filter(|job| job.offer.tenant == offer.tenant);
-        let (jobs, bytes) =
-            own.fold((0, offer.bytes as f64), |(jobs, bytes), job| (jobs + 1, bytes + job.offer.bytes as f64));
-        let others = self.queued.len() > jobs;
-        jobs > 0 && others && (jobs as f64 >= share(self.caps.jobs).max(1.0) || bytes > share(self.caps.bytes))
-    }
-
     fn may_wait(&self, bytes: usize) -> bool {
         self.waiting.len() < self.caps.waiting && within(self.waiting_bytes(), bytes, self.caps.bytes)
     }
 
-    /// Whether room is there once every ready job of a lower class is gone.
-    fn could_shed(&self, offer: &Offer) -> bool {
-        let lower = |job: &&Job| job.ready.is_some() && job.offer.class.rank() > offer.class.rank();
-        let jobs = self.queued.iter().filter(lower).count();
-        let bytes: usize = self.queued.iter().filter(lower).map(|job| job.offer.bytes).sum();
-        self.queued.len() - jobs < self.caps.jobs && within(self.held_bytes() - bytes, offer.bytes, self.caps.bytes)
-    }
-
     fn shed_one(&mut self, rank: usize) {
-        let lower = self.queued.iter().filter(|job| job.ready.is_some() && job.offer.class.rank() > rank);
-        let victim = lower.max_by_key(|job| (job.offer.class.rank(), job.ready)).expect("a job to shed");
-        let (job, lower) = (victim.job, victim.offer.class.rank());
-        let retry_after = come_back(self.expected(lower).as_secs_f64()).expect("some time");
+        let lower = self.queued.iter().map(|job| job.offer.class.rank()).max().filter(|lowest| *lowest > rank);
+        let lower = lower.expect("a job to shed");
+        let of_class = || self.queued.iter().filter(|job| job.offer.class.rank() == lower);
+        let ready = of_class().filter(|job| job.ready.is_some()).max_by_key(|job| job.ready);
+        let held = of_class().rfind(|job| job.ready.is_none());
+        let job = ready.into_iter().chain(held).map(|job| job.job).max().expect("a job of the class");
+        let retry_after = come_back(self.behind_all(lower)).expect("some time");
         self.counts.shed += 1;
         self.leave_queue(job);
         self.told.push(Told::Ended { job, why: QueueEnd::Shed { retry_after } });
@@ -118,14 +117,14 @@ impl Naive {
             Ending::Completed => self.counts.completed += 1,
             Ending::Failed => self.counts.failed += 1,
             Ending::Cancelled => self.counts.cancelled += 1,
-            Ending::Expired => self.counts.expired += 1,
+            Ending::Expired | Ending::Overran => self.counts.expired += 1,
             Ending::Panicked => self.counts.panicked += 1,
             Ending::Shed => self.counts.shed += 1,
         }
         self.history.open().taken[job.offer.class.rank()] += run.as_secs_f64() - job.work;
         if job.was_queued {
             self.correct(&job, run);
-            if ending == Ending::Expired {
+            if ending == Ending::Expired && !self.paused && !job.pardoned {
                 self.history.open().missed += 1.0;
             }
         }
@@ -133,14 +132,24 @@ impl Naive {
         worker.completed += u64::from(ending == Ending::Completed);
         worker.failed += u64::from(ending != Ending::Completed);
         worker.total_run += run;
-        if ending != Ending::Cancelled {
-            self.samples.push((kind, run.as_secs_f64()));
+        let (known, took) = (self.service(Some(kind)), run.as_secs_f64());
+        if ending == Ending::Expired && self.is_measured(Some(kind)) && took < known {
+            self.bars[kind] = job.finish_by + run * 20;
+        }
+        match ending {
+            Ending::Cancelled => {}
+            Ending::Overran if took <= known => {}
+            Ending::Expired => {
+                let more = Duration::from_secs_f64(known.min(took));
+                self.samples.push((kind, (run + more).as_secs_f64()));
+            }
+            _ => self.samples.push((kind, took)),
         }
         true
     }
 
     pub(super) fn release(&mut self, job: u32) -> Answer {
-        self.history.turn(self.now, self.paused);
+        self.turn();
         self.end(job, Ending::Cancelled, Duration::ZERO);
         let at = self.running.iter().position(|run| run.job.job == job).expect("a running job");
         let run = self.running.remove(at);
@@ -174,8 +183,7 @@ impl Naive {
         }
         match why {
             Withdrawal::Cancelled => self.counts.cancelled += 1,
-            Withdrawal::Expired if self.paused => self.counts.expired += 1,
-            Withdrawal::Expired => self.expire(),
+            Withdrawal::Expired => self.expire(job),
         }
         self.leave_queue(job);
         self.settle();
@@ -219,9 +227,19 @@ impl Naive {
         self.refresh();
     }
 
-    fn expire(&mut self) {
+    /// A queued job expires; that is a miss where its deadline is to blame, and no pause.
+    fn expire(&mut self, job: u32) {
         self.counts.expired += 1;
-        self.history.open().missed += 1.0;
+        let job = self.queued.iter().find(|queued| queued.job == job).expect("a queued job");
+        let by_deadline = job.start_by >= job.finish_by || self.is_hopeless(job);
+        if by_deadline && !self.paused && !job.pardoned {
+            self.history.open().missed += 1.0;
+        }
+    }
+
+    /// Time went on.
+    pub(super) fn turn(&mut self) {
+        self.history.turn(self.now, self.paused, self.queued.is_empty());
     }
 
     fn start_at_once(&mut self, mut job: Job) -> (u32, u32) {
@@ -233,7 +251,7 @@ impl Naive {
     fn start_or_expire(&mut self, job: u32) {
         let queued = self.queued.iter().find(|queued| queued.job == job).expect("a queued job");
         if self.is_late(queued) {
-            self.expire();
+            self.expire(job);
             self.leave_queue(job);
             self.told.push(Told::Ended { job, why: QueueEnd::Expired });
         } else {
@@ -309,32 +327,20 @@ impl Naive {
 
     pub(super) fn settle(&mut self) {
         loop {
-            while let Some(caller) = self.waiting.first().cloned() {
-                if caller.start_by <= self.now {
-                    self.waiting.remove(0);
-                    self.counts.rejected[0] += 1;
-                    self.told.push(Told::Ended { job: caller.job, why: QueueEnd::NoRoom });
-                } else if self.has_room(caller.offer.bytes) {
-                    self.waiting.remove(0);
-                    self.accept(caller);
-                } else {
-                    break;
-                }
-            }
+            self.admit_callers();
             self.open_gates();
             if !self.can_start() {
                 return;
             }
             let Some(job) = self.next_ready() else {
-                // The queue may be full of jobs behind their keys: the first caller then does without a place in it.
-                let first = self.waiting.first().map(|caller| caller.offer);
-                let may_start = |offer: Offer| {
-                    self.fits(offer.bytes) && self.key_is_free(offer.key) && self.is_within_limits(&offer)
+                // The queue may be full of jobs behind their keys: a first caller then does without a place in it.
+                let may_start = |at: &usize| {
+                    let offer = self.waiting[*at].offer;
+                    let fits = self.leaves_room(offer.class.rank(), 0);
+                    fits && self.key_is_free(offer.key) && self.is_within_limits(&offer)
                 };
-                if !first.is_some_and(may_start) {
-                    return;
-                }
-                let caller = self.waiting.remove(0);
+                let Some(at) = self.first_callers().into_iter().find(may_start) else { return };
+                let caller = self.waiting.remove(at);
                 let job = caller.job;
                 self.accept(caller);
                 self.open_gates();
@@ -342,6 +348,33 @@ impl Naive {
                 continue;
             };
             self.start_or_expire(job);
+        }
+    }
+
+    /// Where the first caller of each class stands.
+    fn first_callers(&self) -> Vec<usize> {
+        (0..4).filter_map(|rank| self.waiting.iter().position(|caller| caller.offer.class.rank() == rank)).collect()
+    }
+
+    fn admit_callers(&mut self) {
+        for rank in 0..4 {
+            let of_class = self.waiting.iter().filter(|caller| caller.offer.class.rank() == rank);
+            for caller in of_class.cloned().collect::<Vec<_>>() {
+                let (offer, at) = (caller.offer, self.waiting.iter().position(|other| other.job == caller.job));
+                let at = at.expect("it waits");
+                if caller.start_by <= self.now {
+                    self.waiting.remove(at);
+                    self.counts.rejected[0] += 1;
+                    self.told.push(Told::Ended { job: caller.job, why: QueueEnd::NoRoom });
+                } else if !self.has_room(rank, offer.bytes) {
+                    break;
+                } else if !self.is_over_share(&offer)
+                    && self.objection(&offer, caller.start_by, caller.finish_by, 0.0).is_none()
+                {
+                    self.waiting.remove(at);
+                    self.accept(caller);
+                }
+            }
         }
     }
 }

@@ -1,0 +1,119 @@
+//! Who may have a place in the queue, as far as places and bytes go.
+//!
+//! A queue that anybody may fill is full when somebody comes to whom it matters. So a part of it is kept for each class
+//! that is more important, and a tenant may have but a multiple of what is left free; each once such a class, or another
+//! tenant, was there within a minute.
+
+use std::hash::BuildHasher;
+
+use rustc_hash::FxBuildHasher;
+
+use super::{Core, Host};
+use crate::model::Criticality;
+
+/// Windows for which it is known who was there.
+const KEPT: u64 = 600;
+/// Of the queue, one part in so many is kept for each class that is more important.
+const PARTS: usize = 8;
+/// A tenant may have so many times what is free: three quarters of the queue where it is alone, and less the more of them
+/// ask for much (Choudhury and Hahne, Dynamic queue length thresholds, 1998).
+const TIMES: f64 = 3.0;
+
+/// Who asked for room of late.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Windows in which a class was last there.
+    classes: [Option<u64>; 4],
+    /// Hash of the name of the tenant that was last there, and the window in which it was last another.
+    tenant: Option<u64>,
+    changed: Option<u64>,
+}
+
+impl Seen {
+    pub(super) fn note(&mut self, class: Criticality, tenant: &str, window: u64) {
+        self.classes[class.rank()] = Some(window);
+        let name = FxBuildHasher.hash_one(tenant);
+        if self.tenant.replace(name).is_some_and(|last| last != name) {
+            self.changed = Some(window);
+        }
+    }
+
+    /// More important classes that were there.
+    fn above(&self, class: Criticality, window: u64) -> usize {
+        self.classes[..class.rank()].iter().filter(|last| is_kept(**last, window)).count()
+    }
+
+    /// Whether there was more than one tenant.
+    fn mixes_tenants(&self, window: u64) -> bool {
+        is_kept(self.changed, window)
+    }
+}
+
+fn is_kept(last: Option<u64>, window: u64) -> bool {
+    last.is_some_and(|last| window - last < KEPT)
+}
+
+impl<H: Host> Core<H> {
+    /// Whether a job of `class` may have a place in the queue, and `bytes` more.
+    pub(super) fn has_room(&self, class: Criticality, bytes: usize) -> bool {
+        let (jobs, most) = self.room(class);
+        // Who would hold all bytes alone takes them from nobody.
+        let most = if self.held_bytes == 0 { self.caps.bytes } else { most };
+        self.queued.len() < jobs && bytes <= most.saturating_sub(self.held_bytes)
+    }
+
+    /// Whether `bytes` more may be held at all.
+    pub(super) fn fits(&self, bytes: usize) -> bool {
+        bytes <= self.caps.bytes - self.held_bytes
+    }
+
+    /// Jobs and bytes up to which the queue may be filled by `class`.
+    pub(super) fn room(&self, class: Criticality) -> (usize, usize) {
+        let above = self.seen.above(class, self.window);
+        let of = |cap: usize| cap - cap / PARTS * above;
+        (of(self.caps.jobs), of(self.caps.bytes))
+    }
+
+    /// Whether `tenant` has its part of the queue. One with nothing queued may always queue one job.
+    pub(super) fn has_its_part(&self, class: Criticality, tenant: &str, bytes: usize) -> bool {
+        let share = self.caps.tenant_share;
+        let Some((own_jobs, own_bytes)) = self.queues.tenants.queued_of(tenant) else { return false };
+        if self.queues.tenants.queueing() > 1 {
+            let (jobs, most) = self.tenant_cap();
+            if own_jobs >= jobs || own_bytes.saturating_add(bytes) > most {
+                return true;
+            }
+        }
+        if share >= 1.0 || !self.seen.mixes_tenants(self.window) {
+            return false;
+        }
+        let times = TIMES.max(share / (1.0 - share));
+        let (jobs, most) = self.room(class);
+        let free = |cap: usize, held: usize| times * cap.saturating_sub(held) as f64;
+        let (free_jobs, free_bytes) = (free(jobs, self.queued.len()), free(most, self.held_bytes));
+        // Where nothing is free, that is what a caller is told.
+        (free_jobs > 0.0 && own_jobs as f64 >= free_jobs)
+            || (free_bytes > 0.0 && own_bytes as f64 + bytes as f64 > free_bytes)
+    }
+
+    /// Most jobs and bytes of the queue for one tenant while another one queues.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a cap, not below zero")]
+    fn tenant_cap(&self) -> (usize, usize) {
+        let part = |cap: usize| (cap as f64 * self.caps.tenant_share) as usize;
+        (part(self.caps.jobs).max(1), part(self.caps.bytes))
+    }
+
+    /// Whether evicting jobs below `class` would make room for one of it.
+    pub(super) fn can_shed_for(&self, class: Criticality, bytes: usize) -> bool {
+        let ((less_bytes, less), (jobs, most)) = (self.queues.evictable(class), self.room(class));
+        let held = self.held_bytes - less_bytes;
+        let most = if held == 0 { self.caps.bytes } else { most };
+        self.queued.len() - less < jobs && bytes <= most.saturating_sub(held)
+    }
+
+    /// Whether a job that starts at once leaves the bytes that the first callers need who wait before it.
+    pub(super) fn leaves_room_for_callers(&self, class: Criticality, bytes: usize) -> bool {
+        let needed = self.waiting.ahead_of(class).map(|index| self.entries[index].bytes);
+        self.fits(needed.fold(bytes, usize::saturating_add))
+    }
+}
