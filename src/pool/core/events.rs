@@ -72,8 +72,8 @@ impl<H: Host> Core<H> {
         let behind = if waits { self.waiting.work_ahead_of(arrival.class) } else { 0.0 };
         let applicant = Applicant::arriving(&arrival, behind);
         let over = self.over_its_part(now, &applicant);
-        let ahead = self.waiting.ahead_of(arrival.class).next().is_some();
-        let has_room = !ahead && over.is_none() && self.has_room(arrival.class, arrival.bytes);
+        let has_room = self.has_room(arrival.class, arrival.bytes);
+        let has_room = over.is_none() && has_room && self.leaves_room_for_callers(arrival.class, arrival.bytes);
         // Who waits for room waits for that, too.
         if let Some(refusal) = over.filter(|_| !waits).or_else(|| self.objection(now, &applicant)) {
             return self.refuse(refusal);

@@ -60,7 +60,7 @@ impl<H: Host> Core<H> {
             Place::Waiting => {
                 let position = self.waiting.iter(&self.entries).position(|at| at == index);
                 Standing::Waiting { job, position: position.map_or(0, |before| before + 1) }
-            },
+            }
             Place::Running { slot, ended } => {
                 let (worker, duty) = self.workers.look(slot);
                 Standing::Running { job, worker, ended, stuck: matches!(duty, Duty::Stuck { .. }) }

@@ -277,7 +277,9 @@ impl Queues {
     /// Bytes and number of the jobs that would give way to one of `class`.
     pub(super) fn evictable(&self, class: Criticality) -> (usize, usize) {
         let lower = &self.classes[class.rank() + 1..];
-        lower.iter().fold((0, 0), |(bytes, jobs), class| (bytes + class.bytes, jobs + class.order.len() + class.held.len()))
+        lower
+            .iter()
+            .fold((0, 0), |(bytes, jobs), class| (bytes + class.bytes, jobs + class.order.len() + class.held.len()))
     }
 
     /// The most important class with a ready job; now and then, one of those below it.

@@ -111,7 +111,8 @@ impl<H: Host> Core<H> {
         self.queued.len() - less < jobs && bytes <= most.saturating_sub(held)
     }
 
-    /// Whether a job that starts at once leaves the bytes that the first callers need who wait before it.
+    /// Whether a job leaves the bytes that the first callers need who wait before it. Where there are places, whoever waits
+    /// for room does so for bytes; or for its time, or its tenant's, which hold up nobody.
     pub(super) fn leaves_room_for_callers(&self, class: Criticality, bytes: usize) -> bool {
         let needed = self.waiting.ahead_of(class).map(|index| self.entries[index].bytes);
         self.fits(needed.fold(bytes, usize::saturating_add))

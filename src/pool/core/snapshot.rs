@@ -2,11 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    Bounds, Core, Counts, Host, JobKey, LimitUse,
-    entry::AGE,
-    workers::Duty,
-};
+use super::{Bounds, Core, Counts, Host, JobKey, LimitUse, entry::AGE, workers::Duty};
 use crate::model::Criticality;
 
 /// A copy of the machine's figures, taken under the lock and read without it.

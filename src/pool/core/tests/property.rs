@@ -28,10 +28,12 @@ const EVENTS: usize = 220;
 const AT_LEAST: &[(u64, &[&str])] = &[
     (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
+    (200, &["refused: impatient"]),
+    (10, &["refused: long"]),
     (200, &["refused: draining", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (80, &["told: no room", "told: refused", "hit a caller", "starts when time came"]),
-    (60, &["runs on"]),
+    (80, &["told: no room", "told: refused", "hit a caller"]),
+    (60, &["runs on", "starts when time came"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
@@ -112,7 +114,7 @@ impl Dice {
 
     fn shape(&mut self) -> Shape {
         let caps = Caps {
-            jobs: self.roll(7),
+            jobs: if self.roll(4) == 0 { 8 + self.roll(17) } else { self.roll(7) },
             bytes: if self.roll(2) == 0 { self.roll(13) } else { 12 + self.roll(29) },
             waiting: self.roll(5),
             tenant_share: self.one(&[0.0, 0.34, 0.5, 1.0]),
@@ -167,8 +169,7 @@ impl Dice {
     fn end(&mut self) -> (Ending, Duration) {
         use Ending::{Cancelled, Completed, Expired, Failed, Overran, Panicked};
         let well = self.roll(2) == 0;
-        let ending =
-            if well { Completed } else { self.one(&[Failed, Cancelled, Expired, Expired, Overran, Panicked]) };
+        let ending = if well { Completed } else { self.one(&[Failed, Cancelled, Expired, Expired, Overran, Panicked]) };
         let below = self.one(&[3, 3, 3, 60]);
         // Never whole milliseconds, as deadlines are: an estimate then never ties with a budget.
         (ending, self.millis(below) + Duration::from_nanos(123_457))
@@ -281,6 +282,8 @@ impl Tally {
                 "full" => "refused: full",
                 "past" => "refused: past",
                 "unreachable" => "refused: unreachable",
+                "impatient" => "refused: impatient",
+                "long" => "refused: long",
                 "quota" => "refused: quota",
                 "limit" => "refused: limit",
                 "shut" => "refused: shut",

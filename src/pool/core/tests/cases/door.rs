@@ -91,4 +91,33 @@ pub(super) const CASES: &[Case] = &[
          offer h of=3 => queued
          show => ready b c g h; runs now; 5 bytes",
     ),
+    pool(
+        "where a job with less time than its kind takes ended too late, others are not tried for a while",
+        ROOMY,
+        "offer a => starts on 0
+         end a completed 100 => decided
+         release a => done
+         offer b for=50 => starts on 0
+         end b expired 50 => decided
+         release b => done
+         offer c for=50 => refused: unreachable
+         offer d for=200 => starts on 0
+         release d => done
+         pass 1049 => done
+         offer e for=50 => refused: unreachable
+         pass 1 => done
+         offer f for=50 => starts on 0",
+    ),
+    pool(
+        "a run that was cut by a bound of its own tells nothing of shorter ones",
+        ROOMY,
+        "offer a => starts on 0
+         end a completed 100 => decided
+         release a => done
+         offer b => starts on 0
+         end b overran 1 => decided
+         offer c for=150 => refused: unreachable
+         offer d for=400 => queued
+         ledger => 3 accepted, 1 completed, 1 expired, 1 rejected",
+    ),
 ];

@@ -124,4 +124,94 @@ pub(super) const CASES: &[Case] = &[
          offer f plus evict => queued; c shed
          show => ready f a; runs now; 3 bytes",
     ),
+    pool(
+        "an eighth of the queue is kept for a more important class that was there of late",
+        jobs(8),
+        "offer now plus => starts on 0
+         offer a => queued
+         offer b => queued
+         offer c => queued
+         offer d => queued
+         offer e => queued
+         offer f => queued
+         offer g => queued
+         offer h => refused: full
+         offer i plus => queued
+         offer j plus => refused: full
+         release now => done; i starts on 0",
+    ),
+    pool(
+        "where tenants were told apart of late, one has thrice what is free",
+        Caps { tenant_share: 0.75, ..jobs(8) },
+        "offer now of=1 => starts on 0
+         offer a of=2 => queued
+         release now => done; a starts on 0
+         offer b of=2 => queued
+         offer c of=2 => queued
+         offer d of=2 => queued
+         offer e of=2 => queued
+         offer f of=2 => queued
+         offer g of=2 => queued
+         offer h of=2 => refused: quota
+         offer i of=2 wait => waits
+         offer x of=3 => queued
+         offer y of=1 => queued
+         offer z of=3 => refused: full",
+    ),
+    pool(
+        "callers wait by class, and in order of arrival within one",
+        jobs(1),
+        "offer now => starts on 0
+         offer a => queued
+         offer b shed wait => waits
+         offer c wait => waits
+         offer d plus wait => waits
+         offer e wait => waits
+         offer f plus => refused: full
+         show => ready a; waiting d c e b; runs now; 2 bytes
+         release now => done; a starts on 0
+         show => ready d; waiting c e b; runs a; 2 bytes
+         release a => done; d starts on 0
+         release d => done; c starts on 0
+         release c => done; e starts on 0
+         release e => done; b starts on 0",
+    ),
+    pool(
+        "who waits for room is asked again whether its time will do",
+        jobs(2),
+        "offer a => starts on 0
+         end a completed 100 => decided
+         release a => done
+         offer now => starts on 0
+         offer b => queued
+         offer c => queued
+         offer d for=1000 wait => waits
+         pass 700 => done
+         release now => done; b starts on 0
+         show => ready c; waiting d; runs b; 2 bytes
+         release b => done; c starts on 0
+         show => ready d; runs c; 2 bytes
+         release c => done; d starts on 0",
+    ),
+    Case {
+        rule: "a job that an idle worker could run passes callers that wait for something else",
+        caps: jobs(1),
+        law: STRICT,
+        limits: UNLIMITED,
+        workers: 2,
+        homes: 1,
+        script: "offer now key=1 => starts on 1
+                 offer a key=1 => queued
+                 offer b key=1 wait => waits
+                 offer c => starts on 0
+                 release c => done
+                 offer big bytes=98 wait => starts on 0
+                 release big => done
+                 offer d bytes=99 wait => waits
+                 offer e => starts on 0
+                 release e => done
+                 offer f plus => starts on 0
+                 release f => done
+                 release now => done; a starts on 1",
+    },
 ];

@@ -1,5 +1,5 @@
-use super::{Job, Naive, within};
 use super::super::Offer;
+use super::{Job, Naive, within};
 
 /// Who asked for room, and in which window.
 #[derive(Default)]
@@ -42,8 +42,8 @@ impl Naive {
     /// Whether a job that starts at once leaves what the first callers of its class and of those above it need.
     pub(super) fn leaves_room(&self, rank: usize, bytes: usize) -> bool {
         let first = |rank: usize| self.waiting.iter().find(|caller| caller.offer.class.rank() == rank);
-        let needed: usize = (0..=rank).filter_map(first).map(|caller| caller.offer.bytes).sum();
-        self.fits(bytes + needed)
+        let needed = (0..=rank).filter_map(first).map(|caller| caller.offer.bytes).fold(0, usize::saturating_add);
+        self.fits(bytes.saturating_add(needed))
     }
 
     /// Whether room is there once every queued job of a lower class is gone.

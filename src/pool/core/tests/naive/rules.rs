@@ -18,8 +18,17 @@ impl Naive {
         let budget = millis(self.now, offer.patience).saturating_sub(self.now);
         let start_by = self.now + budget;
         let finish_by = millis(self.now, offer.patience + offer.spare);
-        let arrival = Job { job, offer, start_by, finish_by, work: 0.0, was_queued: false, pardoned: false, ready: None, at_gate: None };
-        let ahead = self.waiting.iter().any(|caller| caller.offer.class.rank() <= offer.class.rank());
+        let arrival = Job {
+            job,
+            offer,
+            start_by,
+            finish_by,
+            work: 0.0,
+            was_queued: false,
+            pardoned: false,
+            ready: None,
+            at_gate: None,
+        };
         self.turn();
 
         if self.closed {
@@ -54,7 +63,8 @@ impl Naive {
         if let Some(refusal) = self.objection(&offer, arrival.start_by, arrival.finish_by, behind) {
             return self.refuse(refusal.reason, refusal.retry_after);
         }
-        if !ahead && !over && self.has_room(offer.class.rank(), offer.bytes) {
+        let has_room = self.has_room(offer.class.rank(), offer.bytes);
+        if !over && has_room && self.leaves_room(offer.class.rank(), offer.bytes) {
             self.accept(arrival);
             if self.lane(offer.kind) > 0 {
                 self.settle();
