@@ -235,7 +235,7 @@ async fn storms_on_one_thread() {
         pass_time(Duration::from_millis(10)).await;
         holding_clock(check(&pool, seen)).await;
         let Counts { accepted, completed, failed, cancelled, expired, panicked, shed, .. } = pool.stats().counts;
-        let some_of_each = [completed, failed, cancelled, expired, panicked, shed].iter().all(|count| *count > 10);
+        let some_of_each = [completed, failed, cancelled, expired, panicked, shed].iter().all(|count| *count > 2);
         assert!(accepted > 1_000 && some_of_each, "{:?}", pool.stats().counts);
         assert!((0..JOBS).all(|number| runs.of(number) <= 1), "no job runs twice");
     }

@@ -205,13 +205,13 @@ pub(super) const CASES: &[Case] = &[
                  offer b key=1 wait => waits
                  offer c => starts on 0
                  release c => done
-                 offer big bytes=98 wait => starts on 0
+                 offer big bytes=97 wait => starts on 0
                  release big => done
-                 offer d bytes=99 wait => waits
+                 offer d bytes=98 wait => waits
                  offer e => starts on 0
                  release e => done
                  offer f plus => starts on 0
                  release f => done
-                 release now => done; a starts on 1",
+                 release now => done; a starts on 1; d starts on 0",
     },
 ];
