@@ -105,7 +105,8 @@ pub struct Pool {
     pub cancel_grace: Duration,
     /// Blocking workers that may be replaced while stuck. Default 4; 0 to 1024.
     pub max_stuck: usize,
-    /// Most of the queue that one tenant may hold while another is present. Default 0.25; above 0, at most 1.
+    /// Most of the queue that one tenant may hold while another is present; 1 lets it have all. Default 0.25; above 0, at
+    /// most 1.
     pub tenant_share: f64,
     /// Ended jobs that are remembered, for `waterwheel explain`, a share of each thread. Default 1024; 0 to 1048576.
     pub ended_jobs: usize,

@@ -8,7 +8,7 @@ use super::{
     core::{Ending, QueueEnd},
     drain::LostJob,
     ended::{EndedJob, JobEnd},
-    shell::Shell,
+    shell::{Shell, jittered},
 };
 use crate::{
     handler::{Context, StopReason},
@@ -17,6 +17,10 @@ use crate::{
     },
     phase::Phase,
 };
+
+/// Bounds of what a caller is told that found no room in time, as of those who are refused at once.
+const SOON: Duration = Duration::from_millis(10);
+const LATER: Duration = Duration::from_secs(5);
 
 /// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
 pub(super) fn conclude(
@@ -89,7 +93,7 @@ pub(super) fn conclude_queued(shell: &Shell, cx: &Context, end: QueueEnd) -> Job
     let cause = match end {
         QueueEnd::NoRoom => {
             let expected = shell.read(|core| core.expected_wait(crate::model::Criticality::default()));
-            return refused(RejectionReason::NoRoomInTime, Some(expected));
+            return refused(RejectionReason::NoRoomInTime, Some(jittered(expected.clamp(SOON, LATER))));
         }
         QueueEnd::Refused if shell.phase.get() < Phase::Draining => {
             return refused(RejectionReason::PoolDraining, None);

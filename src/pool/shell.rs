@@ -278,6 +278,6 @@ impl Shell {
 }
 
 /// Spreads callers that were refused together: half to one and a half of `wait`.
-fn jittered(wait: Duration) -> Duration {
+pub(super) fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..1.5))
 }

@@ -120,10 +120,18 @@ impl CallError {
         match self.reason.as_ref()? {
             Reason::DeadlineUnreachable => {
                 let expected = rough(self.milliseconds("expected_wait_ms")?);
+                if let Some(patience) = self.milliseconds("queue_timeout_ms") {
+                    return Some(format!("expected {expected}, more than its queue timeout of {}", rough(patience)));
+                }
                 let budget = rough(self.milliseconds("budget_ms")?);
                 Some(format!("expected {expected}, {budget} left"))
             }
-            Reason::QueueFull => Some(format!("the queue of pool {} is full", pool?)),
+            Reason::QueueFull => Some(match self.milliseconds("expected_wait_ms") {
+                Some(wait) => {
+                    format!("a job would wait {} in pool {}, which lets none wait so long", rough(wait), pool?)
+                }
+                None => format!("the queue of pool {} is full", pool?),
+            }),
             Reason::Shed => Some("evicted from the queue for a more important job".to_owned()),
             Reason::UploadsFull => Some("the server holds too many unfinished messages".to_owned()),
             Reason::DrainKilled => {
@@ -150,6 +158,9 @@ impl CallError {
         };
         let help = match reason {
             Reason::QueueFull => self.retry_or("pass --when-full wait"),
+            Reason::DeadlineUnreachable if self.fact("queue_timeout_ms").is_some() => {
+                self.retry_or("pass a longer --queue-timeout")
+            }
             Reason::DeadlineUnreachable => match self.needed() {
                 Some(needed) => self.retry_or(&format!("pass --deadline {}", setting(enough(needed)))),
                 None => self.retry_or("pass a longer --deadline"),

@@ -36,7 +36,7 @@ fn plain(text: &str) -> String {
 const NOT_STARTED: (&str, &str) = ("execution", "NOT_STARTED");
 const STARTED: (&str, &str) = ("execution", "STARTED");
 
-const CASES: [Case; 21] = [
+const CASES: [Case; 23] = [
     Case {
         code: Code::ResourceExhausted,
         reason: "QUEUE_FULL",
@@ -44,6 +44,24 @@ const CASES: [Case; 21] = [
         retry: Some(500),
         text: "QUEUE_FULL  the queue of pool cpu is full; the job did not start\n  \
                help: try again in 500ms, or pass --when-full wait",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "QUEUE_FULL",
+        facts: &[NOT_STARTED, ("pool", "cpu"), ("expected_wait_ms", "1503")],
+        retry: Some(500),
+        text: "QUEUE_FULL  a job would wait 1.5s in pool cpu, which lets none wait so long; the job did not start\n  \
+               help: try again in 500ms, or pass --when-full wait",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "DEADLINE_UNREACHABLE",
+        facts: &[NOT_STARTED, ("expected_wait_ms", "1503"), ("queue_timeout_ms", "100")],
+        retry: Some(500),
+        text: "DEADLINE_UNREACHABLE  expected 1.5s, more than its queue timeout of 100ms; the job did not start\n  \
+               help: try again in 500ms, or pass a longer --queue-timeout",
         exit: Exit::Refused,
     },
     Case {

@@ -14,6 +14,8 @@ use crate::model::{Criticality, Limiter, RejectionReason, WhenFull};
 
 const SHORTEST_PUSHBACK: Duration = Duration::from_millis(10);
 const LONGEST_PUSHBACK: Duration = Duration::from_secs(5);
+/// The same where a limit says when: that is no guess.
+const LONGEST_TURN: Duration = Duration::from_secs(60);
 
 /// How often the share of limited kinds is looked at.
 const LOOKS: usize = 8;
@@ -119,7 +121,7 @@ impl<H: Host> Core<H> {
         let over = |limit| RefusalReason::LimitExceeded { limit, expected: seconds(wait), budget };
         if self.has_lane_cap(lane) && self.queues.jobs_of(lane) >= self.lane_cap() {
             let reason = over(by.unwrap_or_else(|| self.limits.any(lane)));
-            return Some(Refusal { reason, retry_after: Some(pushback(wait + service)) });
+            return Some(Refusal { reason, retry_after: Some(pushback_of(by, wait + service)) });
         }
         let share = self.law.wait_share * self.margin.value;
         let patience = arrival.start_by.saturating_duration_since(now).as_secs_f64();
@@ -135,13 +137,13 @@ impl<H: Host> Core<H> {
                 RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
             };
             let reason = by.map_or(late, over);
-            return Some(Refusal { reason, retry_after: Some(pushback(wait - allowed + service)) });
+            return Some(Refusal { reason, retry_after: Some(pushback_of(by, wait - allowed + service)) });
         }
         let each = self.estimates.mean().max(service).max(self.limits.interval(lane, by));
         let longest = self.law.longest_wait(each);
         // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
         if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
-            let retry_after = Some(pushback(wait - longest + service));
+            let retry_after = Some(pushback_of(by, wait - longest + service));
             let long = RefusalReason::QueueTooLong { expected: seconds(wait) };
             return Some(Refusal { reason: by.map_or(long, over), retry_after });
         }
@@ -277,6 +279,12 @@ impl<'a> Applicant<'a> {
 /// When to come back after so many seconds.
 pub(super) fn pushback(wait: f64) -> Duration {
     seconds(wait).clamp(SHORTEST_PUSHBACK, LONGEST_PUSHBACK)
+}
+
+/// The same, where a limit may be the reason.
+fn pushback_of(by: Option<Limiter>, wait: f64) -> Duration {
+    let longest = if by.is_some() { LONGEST_TURN } else { LONGEST_PUSHBACK };
+    seconds(wait).clamp(SHORTEST_PUSHBACK, longest)
 }
 
 /// A duration of so many seconds, which may be less than none or more than any.

@@ -68,6 +68,18 @@ impl<H: Host> Core<H> {
                 }
             };
         }
+        self.ask_for_a_place(now, arrival, waiter, effects)
+    }
+
+    /// No worker is free for the job.
+    fn ask_for_a_place(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_, H::Job>,
+        waiter: impl FnOnce(JobKey) -> H::Waiter,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Verdict<H> {
+        let lane = self.limits.lane(arrival.kind);
         let waits = arrival.when_full == WhenFull::Wait;
         let behind = if waits { self.waiting.work_ahead_of(arrival.class) } else { 0.0 };
         let applicant = Applicant::arriving(&arrival, behind);

@@ -28,12 +28,11 @@ const EVENTS: usize = 220;
 const AT_LEAST: &[(u64, &[&str])] = &[
     (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
-    (200, &["refused: impatient"]),
-    (10, &["refused: long"]),
-    (200, &["refused: draining", "behind a limit, worker idle", "behind a limit key"]),
+    (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
     (80, &["told: no room", "told: refused", "hit a caller"]),
     (60, &["runs on", "starts when time came"]),
+    (10, &["refused: long"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,

@@ -208,7 +208,7 @@ impl Naive {
         let over = |limit| RefusalReason::LimitExceeded { limit, expected: duration(wait), budget };
         if half_is_full {
             let reason = over(limit.unwrap_or_else(|| self.first_limit(offer.kind)));
-            return Some(Refusal { reason, retry_after: come_back(wait + service) });
+            return Some(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait + service) });
         }
         if !known && limit.is_none() {
             return None;
@@ -225,13 +225,14 @@ impl Naive {
                 RefusalReason::WaitTooLong { expected, patience }
             };
             let reason = limit.map_or(late, over);
-            return Some(Refusal { reason, retry_after: come_back(wait - allowed + service) });
+            return Some(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait - allowed + service) });
         }
         let each = f64::max(self.service(None), service).max(self.interval(offer.kind, limit));
         let longest = f64::max(self.law.longest_wait * each, 0.1);
         let bound = offer.when_full != WhenFull::Wait || limit.is_some();
         let reason = limit.map_or(RefusalReason::QueueTooLong { expected: duration(wait) }, over);
-        (wait > longest + 1e-9 && bound).then(|| Refusal { reason, retry_after: come_back(wait - longest + service) })
+        (wait > longest + 1e-9 && bound)
+            .then(|| Refusal { reason, retry_after: come_back_within(limit.is_some(), wait - longest + service) })
     }
 
     /// Whether a queued job would most likely not end in time.
@@ -248,6 +249,11 @@ impl Naive {
 
 pub(super) fn come_back(seconds: f64) -> Option<Duration> {
     Some(duration(seconds).clamp(Duration::from_millis(10), Duration::from_secs(5)))
+}
+
+/// Where a limit says when, it is no guess.
+fn come_back_within(limit: bool, seconds: f64) -> Option<Duration> {
+    Some(duration(seconds).clamp(Duration::from_millis(10), Duration::from_secs(if limit { 60 } else { 5 })))
 }
 
 fn duration(seconds: f64) -> Duration {

@@ -54,6 +54,11 @@ impl Naive {
             let (worker, state) = self.start_at_once(arrival);
             return Answer::Started { worker, state };
         }
+        self.ask_for_a_place(arrival)
+    }
+
+    fn ask_for_a_place(&mut self, arrival: Job) -> Answer {
+        let offer = arrival.offer;
         let waits = offer.when_full == WhenFull::Wait;
         let behind = if waits { self.callers_before(offer.class.rank()) } else { 0.0 };
         let over = self.is_over_share(&offer);
