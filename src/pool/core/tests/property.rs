@@ -31,8 +31,7 @@ const AT_LEAST: &[(u64, &[&str])] = &[
     (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
     (80, &["told: no room", "told: refused", "hit a caller"]),
-    (60, &["runs on", "starts when time came"]),
-    (10, &["refused: long"]),
+    (10, &["runs on", "starts when time came", "refused: long"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
