@@ -169,7 +169,7 @@ impl App {
             proxies: config.server.proxies.clone(),
             tls: security.tls.clone(),
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
-            // Browsers speak HTTP/2 with TLS alone.
+            // Browsers speak HTTP/2 with TLS alone, and what stands in front of a page may not speak it at all.
             http1: !config.server.grpc_web_origins.is_empty(),
         };
         let serving = runtimes.clone();

@@ -56,6 +56,7 @@ pub mod app;
 pub mod auth;
 pub mod cli;
 pub mod config;
+pub mod file;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -71,6 +72,7 @@ pub mod rpc;
 mod sim;
 pub mod task;
 pub mod telemetry;
+mod throttle;
 
 pub use model::{Completed, Criticality, Job, JobError, Output, Rejection, WhenFull};
 pub use pool::{Pool, Pools};

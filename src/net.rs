@@ -26,7 +26,6 @@ mod server;
 mod stage;
 mod stream;
 mod stream_deadline;
-mod throttle;
 mod tls;
 mod write_stall;
 
@@ -37,4 +36,4 @@ pub use limits::{ConnectionLimits, Http2, Transport};
 pub use listener::{Bound, Inherited, bind};
 pub use server::{Pulse, Server};
 pub use stream_deadline::StreamLimit;
-pub use tls::{ClientAuth, Tls, TlsConfig, TlsError, TlsFault, TlsFile, TlsVersion};
+pub use tls::{ClientAuth, Tls, TlsConfig, TlsError, TlsErrors, TlsFault, TlsFile, TlsVersion};

@@ -39,15 +39,17 @@ const LAYERS: &[Layer] = &[
     Layer { name: "phase", imports: Imports::Only(&[]), wire: false },
     Layer { name: "proto", imports: Imports::Only(&[]), wire: true },
     Layer { name: "task", imports: Imports::Only(&[]), wire: false },
-    Layer { name: "reload", imports: Imports::Only(&["task"]), wire: false },
-    Layer { name: "auth", imports: Imports::Only(&["reload"]), wire: false },
+    Layer { name: "file", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "throttle", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "reload", imports: Imports::Only(&["task", "file"]), wire: false },
+    Layer { name: "auth", imports: Imports::Only(&["reload", "file", "throttle"]), wire: false },
     Layer { name: "handler", imports: Imports::Only(&["model", "task"]), wire: false },
     Layer { name: "pool", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
-    Layer { name: "sim", imports: Imports::Only(&["model", "pool"]), wire: false },
+    Layer { name: "sim", imports: Imports::Only(&["model", "pool", "file"]), wire: false },
     // A line of log names the job that its handler works for.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
     Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task", "auth"]), wire: true },
-    Layer { name: "net", imports: Imports::Only(&["model", "phase", "task", "reload"]), wire: true },
+    Layer { name: "net", imports: Imports::Only(&["model", "phase", "task", "reload", "file", "throttle"]), wire: true },
     Layer { name: "ops", imports: Imports::Only(&["model", "pool", "phase", "task", "rpc", "net"]), wire: true },
     // Its options are the components' own config types.
     Layer {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use crate::{
     auth::{Gate, KeysError, Quotas},
     config::Config,
-    net::{Tls, TlsError},
+    net::{Tls, TlsErrors},
     phase::{Phase, PhaseCell},
     rpc::Guard,
     task::Tasks,
@@ -12,9 +12,9 @@ use crate::{
 /// Why the files that callers are trusted by cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
-    /// Those of TLS.
+    /// Those of TLS, each of them.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] TlsErrors),
     /// The keys of the token issuer.
     #[error("the keys of auth.jwt.jwks cannot be used: {0}; put the issuer's public keys there, as a JSON Web Key Set")]
     Keys(#[from] KeysError),

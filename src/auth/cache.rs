@@ -4,11 +4,13 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Caller;
-use crate::reload::Digest;
 
 const SHARDS: usize = 16;
 /// Most tokens in one shard.
 const MOST: usize = 256;
+
+/// What tells tokens apart, without keeping them.
+pub(super) type Digest = [u8; 32];
 
 /// Tokens that were verified, by their digests: a signature costs more than all else in a call.
 pub(super) struct Cache([Mutex<HashMap<Digest, Verified>>; SHARDS]);

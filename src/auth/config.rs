@@ -25,7 +25,8 @@ pub struct Jwt {
     pub issuer: String,
     /// One of which `aud` must name.
     pub audience: Vec<String>,
-    /// Claim that names the tenant. Without it the rule does, or the subject is its own tenant.
+    /// Claim that names the tenant of a token, where no rule does. A token without it is its own tenant, by its
+    /// principal; one with a claim that is no name is refused. Default none.
     pub tenant_claim: Option<String>,
     /// Most difference of the clocks of issuer and server. Default 30 s.
     pub leeway: Duration,
@@ -67,7 +68,7 @@ pub struct Rule {
     pub rpcs: Rpcs,
     /// Kinds of the jobs that it allows. Default all.
     pub kinds: Vec<Pattern>,
-    /// Tenant of the jobs. Default the one that the token names, else the principal itself.
+    /// Tenant of the jobs. Default the one that the token names in its tenant claim, else the principal itself.
     pub tenant: Option<String>,
 }
 

@@ -15,6 +15,15 @@ pub enum Denial {
         /// Whether tokens are taken.
         tokens: bool,
     },
+    /// No token, on a connection that could show no certificate: the client CA of the server is empty or gone.
+    #[error(
+        "no credentials, and no client certificate is taken: the client CA of this server is empty or gone; ask its \
+         operator to put the roots back, and connect anew{}", instead(*tokens)
+    )]
+    NobodyTrusted {
+        /// Whether tokens are taken.
+        tokens: bool,
+    },
     /// The token is not a sound one of the issuer.
     #[error("the token is not accepted: {0}")]
     InvalidToken(TokenFault),
@@ -53,7 +62,7 @@ pub enum Denial {
 }
 
 /// What is wrong with a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFault {
     /// Not three parts of JSON, or not a bearer token at all.
     #[error("it cannot be read; send \"authorization: Bearer\" with a signed JWT, once")]
@@ -68,8 +77,17 @@ pub enum TokenFault {
     #[error("it has critical, encrypted or compressed parts; send a plain signed JWT")]
     Extensions,
     /// No key of this name.
-    #[error("it is signed by an unknown key; get a new one from the issuer")]
+    #[error(
+        "it is signed by a key that this server does not know; get a new one from the issuer, and if that is refused too, \
+         ask the operator of this server to put the issuer's keys in the file of auth.jwt.jwks"
+    )]
     UnknownKey,
+    /// There are no keys: the operator has emptied the set.
+    #[error(
+        "this server trusts no key at present, for its key set is empty; ask its operator to put the issuer's keys in the \
+         file of auth.jwt.jwks"
+    )]
+    NoKeys,
     /// The signature is wrong.
     #[error("its signature is wrong; get a new one from the issuer")]
     Signature,
@@ -85,9 +103,12 @@ pub enum TokenFault {
     /// `aud` names others.
     #[error("it is for another audience; ask the issuer for one that names this server")]
     Audience,
-    /// A claim that must be there is not.
-    #[error("it lacks a claim; it needs exp, iss, aud and sub, and the tenant's where the server asks for it")]
-    MissingClaim,
+    /// A claim that must be there is not, or is not of its form.
+    #[error("it lacks a sound claim {claim:?}; ask the issuer for one that has it")]
+    Claim {
+        /// Name of the claim.
+        claim: String,
+    },
 }
 
 /// What is wrong with the names in a certificate.
@@ -108,15 +129,18 @@ impl Denial {
     /// Whether better credentials are what it takes.
     #[must_use]
     pub fn is_unauthenticated(&self) -> bool {
-        use Denial::{InvalidCertificate, InvalidToken, NoCredentials, NoToken};
-        matches!(self, NoCredentials { .. } | NoToken { .. } | InvalidToken(_) | InvalidCertificate(_))
+        use Denial::{InvalidCertificate, InvalidToken, NoCredentials, NoToken, NobodyTrusted};
+        matches!(
+            self,
+            NoCredentials { .. } | NoToken { .. } | NobodyTrusted { .. } | InvalidToken(_) | InvalidCertificate(_)
+        )
     }
 
     /// Name in `google.rpc.ErrorInfo`.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NoCredentials { .. } | Self::NoToken { .. } => "NO_CREDENTIALS",
+            Self::NoCredentials { .. } | Self::NoToken { .. } | Self::NobodyTrusted { .. } => "NO_CREDENTIALS",
             Self::InvalidToken(_) => "INVALID_TOKEN",
             Self::InvalidCertificate(_) => "INVALID_CERTIFICATE",
             Self::Rpc { .. } => "RPC_DENIED",
@@ -129,9 +153,11 @@ impl Denial {
     #[must_use]
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
         match self {
-            Self::NoCredentials { .. } | Self::NoToken { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_) => {
-                Vec::new()
-            }
+            Self::NoCredentials { .. }
+            | Self::NoToken { .. }
+            | Self::NobodyTrusted { .. }
+            | Self::InvalidToken(_)
+            | Self::InvalidCertificate(_) => Vec::new(),
             Self::Rpc { principal, rpc } => vec![("principal", principal), ("rpc", rpc)],
             Self::Kind { principal, rpc, kind } => vec![("principal", principal), ("rpc", rpc.name()), ("kind", kind)],
             Self::Tenant { principal, tenant } => vec![("principal", principal), ("tenant", tenant)],
@@ -145,6 +171,10 @@ fn how(tokens: bool) -> &'static str {
     } else {
         "connect with a client certificate"
     }
+}
+
+fn instead(tokens: bool) -> &'static str {
+    if tokens { ", or send \"authorization: Bearer\" with a token" } else { "" }
 }
 
 fn how_in_plaintext(tokens: bool) -> &'static str {

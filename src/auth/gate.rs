@@ -8,7 +8,7 @@ use super::{
     denial::TokenFault,
     token::{Subject, Tokens},
 };
-use crate::reload::{Reload, keep_fresh};
+use crate::reload::keep_fresh;
 
 /// Tells who calls. There is one only where some authentication is configured.
 pub struct Gate {
@@ -64,13 +64,6 @@ impl Gate {
                 Some(tokens) => keep_fresh(tokens, every).await,
                 None => std::future::pending().await,
             }
-        }
-    }
-
-    /// Looks at the file of keys.
-    pub fn reload(&self) {
-        if let Some(tokens) = &self.tokens {
-            tokens.reload();
         }
     }
 

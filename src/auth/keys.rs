@@ -1,11 +1,13 @@
-use std::{io, path::Path};
-
 use jsonwebtoken::{
     Algorithm as Signature, DecodingKey, Validation,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
 };
 
 use super::{Algorithm, Jwt, denial::TokenFault};
+use crate::{
+    file::{FileFault, NamedFile},
+    reload::Contents,
+};
 
 /// Largest file of keys.
 const MOST_BYTES: u64 = 1 << 20;
@@ -26,44 +28,61 @@ pub(super) struct Key {
 }
 
 /// Why a file of keys cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
-    /// It cannot be read.
+    /// It cannot be read, or has more than 1 MiB.
     #[error("cannot read it: {0}")]
-    Unreadable(#[from] io::Error),
+    Unread(#[from] FileFault),
     /// It is no set of keys.
     #[error("it is no JSON Web Key Set, at line {line}")]
     Malformed {
         /// Where the parser stopped.
         line: usize,
     },
-    /// It is larger than any sound one.
-    #[error("it is larger than 1 MiB")]
-    TooLarge,
+    /// It is a set of keys without any.
+    #[error("there is no key in it")]
+    Empty,
     /// No key fits the pinned algorithms.
     #[error("no key in it fits the algorithms of auth.jwt.algorithms")]
     NoKey,
 }
 
-/// The contents of the file.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, KeysError> {
-    if std::fs::metadata(path)?.len() > MOST_BYTES {
-        return Err(KeysError::TooLarge);
-    }
-    Ok(std::fs::read(path)?)
+/// The file of keys.
+pub(super) fn file(config: &Jwt) -> NamedFile {
+    NamedFile { what: "key set of the token issuer", path: config.jwks.clone(), most: MOST_BYTES }
 }
 
 impl Keys {
+    /// The keys to begin with, of which there is one at least.
+    pub(super) fn first(read: &Contents, config: &Jwt) -> Result<Self, KeysError> {
+        let keys = Self::read(read, config, 0)?;
+        if keys.is_empty() { Err(KeysError::Empty) } else { Ok(keys) }
+    }
+
+    /// The keys of a file; none where it is sound and says so.
+    pub(super) fn read(read: &Contents, config: &Jwt, generation: u64) -> Result<Self, KeysError> {
+        let json = read.as_ref().map_err(Clone::clone)?;
+        Self::parse(json, config, generation)
+    }
+
     pub(super) fn parse(json: &[u8], config: &Jwt, generation: u64) -> Result<Self, KeysError> {
         // What the parser says may quote the file, which could hold a secret key by mistake.
         let set: JwkSet = serde_json::from_slice(json).map_err(|error| KeysError::Malformed { line: error.line() })?;
         let keys: Vec<_> = set.keys.iter().filter_map(|jwk| Key::new(jwk, config)).collect();
-        if keys.is_empty() { Err(KeysError::NoKey) } else { Ok(Self { keys, generation }) }
+        // Keys that do not fit are a slip; none at all is what an operator writes who trusts none any more.
+        if keys.is_empty() && !set.keys.is_empty() { Err(KeysError::NoKey) } else { Ok(Self { keys, generation }) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
     }
 
     /// The key that a token names, and that may verify its algorithm. A token that names none gets the only one that
     /// may.
     pub(super) fn find(&self, id: Option<&str>, signature: Signature) -> Result<&Key, TokenFault> {
+        if self.is_empty() {
+            return Err(TokenFault::NoKeys);
+        }
         let fits = |key: &&Key| key.validation.algorithms.contains(&signature);
         if !self.keys.iter().any(|key| fits(&key)) {
             return Err(TokenFault::Algorithm);
@@ -138,5 +157,5 @@ fn signature(algorithm: Algorithm) -> Signature {
 /// # Errors
 /// As for opening a gate with it.
 pub fn check(config: &Jwt) -> Result<(), KeysError> {
-    Keys::parse(&read(&config.jwks)?, config, 0).map(drop)
+    Keys::first(&file(config).read(), config).map(drop)
 }

@@ -13,20 +13,27 @@ use jsonwebtoken::{
     get_current_timestamp,
 };
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{
     Caller, Jwt,
-    cache::Cache,
+    cache::{Cache, Digest},
     denial::TokenFault,
     keys::{self, Keys, KeysError},
 };
-use crate::reload::{self, Digest, Reload, Reloads};
+use crate::{
+    file::NamedFile,
+    reload::{Contents, Reload, Reloads, Seen},
+    throttle::Throttle,
+};
 
 /// Longest token, in bytes.
 const MOST_BYTES: usize = 8 << 10;
 /// Longest subject or tenant that a token may name, in bytes.
 const MOST_NAME: usize = 1_024;
+/// Most characters of the name of a key that a line of log shows.
+const SHOWN: usize = 64;
 /// Longest time that a verdict is kept without looking again.
 const KEPT: Duration = Duration::from_secs(300);
 
@@ -35,8 +42,11 @@ pub(super) struct Tokens {
     config: Jwt,
     keys: ArcSwap<Keys>,
     cache: Cache,
+    seen: Seen,
     reloads: Reloads,
     generations: AtomicU64,
+    /// Tokens that name no key here.
+    strangers: Throttle,
 }
 
 /// What a token says.
@@ -47,13 +57,14 @@ pub(super) struct Subject {
 
 impl Tokens {
     pub(super) fn open(config: Jwt) -> Result<Self, KeysError> {
-        let json = keys::read(&config.jwks)?;
-        let keys = Keys::parse(&json, &config, 0)?;
+        let read = keys::file(&config).read();
         Ok(Self {
-            keys: ArcSwap::from_pointee(keys),
+            keys: ArcSwap::from_pointee(Keys::first(&read, &config)?),
             cache: Cache::new(),
-            reloads: Reloads::new(reload::digest(&[Some(&json)])),
+            seen: Seen::new(&[&read]),
+            reloads: Reloads::default(),
             generations: AtomicU64::new(1),
+            strangers: Throttle::default(),
             config,
         })
     }
@@ -68,7 +79,7 @@ impl Tokens {
             return Err(TokenFault::TooLong);
         }
         let keys = self.keys.load();
-        let digest: Digest = reload::digest(&[Some(token)]);
+        let digest: Digest = Sha256::digest(token).into();
         if let Some(caller) = self.cache.get(&digest, keys.generation) {
             return Ok(caller);
         }
@@ -83,13 +94,31 @@ impl Tokens {
         if header.crit.is_some() || header.enc.is_some() || header.zip.is_some() {
             return Err(TokenFault::Extensions);
         }
-        let key = keys.find(header.kid.as_deref(), header.alg)?;
+        let key = keys.find(header.kid.as_deref(), header.alg).inspect_err(|fault| self.tell(fault, header.kid.as_deref()))?;
         let token = decode::<Map<String, Value>>(token, &key.decoding, &key.validation);
         token.map(|token| token.claims).map_err(|error| fault(&error))
     }
 
+    /// Names a key that is unknown, which may be one that the file lacks: callers cannot mend that.
+    fn tell(&self, fault: &TokenFault, id: Option<&str>) {
+        if *fault == TokenFault::UnknownKey
+            && let Some(others) = self.strangers.pass()
+        {
+            let id: Option<String> = id.map(|id| id.chars().take(SHOWN).collect());
+            let path = self.config.jwks.display();
+            tracing::warn!(
+                kid = ?id, %path, others,
+                "refused a token of a key that is not in the file; where the issuer has it, put it there"
+            );
+        }
+    }
+
+    /// Whom the token names. A tenant that it does not name is left to the rule, or is the principal itself; one that is
+    /// no name is refused, for its jobs would count as another's.
     fn subject(&self, claims: &Map<String, Value>) -> Result<Subject, TokenFault> {
-        let tenant = self.config.tenant_claim.as_ref().map(|claim| name(claims, claim)).transpose()?;
+        let claim = self.config.tenant_claim.as_deref();
+        let claim = claim.filter(|claim| !matches!(claims.get(*claim), None | Some(Value::Null)));
+        let tenant = claim.map(|claim| name(claims, claim)).transpose()?;
         Ok(Subject { principal: format!("jwt:{}", name(claims, "sub")?), tenant })
     }
 
@@ -102,19 +131,31 @@ impl Tokens {
 }
 
 impl Reload for Tokens {
-    fn reload(&self) {
+    fn files(&self) -> Vec<NamedFile> {
+        vec![keys::file(&self.config)]
+    }
+
+    fn reload(&self, contents: Vec<Contents>) {
         let path = self.config.jwks.display();
-        let json = keys::read(&self.config.jwks);
-        let contents = json.as_deref().ok();
-        if !self.reloads.is_new(reload::digest(&[contents])) {
+        let [read] = &contents[..] else { return };
+        if !self.seen.is_new(&[read]) {
             return;
         }
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-        match json.and_then(|json| Keys::parse(&json, &self.config, generation)) {
+        match Keys::read(read, &self.config, generation) {
             Ok(keys) => {
+                if keys.is_empty() {
+                    tracing::error!(
+                        %path,
+                        "the key set of the token issuer is empty: every token is refused until there is a key in it; put \
+                         the issuer's keys there, or take [auth.jwt] out of the configuration"
+                    );
+                }
+                if !keys.is_empty() {
+                    tracing::info!(%path, "took over new keys of the token issuer");
+                }
                 self.keys.store(Arc::new(keys));
                 self.reloads.count_done();
-                tracing::info!(%path, "took over new keys of the token issuer");
             }
             Err(error) => {
                 self.reloads.count_failed();
@@ -126,9 +167,9 @@ impl Reload for Tokens {
 
 /// A claim that is a name.
 fn name(claims: &Map<String, Value>, claim: &str) -> Result<String, TokenFault> {
-    let name = claims.get(claim).and_then(Value::as_str).ok_or(TokenFault::MissingClaim)?;
-    let sound = !name.is_empty() && name.len() <= MOST_NAME && !name.chars().any(char::is_control);
-    if sound { Ok(name.to_owned()) } else { Err(TokenFault::MissingClaim) }
+    let sound = |name: &&str| !name.is_empty() && name.len() <= MOST_NAME && !name.chars().any(char::is_control);
+    let name = claims.get(claim).and_then(Value::as_str).filter(sound);
+    name.map(str::to_owned).ok_or_else(|| TokenFault::Claim { claim: claim.to_owned() })
 }
 
 fn fault(error: &Error) -> TokenFault {
@@ -138,7 +179,9 @@ fn fault(error: &Error) -> TokenFault {
         ErrorKind::ImmatureSignature => TokenFault::Immature,
         ErrorKind::InvalidIssuer => TokenFault::Issuer,
         ErrorKind::InvalidAudience => TokenFault::Audience,
-        ErrorKind::MissingRequiredClaim(_) => TokenFault::MissingClaim,
+        ErrorKind::MissingRequiredClaim(claim) | ErrorKind::InvalidClaimFormat(claim) => {
+            TokenFault::Claim { claim: claim.clone() }
+        }
         ErrorKind::InvalidAlgorithm | ErrorKind::InvalidAlgorithmName | ErrorKind::MissingAlgorithm => {
             TokenFault::Algorithm
         }

@@ -1,7 +1,7 @@
 //! What a command shows a server, and what it wants to see of it: certificates and a token.
 
 use std::{
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -23,7 +23,13 @@ use tokio_rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::connect::{Address, explain};
+use super::connect::Address;
+use crate::file::{self, FileFault};
+
+/// Largest file of certificates, of a private key and of a token.
+const MOST_CERTIFICATES: u64 = 4 << 20;
+const MOST_KEY: u64 = 64 << 10;
+const MOST_TOKEN: u64 = 64 << 10;
 
 /// The flags for a server that speaks TLS or asks who calls.
 #[derive(Debug, Clone, Default, Args)]
@@ -56,8 +62,8 @@ pub(crate) struct Access {
 /// Why a command has no access to show. Nothing of what is in a file is told.
 #[derive(Debug, Error)]
 pub(crate) enum AccessError {
-    #[error("cannot read {}: {}", path.display(), explain(error))]
-    Unreadable { path: PathBuf, error: io::Error },
+    #[error("cannot read {}: {fault}", path.display())]
+    Unread { path: PathBuf, fault: FileFault },
     #[error("{} holds no {what} in PEM", path.display())]
     NoPem { path: PathBuf, what: &'static str },
     #[error("the certificate and the key do not work together: {0}")]
@@ -76,7 +82,8 @@ impl AccessError {
     /// What to do about it.
     pub(crate) fn help(&self) -> &'static str {
         match self {
-            Self::Unreadable { .. } => "pass a file that this user can read",
+            Self::Unread { fault: FileFault::Unreadable { .. }, .. } => "pass a file that this user can read",
+            Self::Unread { .. } => "write it to a regular file, and pass that",
             Self::NoPem { .. } => "pass a file with a block BEGIN CERTIFICATE, or BEGIN PRIVATE KEY",
             Self::Unusable(_) => "pass the key that the certificate was made for",
             Self::NoRoots => "pass --ca with the roots of the server's certificate",
@@ -178,10 +185,13 @@ pub(crate) fn keep_out_of_core_dumps() {
     }
 }
 
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, AccessError> {
+    file::read(path, most).map_err(|fault| AccessError::Unread { path: path.into(), fault })
+}
+
 fn token(path: &Path) -> Result<HeaderValue, AccessError> {
     let no_token = || AccessError::NoToken { path: path.into() };
-    let read = fs::read(path).map(Zeroizing::new);
-    let read = read.map_err(|error| AccessError::Unreadable { path: path.into(), error })?;
+    let read = read(path, MOST_TOKEN).map(Zeroizing::new)?;
     let text = std::str::from_utf8(&read).map_err(|_| no_token())?.trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(no_token());
@@ -193,20 +203,21 @@ fn token(path: &Path) -> Result<HeaderValue, AccessError> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AccessError> {
-    let pem = fs::read(path).map_err(|error| AccessError::Unreadable { path: path.into(), error })?;
+    let pem = read(path, MOST_CERTIFICATES)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let found = found.ok().filter(|found| !found.is_empty());
     found.ok_or_else(|| AccessError::NoPem { path: path.into(), what: "certificate" })
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, AccessError> {
-    let read = fs::read(path).map(Zeroizing::new);
-    let pem = read.map_err(|error| AccessError::Unreadable { path: path.into(), error })?;
+    let pem = read(path, MOST_KEY).map(Zeroizing::new)?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|_| AccessError::NoPem { path: path.into(), what: "private key" })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn file(text: &str) -> tempfile::NamedTempFile {

@@ -4,13 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::config::{Faults, Flag, Loaded, SourceFile, Sources, load};
+use crate::{
+    config::{Faults, Flag, Loaded, SourceFile, Sources, load},
+    file,
+};
+
+/// Largest configuration file.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Configuration")]
 pub(crate) struct ConfigArgs {
-    /// Configuration file, in TOML.
+    /// Configuration file, in TOML; relative paths in it begin in its directory.
     #[arg(long, value_name = "FILE", env = "WATERWHEEL_CONFIG")]
     config: Option<PathBuf>,
     /// Set one key, above the file and the environment; may be repeated.
@@ -75,10 +81,10 @@ impl ConfigArgs {
             return Ok(None);
         };
         let name = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Some(SourceFile { name, text })),
-            Err(error) => Err(Faults::unreadable(name, error.to_string())),
-        }
+        let unreadable = |detail: String| Faults::unreadable(name.clone(), detail);
+        let bytes = file::read(path, MOST_BYTES).map_err(|fault| unreadable(fault.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8".to_owned()))?;
+        Ok(Some(SourceFile { name, text }))
     }
 
     /// The flags as keys. A flag of its own beats `--set` of the same key.
@@ -164,7 +170,7 @@ mod tests {
         let args = parse(&["--config", "/no/such/file.toml"]).unwrap();
         let faults = args.load(&process(), Some(starter::file())).unwrap_err();
         let report = faults.to_string();
-        let what = "error: cannot read `/no/such/file.toml`: No such file or directory";
+        let what = "error: cannot read `/no/such/file.toml`: no such file or directory";
         assert!(report.starts_with(what), "{report}");
     }
 }

@@ -18,14 +18,14 @@ use super::{
     exit::Exit,
     output::{Format, counted, setting, views},
 };
-use crate::{config::Faults, sim::RecordingError};
+use crate::{config::Faults, file::FileFault, sim::RecordingError};
 
 /// Why a command failed.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
     /// The payload could not be read.
-    #[error("cannot read {}: {}", path.display(), explain(error))]
-    ReadPayload { path: PathBuf, error: io::Error },
+    #[error("cannot read {}: {fault}", path.display())]
+    ReadPayload { path: PathBuf, fault: FileFault },
     /// There is no connection.
     #[error("cannot reach {address}: {cause}")]
     Unreachable { address: Address, cause: String },
@@ -155,6 +155,7 @@ impl Failure {
     /// What to do about it.
     fn help(&self) -> Option<String> {
         let help = match self {
+            Self::ReadPayload { fault: FileFault::NotRegular("pipe"), .. } => "pass - and put the pipe before the command",
             Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
             Self::Unreachable { .. } => "start one with \"waterwheel dev\", or pass --server",
             Self::NoTls { .. } => {

@@ -3,10 +3,17 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::failure::Failure;
-use crate::proto::{self, Job};
+use crate::{
+    file::{self, FileFault},
+    proto::{self, Job},
+    task::off_thread,
+};
+
+/// Largest payload that a server can be told to take.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// The job to run.
 #[derive(Debug, Args)]
@@ -16,7 +23,7 @@ pub(crate) struct JobArgs {
     /// Payload, as it stands [default: empty].
     #[arg(conflicts_with = "file")]
     payload: Option<String>,
-    /// Read the payload from a file, or from standard input with "-".
+    /// Read the payload from a regular file, or from standard input with "-", as behind a pipe; at most 1 GiB.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Media type of the payload, for the handler.
@@ -135,12 +142,20 @@ impl From<WhenFull> for proto::WhenFull {
 
 async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {
     let read = if path.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        tokio::io::stdin().read_to_end(&mut bytes).await.map(|_| bytes)
+        to_the_end(tokio::io::stdin()).await
     } else {
-        tokio::fs::read(&path).await
+        let path = path.clone();
+        // Off the thread that waits for Ctrl-C: a file system may take its time.
+        let read = off_thread(move || file::read(&path, MOST_BYTES)).await;
+        read.unwrap_or_else(|error| Err(std::io::Error::other(error).into()))
     };
-    read.map_err(|error| Failure::ReadPayload { path, error })
+    read.map_err(|fault| Failure::ReadPayload { path, fault })
+}
+
+async fn to_the_end(input: impl AsyncRead + Unpin) -> Result<Vec<u8>, FileFault> {
+    let mut bytes = Vec::new();
+    input.take(MOST_BYTES + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 > MOST_BYTES { Err(FileFault::TooLarge { most: MOST_BYTES }) } else { Ok(bytes) }
 }
 
 /// The longest durations that a message holds stand for longer ones.

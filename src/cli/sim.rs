@@ -11,8 +11,9 @@ use super::{
     output::{Format, OutputArgs, setting, views},
 };
 use crate::{
+    file,
     model::Criticality,
-    sim::{self, Load, Pattern, PolicyName, Recording, Retry, Service, Source, Spell},
+    sim::{self, Load, Pattern, PolicyName, Recording, RecordingError, Retry, Service, Source, Spell},
 };
 
 mod report;
@@ -23,6 +24,8 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel sim --load 2 --seeds 2 --duration 5s";
 
+/// Largest log that is replayed.
+const MOST_BYTES: u64 = 1 << 30;
 /// Longest virtual time of anything.
 const MOST: Duration = Duration::from_secs(86_400);
 /// For how long the load that a load falls to is watched.
@@ -158,7 +161,9 @@ impl SimArgs {
 
     fn recording(&self) -> Result<Option<Arc<Recording>>, Failure> {
         let Some(path) = &self.replay else { return Ok(None) };
-        let log = std::fs::read_to_string(path).map_err(|error| Failure::ReadPayload { path: path.clone(), error })?;
+        let log = file::read(path, MOST_BYTES).map_err(|fault| RecordingError::Unread { path: path.clone(), fault })?;
+        // What is not UTF-8 is no line of the server, and told as such.
+        let log = String::from_utf8_lossy(&log);
         Ok(Some(Arc::new(Recording::read(&log, self.pool.as_deref())?)))
     }
 }

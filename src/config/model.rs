@@ -55,7 +55,7 @@ pub struct Server {
     pub max_output: usize,
     /// Jobs in flight on one `SubmitMany` call. Default 256; 1 to 65536.
     pub submit_many_window: usize,
-    /// Origins of pages that may call by gRPC-Web, which also lets callers without TLS speak HTTP/1.1. Default none: gRPC-Web is off.
+    /// Origins of pages that may call by gRPC-Web, which also lets callers speak HTTP/1.1. Default none: gRPC-Web is off.
     pub grpc_web_origins: Vec<String>,
     /// TLS of the gRPC listeners of a network; none where it names no certificate.
     pub tls: Option<TlsConfig>,

@@ -1,6 +1,7 @@
 //! What has been read: effective values with their origins, faults, and where each key was set.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::fault::{Fault, Faults};
 use super::problem::Problem;
@@ -83,6 +84,11 @@ impl Reader {
             }
         }
         self.faults.push(fault);
+    }
+
+    /// Where relative paths begin that stand at a place.
+    pub(super) fn directory(&self, span: &Span) -> PathBuf {
+        self.texts.directory(span)
     }
 
     /// What `"cpus"` stands for where there may be at most `max`, shown in place of the word just recorded.

@@ -1,14 +1,15 @@
 //! Readers of one table: take a key with a type and a default; what nobody takes is unknown.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use super::fault::Fault;
-use super::field::{Count, Field, any, within};
+use super::field::{Count, Field, any, filled, within};
 use super::problem::Problem;
 use super::reader::Reader;
 use super::show::Setting;
 use super::source::{Origin, Span};
-use super::tree::{Data, Entry, Table};
+use super::tree::{Data, Entry, Node, Table};
 
 /// One table on its way into a struct.
 pub(super) struct Section<'r> {
@@ -113,6 +114,17 @@ impl<'r> Section<'r> {
             self.reader.record(Setting::unset(self.join(key)));
         }
         found.value()
+    }
+
+    /// The file that a key names, if it is there, from where its source stands: the directory of the file, or the
+    /// working directory for a variable and a flag.
+    pub(super) fn path(&mut self, key: &'static str) -> Option<PathBuf> {
+        if let Some(Entry { node: Node { data: Data::String(path), span, .. }, .. }) = self.table.get_mut(key)
+            && !path.is_empty()
+        {
+            *path = self.reader.directory(span).join(&*path).to_string_lossy().into_owned();
+        }
+        self.optional(key, filled::<String>).map(PathBuf::from)
     }
 
     /// A key as the sources have it.

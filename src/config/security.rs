@@ -1,7 +1,6 @@
 //! `[server.tls]`, `[auth]` and `[quota]`: who is let in, and how much of it.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::field::{Words, any, filled, within};
@@ -14,11 +13,11 @@ use crate::net::{ClientAuth, Tls, TlsConfig, TlsFile, TlsVersion};
 const POLL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
 const HANDSHAKE: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
-/// Reads `[server.tls]`; none where it names no file.
-pub(super) fn tls(section: &mut Section<'_>) -> Option<TlsConfig> {
-    let cert = section.optional("cert", filled::<String>);
-    let key = section.optional("key", filled::<String>);
-    let client_ca = section.optional("client_ca", filled::<String>);
+/// Reads `[server.tls]`; none where it names no file. Where pages may call, clients may speak HTTP/1.1.
+pub(super) fn tls(section: &mut Section<'_>, grpc_web_origins: &[String]) -> Option<TlsConfig> {
+    let cert = section.path("cert");
+    let key = section.path("key");
+    let client_ca = section.path("client_ca");
     let client_auth = section.value("client_auth", ClientAuth::Required, any);
     let min_version = section.value("min_version", TlsVersion::V1_3, any);
     let handshake_timeout = section.value("handshake_timeout", Duration::from_secs(5), within(HANDSHAKE));
@@ -32,10 +31,9 @@ pub(super) fn tls(section: &mut Section<'_>) -> Option<TlsConfig> {
         (Some(_), None) => return section.missing("key", "cert", "\"tls.key\""),
         (None, Some(_)) => return section.missing("cert", "key", "\"tls.crt\""),
     };
-    let client_ca = client_ca.map(PathBuf::from);
-    let (cert, key) = (cert.into(), key.into());
-    let config = TlsConfig { cert, key, client_ca, client_auth, min_version, handshake_timeout, reload };
-    if let Err(error) = Tls::open(config.clone()) {
+    let http1 = !grpc_web_origins.is_empty();
+    let config = TlsConfig { cert, key, client_ca, client_auth, min_version, handshake_timeout, reload, http1 };
+    for error in Tls::open(config.clone()).err().into_iter().flat_map(|errors| errors.0) {
         let file = match error.file {
             TlsFile::Cert => "cert",
             TlsFile::Key => "key",
@@ -62,7 +60,7 @@ pub(super) fn auth(section: &mut Section<'_>, has_client_ca: bool) -> Option<aut
 }
 
 fn jwt(section: &mut Section<'_>) -> Option<Jwt> {
-    let jwks = section.optional("jwks", filled::<String>);
+    let jwks = section.path("jwks");
     let algorithms = section.value("algorithms", Words::of(&["ES256", "EdDSA", "RS256"]), |key, words| {
         words.0.iter().try_for_each(|(word, _)| algorithm(key, word).map(drop))
     });
@@ -80,7 +78,7 @@ fn jwt(section: &mut Section<'_>) -> Option<Jwt> {
     let Some(issuer) = issuer else { return section.missing("issuer", "jwks", "\"https://issuer.example\"") };
     let Some(audience) = audience else { return section.missing("audience", "jwks", "[\"waterwheel\"]") };
     let jwt = Jwt {
-        jwks: jwks.into(),
+        jwks,
         algorithms: algorithms.0.iter().filter_map(|(word, _)| algorithm("", word).ok()).collect(),
         issuer,
         audience: audience.0.into_iter().map(|(word, _)| word).collect(),

@@ -18,11 +18,17 @@ const MESSAGE: RangeInclusive<Size> = Size(1)..=Size::gib(1);
 /// Memory for messages.
 const MEMORY: RangeInclusive<Size> = Size(1)..=Size::gib(1024);
 
-/// Waits for a peer: 1 ms shows a slip of units as a failure at once, 0 would shut everybody out.
-const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+/// Waits for a peer: with less, one on the other side of the earth is shut out.
+const WAIT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
-/// Ages of connections; the greatest is as good as none.
-const AGE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(365 * 24 * 3600);
+/// Ages of connections: with less, each call has a connection of its own. The greatest is as good as none.
+const AGE: RangeInclusive<Duration> = Duration::from_secs(1)..=YEAR;
+
+/// Times for calls to end in, a round trip at least.
+const GRACE: RangeInclusive<Duration> = Duration::from_millis(100)..=YEAR;
+
+/// Of 365.25 days, as it is written.
+const YEAR: Duration = Duration::from_secs(31_557_600);
 
 pub(super) fn read(section: &mut Section<'_>) -> Server {
     let listen = section.value("listen", Addresses(vec![loopback(7070)]), any).0;
@@ -46,8 +52,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         max_payload,
         max_output,
         submit_many_window,
+        tls: section.section("tls", |section| security::tls(section, &grpc_web_origins)),
         grpc_web_origins,
-        tls: section.section("tls", security::tls),
         connections: section.section("connections", connections),
         http2: section.section("http2", |section| http2(section, max_concurrent_streams)),
         uploads: section.section("uploads", |section| uploads(section, max_payload)),
@@ -62,7 +68,7 @@ fn connections(section: &mut Section<'_>) -> ConnectionLimits {
         max_per_address: section.integer("max_per_address", max_per_address as i64, 1..=1_000_000),
         preface_timeout: section.value("preface_timeout", preface_timeout, within(WAIT)),
         max_age: section.value("max_age", max_age, within(AGE)),
-        max_age_grace: section.value("max_age_grace", max_age_grace, within(AGE)),
+        max_age_grace: section.value("max_age_grace", max_age_grace, within(GRACE)),
         idle_timeout: section.value("idle_timeout", idle_timeout, within(AGE)),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// Everything that a configuration is made of. Later sources override earlier ones: file, environment, flags.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +20,8 @@ pub struct Sources {
 /// A TOML text and the name under which faults cite it.
 #[derive(Clone, Debug)]
 pub struct SourceFile {
-    /// Name in faults and origins, usually the path.
+    /// Name in faults and origins, usually the path. Relative paths in the text begin in its directory: those of
+    /// `/etc/ww.toml` in `/etc`, those of `ww.toml` in the working directory.
     pub name: String,
     /// Contents.
     pub text: String,
@@ -97,6 +99,14 @@ impl Texts {
     /// Whether the span lies in the file.
     pub(super) fn in_file(&self, span: &Span) -> bool {
         matches!(self.get(span.text).medium, Medium::File(_))
+    }
+
+    /// Where relative paths begin that stand in the text: in the directory of the file, else in the working directory.
+    pub(super) fn directory(&self, span: &Span) -> PathBuf {
+        match &self.get(span.text).medium {
+            Medium::File(name) => Path::new(name).parent().unwrap_or(Path::new("")).to_owned(),
+            Medium::Environment(_) | Medium::Flag(_) => PathBuf::new(),
+        }
     }
 
     /// Column of the first character, counted in characters from 1.

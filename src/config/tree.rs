@@ -119,6 +119,10 @@ impl Table {
         self.0.iter().find(|entry| entry.key == key)
     }
 
+    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Entry> {
+        self.0.iter_mut().find(|entry| entry.key == key)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter()
     }

@@ -11,6 +11,8 @@ pub struct Peer {
     pub proxy: Option<SocketAddr>,
     /// The certificate that it has shown and that was verified, in DER.
     pub certificate: Option<Arc<[u8]>>,
+    /// Whether it could show none, for the client CA of the server was empty or gone.
+    pub is_unasked: bool,
 }
 
 /// Where a connection comes from.

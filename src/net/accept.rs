@@ -8,8 +8,8 @@ use super::{
     listener::{Accepted, Listener},
     proxy::Proxies,
     stage::{Stage, reached},
-    throttle::Throttle,
 };
+use crate::throttle::Throttle;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

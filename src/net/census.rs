@@ -12,8 +12,8 @@ use std::{
 use parking_lot::Mutex;
 use tracing::warn;
 
-use super::{limits::ConnectionLimits, throttle::Throttle};
-use crate::model::Origin;
+use super::limits::ConnectionLimits;
+use crate::{model::Origin, throttle::Throttle};
 
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {

@@ -66,7 +66,7 @@ impl<M> Serving<M> {
     {
         let Accepted { socket, origin, mut entry } = accepted;
         let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
-        let mut peer = Peer { connection, origin, proxy: None, certificate: None };
+        let mut peer = Peer { connection, origin, proxy: None, certificate: None, is_unasked: false };
         debug!(connection, peer = %origin, "connection accepted");
         let established = match socket.into_stream() {
             Ok(stream) => tokio::select! {

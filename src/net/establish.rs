@@ -76,12 +76,12 @@ pub(super) async fn establish(
     let mut http1 = stages.http1;
     if let Some(tls) = stages.tls.as_ref().filter(|_| stream.is_of_network()) {
         // It has a time of its own.
-        let (secured, certificate) = tls.accept(stream).await?;
-        peer.certificate = certificate;
-        stream = Stream::new(Io::Tls(Box::new(secured)));
+        let secured = tls.accept(stream).await?;
+        (peer.certificate, peer.is_unasked) = (secured.certificate, secured.is_unasked);
+        stream = Stream::new(Io::Tls(Box::new(secured.stream)));
         end = Instant::now() + within;
-        // What speaks HTTP/1.1 has not offered HTTP/2 in the handshake.
-        http1 = false;
+        // What was agreed on is spoken.
+        http1 = secured.http1;
     }
     timeout_at(end, preface(&mut stream, http1)).await.map_err(slow)??;
     Ok(stream)

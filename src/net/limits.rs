@@ -23,7 +23,7 @@ pub struct Transport {
     pub tls: Option<Arc<Tls>>,
     /// How long a stream may last, whether its peer reads or not. Default for ever.
     pub stream_limit: Option<StreamLimit>,
-    /// Whether peers may speak HTTP/1.1 too. Default no.
+    /// Whether peers may speak HTTP/1.1 too; behind TLS, [`TlsConfig::http1`](super::TlsConfig::http1) says so. Default no.
     pub http1: bool,
 }
 

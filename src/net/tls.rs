@@ -1,32 +1,31 @@
-//! TLS in front of HTTP/2: certificates that can be changed while connections stay, and clients that show theirs.
+//! TLS in front of HTTP: certificates that can be changed while connections stay, and clients that show theirs.
 
 mod files;
+mod parts;
 
-use std::{
-    fmt, io,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-pub use files::{TlsError, TlsFault, TlsFile};
+pub use files::{TlsError, TlsErrors, TlsFault, TlsFile};
 
 use super::census::Closed;
-use crate::reload::{Reload, Reloads, keep_fresh};
-use files::{Contents, Trust};
+use crate::{
+    file::NamedFile,
+    reload::{Contents, Reload, Reloads, keep_fresh},
+};
+use parts::{Parts, Read, Settings};
 
-/// The one protocol that is spoken.
-const ALPN: &[u8] = b"h2";
+/// HTTP/2, as ALPN names it.
+const H2: &[u8] = b"h2";
+/// HTTP/1.1.
+const HTTP1: &[u8] = b"http/1.1";
 
 /// `[server.tls]`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +44,8 @@ pub struct TlsConfig {
     pub handshake_timeout: Duration,
     /// Time between two looks at the files. Default 5 s.
     pub reload: Duration,
+    /// Whether clients may choose HTTP/1.1, too, or choose nothing, which stands for it. Default no.
+    pub http1: bool,
 }
 
 /// Whether a client must show a certificate.
@@ -69,10 +70,20 @@ pub enum TlsVersion {
 pub struct Tls {
     config: TlsConfig,
     /// `None` while no client can be trusted.
-    current: ArcSwapOption<ServerConfig>,
-    /// Whether the client CA was found to be empty or gone.
-    trusts_nobody: AtomicBool,
+    current: ArcSwapOption<Settings>,
+    parts: Mutex<Parts>,
     reloads: Reloads,
+}
+
+/// A connection that is secured, and what the handshake told of its client.
+pub(super) struct Secured<S> {
+    pub(super) stream: TlsStream<S>,
+    /// The certificate that the client has shown and that is sound, in DER.
+    pub(super) certificate: Option<Arc<[u8]>>,
+    /// Whether it could show none, for the client CA is empty or gone.
+    pub(super) is_unasked: bool,
+    /// Whether it speaks HTTP/1.1.
+    pub(super) http1: bool,
 }
 
 /// Why a handshake came to nothing.
@@ -80,9 +91,9 @@ pub struct Tls {
 pub(super) enum HandshakeError {
     #[error("no TLS handshake within {0:?}")]
     Slow(Duration),
-    #[error("no client is trusted: the client CA is empty or gone")]
+    #[error("no client is trusted: the client CA is empty or gone; put the roots there again")]
     NobodyTrusted,
-    #[error("the client does not offer HTTP/2 (ALPN h2)")]
+    #[error("the client does not offer HTTP/2 (ALPN h2), nor HTTP/1.1 where pages may call")]
     NotHttp2,
     #[error("TLS handshake: {0}")]
     Failed(#[from] io::Error),
@@ -108,12 +119,12 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsError`] where they cannot be used.
-    pub fn open(config: TlsConfig) -> Result<Self, TlsError> {
-        let contents = Contents::read(&config);
-        let current = contents.server_config(&config, Trust::AsRead)?;
-        let reloads = Reloads::new(contents.digest());
-        Ok(Self { config, current: ArcSwapOption::new(current), trusts_nobody: AtomicBool::new(false), reloads })
+    /// [`TlsErrors`], with every file that cannot be used.
+    pub fn open(config: TlsConfig) -> Result<Self, TlsErrors> {
+        let read = files(&config).iter().map(NamedFile::read).collect();
+        let parts = Parts::new(&Read::new(read).expect("there are two files at least"), &config)?;
+        let current = ArcSwapOption::from_pointee(parts.settings(&config));
+        Ok(Self { config, current, parts: Mutex::new(parts), reloads: Reloads::default() })
     }
 
     /// Follows the files, for ever.
@@ -128,51 +139,43 @@ impl Tls {
         &self.reloads
     }
 
-    /// The handshake of one connection. Returns the certificate of the client, where it has shown one that is sound.
-    pub(super) async fn accept<S>(&self, stream: S) -> Result<(TlsStream<S>, Option<Arc<[u8]>>), HandshakeError>
+    /// The handshake of one connection.
+    pub(super) async fn accept<S>(&self, stream: S) -> Result<Secured<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let config = self.current.load_full().ok_or(HandshakeError::NobodyTrusted)?;
+        let settings = self.current.load_full().ok_or(HandshakeError::NobodyTrusted)?;
         let within = self.config.handshake_timeout;
-        let handshake = timeout(within, TlsAcceptor::from(config).accept(stream)).await;
-        let stream = handshake.map_err(|_| HandshakeError::Slow(within))??;
+        let acceptor = TlsAcceptor::from(Arc::clone(&settings.rustls));
+        let stream = timeout(within, acceptor.accept(stream)).await.map_err(|_| HandshakeError::Slow(within))??;
         let (_, session) = stream.get_ref();
-        if session.alpn_protocol() != Some(ALPN) {
-            return Err(HandshakeError::NotHttp2);
-        }
+        let http1 = match session.alpn_protocol() {
+            Some(H2) => false,
+            Some(HTTP1) | None if self.config.http1 => true,
+            _ => return Err(HandshakeError::NotHttp2),
+        };
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.map(|certificate| Arc::from(certificate.as_ref()));
-        Ok((stream, certificate))
+        Ok(Secured { stream, certificate, is_unasked: settings.trusts_nobody, http1 })
     }
 }
 
 impl Reload for Tls {
-    fn reload(&self) {
-        let contents = Contents::read(&self.config);
-        let is_new = self.reloads.is_new(contents.digest());
-        // A client CA that is gone counts from the second look: a file may be missing while it is replaced.
-        let trust = if contents.trusts_nobody() && !is_new { Trust::Nobody } else { Trust::AsRead };
-        let is_known = trust == Trust::AsRead || self.trusts_nobody.load(Relaxed);
-        if !is_new && is_known {
-            return;
-        }
-        match contents.server_config(&self.config, trust) {
-            Ok(current) => {
-                if trust == Trust::Nobody {
-                    tracing::error!("the client CA is empty or gone: no client certificate is taken until it is back");
-                }
-                self.trusts_nobody.store(trust == Trust::Nobody, Relaxed);
-                self.current.store(current);
-                self.reloads.count_done();
-                tracing::info!(cert = %self.config.cert.display(), "took over new files for TLS");
-            }
-            Err(error) => {
-                self.reloads.count_failed();
-                tracing::error!(%error, "kept the old files for TLS");
-            }
+    fn files(&self) -> Vec<NamedFile> {
+        files(&self.config)
+    }
+
+    fn reload(&self, contents: Vec<Contents>) {
+        let read = Read::new(contents).expect("as many as there are files");
+        let mut parts = self.parts.lock();
+        if parts.take(&read, &self.config, &self.reloads) {
+            self.current.store(parts.settings(&self.config).map(Arc::new));
         }
     }
+}
+
+fn files(config: &TlsConfig) -> Vec<NamedFile> {
+    [TlsFile::Cert, TlsFile::Key, TlsFile::ClientCa].into_iter().filter_map(|file| file.of(config)).collect()
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub(super) struct Entrance {
     gate: Arc<Gate>,
     certificate: Option<Arc<Certificate>>,
     listener: Listener,
+    /// Whether the connection could show no certificate, for the client CA is empty or gone.
+    is_unasked: bool,
 }
 
 /// Whose calls they are.
@@ -47,7 +49,7 @@ enum Target {
 impl Guard {
     pub(super) fn entrance(&self) -> Option<Entrance> {
         let gate = self.gate.clone()?;
-        Some(Entrance { gate, certificate: None, listener: Listener::Callers })
+        Some(Entrance { gate, certificate: None, listener: Listener::Callers, is_unasked: false })
     }
 
     pub(super) fn ops_entrance(&self) -> Option<Entrance> {
@@ -110,7 +112,7 @@ impl Entrance {
     /// The entrance for one connection.
     pub(super) fn for_peer(&self, peer: &Peer) -> Self {
         let certificate = peer.certificate.as_ref().map(|der| Arc::new(Certificate::read(der)));
-        Self { gate: Arc::clone(&self.gate), certificate, listener: self.listener }
+        Self { gate: Arc::clone(&self.gate), certificate, listener: self.listener, is_unasked: peer.is_unasked }
     }
 
     /// Who calls, where the call is one that needs to know.
@@ -133,6 +135,7 @@ impl Entrance {
         caller.map(Some).map_err(|denial| {
             let denial = match (denial, self.listener) {
                 (Denial::NoCredentials { tokens }, Listener::Operators) => Denial::NoToken { tokens },
+                (Denial::NoCredentials { tokens }, Listener::Callers) if self.is_unasked => Denial::NobodyTrusted { tokens },
                 (denial, _) => denial,
             };
             self.gate.note(&denial);

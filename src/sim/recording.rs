@@ -1,5 +1,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
@@ -7,7 +8,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Deserialize;
 
 use super::load::{Arrival, Load};
-use crate::model::Criticality;
+use crate::{file::FileFault, model::Criticality};
 
 /// The jobs that a server logged as they came, `waterwheel serve --log waterwheel::pool=debug`.
 ///
@@ -41,6 +42,8 @@ enum Run {
 /// Why a log cannot be replayed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordingError {
+    #[error("cannot read {}: {fault}", path.display())]
+    Unread { path: PathBuf, fault: FileFault },
     #[error("line {0} of the log is none of the server's: not a JSON object, or without what its message promises")]
     Line(usize),
     #[error("the log has no line \"job arrived\"{}", pool.as_ref().map(|pool| format!(" of the pool {pool:?}")).unwrap_or_default())]
@@ -54,6 +57,7 @@ pub(crate) enum RecordingError {
 impl RecordingError {
     pub(crate) fn help(&self) -> &'static str {
         match self {
+            Self::Unread { .. } => "pass a regular file that this user can read",
             Self::Line(_) => "pass standard error of \"waterwheel serve\", written to a file",
             Self::Empty { .. } => "log with --log waterwheel::pool=debug, to a file",
             Self::Pools(_) => "choose one with --pool",

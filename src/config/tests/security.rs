@@ -15,11 +15,6 @@ fn every_mistake_is_told_with_what_to_do() {
         ("server.tls.cert = \"/no/such\"", "`server.tls.key` is not set", "add `server.tls.key = \"tls.key\"`"),
         ("server.tls.key = \"/no/such\"", "`server.tls.cert` is not set", "add `server.tls.cert = \"tls.crt\"`"),
         (
-            "server.tls = { cert = \"/no/such\", key = \"/no/such\" }",
-            "`server.tls.cert`: cannot read it: entity not found",
-            "correct the path, or let the server's user read it",
-        ),
-        (
             "server.tls.client_ca = \"ca.crt\"",
             "`server.tls.client_ca` has no effect without `server.tls.cert`",
             "set `server.tls.cert`, or remove it",
@@ -114,4 +109,94 @@ fn tls_makes_a_public_address_one_that_is_not_plaintext() {
     assert!(load(&sources(&text(&dir, RULE), &public, &[])).is_ok());
     let plain = "[pool.base]\n[kind.echo]\npool = \"base\"\nbuiltin = \"echo\"\n";
     assert!(load(&sources(plain, &public, &[])).is_err());
+}
+
+/// Each file that is missing, or is none that can be read, has a fault of its own, in one run.
+#[test]
+fn files_that_cannot_be_used_are_reported_together() {
+    let text = "[server.tls]\ncert = \"/no/such.crt\"\nkey = \"/dev/zero\"\nclient_ca = \"/no/such.ca\"\n[auth.jwt]\n\
+                jwks = \"/no/such.json\"\nissuer = \"i\"\naudience = [\"a\"]\n";
+    let faults = load(&sources(&format!("{text}{RULE}{}", super::FINE), &[], &[])).unwrap_err();
+    let told: Vec<_> = faults.iter().map(|fault| (fault.problem().to_string(), fault.problem().help())).collect();
+    let missing = |key: &str| format!("`{key}`: cannot read it: no such file or directory");
+    let path = "correct the path, or let the server's user read it";
+    let expected = [
+        (missing("server.tls.cert"), path),
+        (
+            "`server.tls.key`: cannot read it: it is a device, and only regular files are read".to_owned(),
+            "put the right file there, a regular one",
+        ),
+        (missing("server.tls.client_ca"), path),
+        (missing("auth.jwt.jwks"), "put the issuer's public keys there, as a JSON Web Key Set"),
+    ];
+    assert_eq!(told, expected.map(|(what, help)| (what, help.to_owned())));
+}
+
+/// A server does not begin without any key to trust, though it goes on without one when the set is emptied.
+#[test]
+fn a_key_set_without_a_key_is_nothing_to_begin_with() {
+    let dir = files();
+    for (keys, what) in [
+        ("{\"keys\":[]}", "there is no key in it"),
+        ("{\"keys\":", "it is no JSON Web Key Set, at line 1"),
+        ("", "it is no JSON Web Key Set, at line 1"),
+        ("{\"keys\":[{\"kty\":\"oct\",\"k\":\"AA\"}]}", "no key in it fits the algorithms of auth.jwt.algorithms"),
+    ] {
+        fs::write(dir.path().join("jwks.json"), keys).unwrap();
+        let report = load(&sources(&text(&dir, RULE), &[], &[])).unwrap_err().to_string();
+        assert!(report.starts_with(&format!("error: `auth.jwt.jwks`: {what}\n")), "{report}");
+    }
+}
+
+/// The paths of a file begin in its directory, those of variables and flags in the working directory.
+#[test]
+fn relative_paths_begin_where_they_stand() {
+    let dir = files();
+    let text = format!(
+        "[server.tls]\ncert = \"tls.crt\"\nkey = \"./tls.key\"\n[auth.jwt]\njwks = \"jwks.json\"\nissuer = \"i\"\n\
+         audience = [\"a\"]\n{RULE}{}",
+        super::FINE
+    );
+    let loaded = |name: String, env: &[(&str, &str)], flags: &[(&'static str, &str, &str)]| {
+        load(&super::Sources { file: Some(super::SourceFile { name, text: text.clone() }), ..sources("", env, flags) })
+    };
+    let of_dir = dir.path().join("ww.toml").display().to_string();
+    let config = loaded(of_dir.clone(), &[], &[]).unwrap().config;
+    let tls = config.server.tls.unwrap();
+    assert_eq!((tls.cert, tls.key), (dir.path().join("tls.crt"), dir.path().join("tls.key")));
+    assert_eq!(config.auth.unwrap().jwt.unwrap().jwks, dir.path().join("jwks.json"));
+
+    let of_here = loaded("ww.toml".to_owned(), &[], &[]).unwrap_err();
+    assert_eq!(of_here.to_string().matches("cannot read it: no such file or directory").count(), 3, "{of_here}");
+    let env = [("WATERWHEEL_SERVER__TLS__CERT", "tls.crt")];
+    let of_env = loaded(of_dir.clone(), &env, &[]).unwrap_err();
+    assert_eq!(of_env.iter().len(), 1, "{of_env}");
+    assert!(of_env.to_string().starts_with("error: `server.tls.cert`: cannot read it"), "{of_env}");
+    let of_flag = loaded(of_dir, &[], &[("--set", "auth.jwt.jwks", "\"jwks.json\"")]).unwrap_err();
+    assert_eq!(of_flag.iter().len(), 1, "{of_flag}");
+    assert!(of_flag.to_string().starts_with("error: `auth.jwt.jwks`: cannot read it"), "{of_flag}");
+}
+
+/// What is shown reads as the same configuration in the working directory.
+#[test]
+fn a_path_is_shown_as_it_is_read() {
+    let dir = files();
+    let name = dir.path().join("ww.toml").display().to_string();
+    let text = format!("server.tls = {{ cert = \"tls.crt\", key = \"tls.key\" }}\n{}", super::FINE);
+    let file = |name, text| super::Sources { file: Some(super::SourceFile { name, text }), ..sources("", &[], &[]) };
+    let loaded = load(&file(name, text)).unwrap();
+    let shown = super::to_toml(&loaded.settings);
+    assert!(shown.contains(&format!("tls.cert = {:?}", dir.path().join("tls.crt"))), "{shown}");
+    assert_eq!(load(&file("ww.toml".to_owned(), shown)).unwrap().config, loaded.config);
+}
+
+/// Where pages may call, clients may speak HTTP/1.1 behind TLS too.
+#[test]
+fn pages_bring_http1() {
+    let dir = files();
+    let http1 = |pages: &str| {
+        let config = ok(&format!("server.grpc_web_origins = {pages}\n{}", text(&dir, RULE)), &[], &[]).config;
+        config.server.tls.unwrap().http1
+    };
+    assert!(http1("[\"https://app.example\"]") && !http1("[]"));
 }

@@ -189,6 +189,36 @@ fn outside_of_the_range() {
 
 const OUTSIDE_OF_THE_RANGE: &[(&str, &str, &str)] = &[
     ("server.threads = 0", "`server.threads` is 0, outside of 1 to 256", "give a value from 1 to 256"),
+    (
+        "server.connections.max_age = \"1ms\"",
+        "`server.connections.max_age` is 1ms, outside of 1s to 1year",
+        "give a value from 1s to 1year",
+    ),
+    (
+        "server.connections.max_age_grace = \"99ms\"",
+        "`server.connections.max_age_grace` is 99ms, outside of 100ms to 1year",
+        "give a value from 100ms to 1year",
+    ),
+    (
+        "server.connections.idle_timeout = \"999ms\"",
+        "`server.connections.idle_timeout` is 999ms, outside of 1s to 1year",
+        "give a value from 1s to 1year",
+    ),
+    (
+        "server.connections.preface_timeout = \"1ms\"",
+        "`server.connections.preface_timeout` is 1ms, outside of 100ms to 1h",
+        "give a value from 100ms to 1h",
+    ),
+    (
+        "server.http2.keepalive_interval = \"1ms\"",
+        "`server.http2.keepalive_interval` is 1ms, outside of 100ms to 1h",
+        "give a value from 100ms to 1h",
+    ),
+    (
+        "server.http2.keepalive_timeout = \"0s\"",
+        "`server.http2.keepalive_timeout` is 0s, outside of 100ms to 1h",
+        "give a value from 100ms to 1h",
+    ),
     ("server.threads = 257", "`server.threads` is 257, outside of 1 to 256", "give a value from 1 to 256"),
     (
         "server.submit_many_window = 0",

@@ -1,25 +1,27 @@
-use std::{fmt, fs, io, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use tokio_rustls::rustls::{
-    self, DEFAULT_VERSIONS, RootCertStore, ServerConfig, SupportedProtocolVersion,
-    crypto::{CryptoProvider, aws_lc_rs},
+    self, RootCertStore,
+    crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject},
-    server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
-    version::TLS13,
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+    sign::CertifiedKey,
 };
-use zeroize::Zeroizing;
 
-use super::{ALPN, ClientAuth, TlsConfig, TlsVersion};
-use crate::reload::{self, Digest};
+use super::{ClientAuth, TlsConfig};
+use crate::{
+    file::{FileFault, NamedFile},
+    reload::Contents,
+};
 
 /// A file that TLS is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsFile {
-    /// The certificate.
+    /// The certificate, of at most 1 MiB with those between it and the root.
     Cert,
-    /// Its private key.
+    /// Its private key, of at most 64 KiB.
     Key,
-    /// The roots of client certificates.
+    /// The roots of client certificates, of at most 4 MiB.
     ClientCa,
 }
 
@@ -35,12 +37,16 @@ pub struct TlsError {
     pub fault: TlsFault,
 }
 
+/// Every file that cannot be used, a line each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsErrors(pub Vec<TlsError>);
+
 /// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
-    /// The system does not let it be read.
+    /// It cannot be read.
     #[error("cannot read it: {0}")]
-    Unreadable(io::ErrorKind),
+    Unread(FileFault),
     /// It has none of what it should have.
     #[error("there is none in it")]
     Nothing,
@@ -55,52 +61,54 @@ pub enum TlsFault {
     Unusable(String),
 }
 
-/// The files as they are, unread ones too.
-pub(super) struct Contents {
-    cert: io::Result<Vec<u8>>,
-    key: io::Result<Zeroizing<Vec<u8>>>,
-    client_ca: Option<io::Result<Vec<u8>>>,
-}
-
-/// Which clients are trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// Those of the file.
-    AsRead,
-    /// None, for the file is empty or gone.
-    Nobody,
-}
-
 impl TlsFile {
-    fn path(self, config: &TlsConfig) -> PathBuf {
+    /// The file, where there is to be one.
+    pub(super) fn of(self, config: &TlsConfig) -> Option<NamedFile> {
+        let (path, most) = match self {
+            Self::Cert => (Some(&config.cert), 1 << 20),
+            Self::Key => (Some(&config.key), 64 << 10),
+            Self::ClientCa => (config.client_ca.as_ref(), 4 << 20),
+        };
+        Some(NamedFile { what: self.name(), path: path?.clone(), most })
+    }
+
+    fn name(self) -> &'static str {
         match self {
-            Self::Cert => config.cert.clone(),
-            Self::Key => config.key.clone(),
-            Self::ClientCa => config.client_ca.clone().unwrap_or_default(),
+            Self::Cert => "certificate",
+            Self::Key => "private key",
+            Self::ClientCa => "client CA",
         }
     }
 
     fn fails(self, config: &TlsConfig, fault: TlsFault) -> TlsError {
-        TlsError { file: self, path: self.path(config), fault }
+        let path = self.of(config).map(|file| file.path);
+        TlsError { file: self, path: path.unwrap_or_default(), fault }
     }
 }
 
 impl fmt::Display for TlsFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cert => "certificate",
-            Self::Key => "private key",
-            Self::ClientCa => "client CA",
-        })
+        f.write_str(self.name())
     }
 }
+
+impl fmt::Display for TlsErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for TlsErrors {}
 
 impl TlsFault {
     /// What to do about it.
     #[must_use]
     pub fn help(&self, file: TlsFile) -> &'static str {
         match (self, file) {
-            (Self::Unreadable(_), _) => "correct the path, or let the server's user read it",
+            (Self::Unread(FileFault::Unreadable { .. }), _) => "correct the path, or let the server's user read it",
+            (Self::Unread(FileFault::Slow(_)), _) => "see to its file system, or mount it anew",
+            (Self::Unread(_), _) => "put the right file there, a regular one",
             (Self::Mismatch, _) => "put the key beside the certificate that was made for it",
             (Self::Unusable(_), _) => "issue it anew, as X.509 version 3 with an ECDSA, RSA or Ed25519 key",
             (_, TlsFile::Key) => "it needs one block PRIVATE KEY in PEM",
@@ -109,85 +117,27 @@ impl TlsFault {
     }
 }
 
-impl Contents {
-    pub(super) fn read(config: &TlsConfig) -> Self {
-        Self {
-            cert: fs::read(&config.cert),
-            key: fs::read(&config.key).map(Zeroizing::new),
-            client_ca: config.client_ca.as_ref().map(fs::read),
+/// What the server shows of itself.
+pub(super) fn identity(
+    cert: &Contents,
+    key: &Contents,
+    config: &TlsConfig,
+    provider: &CryptoProvider,
+) -> Result<Arc<CertifiedKey>, TlsErrors> {
+    let chain = certificates(cert).map_err(|fault| TlsFile::Cert.fails(config, fault));
+    let key = private_key(key).map_err(|fault| TlsFile::Key.fails(config, fault));
+    match (chain, key) {
+        (Ok(chain), Ok(key)) => {
+            let pair = CertifiedKey::from_der(chain, key, provider);
+            pair.map(Arc::new).map_err(|error| TlsErrors(vec![unusable(&error, config)]))
         }
-    }
-
-    pub(super) fn digest(&self) -> Digest {
-        let client_ca = self.client_ca.as_ref().and_then(|read| read.as_ref().ok());
-        reload::digest(&[
-            self.cert.as_deref().ok(),
-            self.key.as_deref().map(Vec::as_slice).ok(),
-            client_ca.map(Vec::as_slice),
-        ])
-    }
-
-    /// Whether the client CA is empty or gone.
-    pub(super) fn trusts_nobody(&self) -> bool {
-        match &self.client_ca {
-            Some(Ok(pem)) => CertificateDer::pem_slice_iter(pem).next().is_none(),
-            Some(Err(error)) => error.kind() == io::ErrorKind::NotFound,
-            None => false,
-        }
-    }
-
-    /// The settings of connections; `None` where no client is trusted and each must be.
-    pub(super) fn server_config(
-        &self,
-        config: &TlsConfig,
-        trust: Trust,
-    ) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let clients = match &self.client_ca {
-            Some(_) if trust == Trust::Nobody => match config.client_auth {
-                ClientAuth::Required => return Ok(None),
-                ClientAuth::Optional => WebPkiClientVerifier::no_client_auth(),
-            },
-            Some(read) => verifier(read, config, &provider)?,
-            None => WebPkiClientVerifier::no_client_auth(),
-        };
-        let (chain, key) = (self.chain(config)?, self.key(config)?);
-        let builder = ServerConfig::builder_with_provider(provider);
-        let builder = builder.with_protocol_versions(versions(config.min_version)).expect("the provider has them");
-        let made = builder.with_client_cert_verifier(clients).with_single_cert(chain, key);
-        let mut made = made.map_err(|error| unusable(&error, config))?;
-        made.alpn_protocols = vec![ALPN.to_vec()];
-        if self.client_ca.is_some() {
-            // A session that is resumed shows no certificate: one that has expired since would do.
-            made.session_storage = Arc::new(NoServerSessionStorage {});
-            made.send_tls13_tickets = 0;
-        }
-        Ok(Some(Arc::new(made)))
-    }
-
-    fn chain(&self, config: &TlsConfig) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        certificates(&self.cert).map_err(|fault| TlsFile::Cert.fails(config, fault))
-    }
-
-    fn key(&self, config: &TlsConfig) -> Result<PrivateKeyDer<'static>, TlsError> {
-        let fails = |fault| TlsFile::Key.fails(config, fault);
-        let pem = self.key.as_ref().map_err(|error| fails(TlsFault::Unreadable(error.kind())))?;
-        PrivateKeyDer::from_pem_slice(pem).map_err(|error| fails(pem_fault(&error)))
+        (chain, key) => Err(TlsErrors(chain.err().into_iter().chain(key.err()).collect())),
     }
 }
 
-/// Without the versions that have known weaknesses.
-const ONLY_1_3: &[&SupportedProtocolVersion] = &[&TLS13];
-
-fn versions(min: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
-    match min {
-        TlsVersion::V1_2 => DEFAULT_VERSIONS,
-        TlsVersion::V1_3 => ONLY_1_3,
-    }
-}
-
-fn verifier(
-    read: &io::Result<Vec<u8>>,
+/// Who verifies the certificates of clients.
+pub(super) fn verifier(
+    read: &Contents,
     config: &TlsConfig,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
@@ -204,11 +154,24 @@ fn verifier(
     builder.build().map_err(|error| fails(TlsFault::Unusable(error.to_string())))
 }
 
-fn certificates(read: &io::Result<Vec<u8>>) -> Result<Vec<CertificateDer<'static>>, TlsFault> {
-    let pem = read.as_ref().map_err(|error| TlsFault::Unreadable(error.kind()))?;
+fn certificates(read: &Contents) -> Result<Vec<CertificateDer<'static>>, TlsFault> {
+    let pem = read.as_ref().map_err(|fault| TlsFault::Unread(fault.clone()))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| pem_fault(&error))?;
     if found.is_empty() { Err(TlsFault::Nothing) } else { Ok(found) }
+}
+
+fn private_key(read: &Contents) -> Result<PrivateKeyDer<'static>, TlsFault> {
+    let pem = read.as_ref().map_err(|fault| TlsFault::Unread(fault.clone()))?;
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| pem_fault(&error))
+}
+
+/// Whether nothing is in a file, or there is no such file. A text without a certificate is a slip, and not nothing.
+pub(super) fn is_gone(read: &Contents) -> bool {
+    match read {
+        Ok(text) => text.trim_ascii().is_empty(),
+        Err(fault) => fault.is_missing(),
+    }
 }
 
 fn pem_fault(error: &pem::Error) -> TlsFault {

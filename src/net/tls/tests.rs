@@ -31,6 +31,7 @@ impl Setting {
             min_version: TlsVersion::V1_3,
             handshake_timeout: Duration::from_secs(5),
             reload: Duration::from_secs(5),
+            http1: false,
         };
         Self { tls: Tls::open(config).expect("sound files"), dir }
     }
@@ -41,7 +42,7 @@ impl Setting {
 
     /// What is in use after another look: whether there is anything, and how often it was changed, and found broken.
     fn look(&self) -> (bool, u64, u64) {
-        self.tls.reload();
+        self.tls.reload(self.tls.files().iter().map(NamedFile::read).collect());
         (self.tls.current.load().is_some(), self.tls.reloads.done(), self.tls.reloads.failed())
     }
 }
@@ -66,6 +67,20 @@ fn what_is_broken_is_counted_once_and_the_old_files_stay() {
     assert!(!Arc::ptr_eq(&first, &setting.tls.current.load_full().expect("settings")));
 }
 
+/// A certificate that is broken does not keep a root in trust that was taken out, and the other way round.
+#[test]
+fn what_is_broken_keeps_no_other_file_from_being_taken_over() {
+    let setting = Setting::new(ClientAuth::Required);
+    let (cert, key) = pair();
+    setting.write("crt", "no certificate");
+    setting.write("ca", &cert);
+    assert_eq!((setting.look(), setting.look()), ((true, 1, 1), (true, 1, 1)));
+    setting.write("crt", &cert);
+    setting.write("key", &key);
+    setting.write("ca", "no certificate");
+    assert_eq!((setting.look(), setting.look()), ((true, 2, 2), (true, 2, 2)));
+}
+
 #[test]
 fn a_client_ca_that_is_gone_counts_from_the_second_look() {
     for (auth, is_left) in [(ClientAuth::Required, false), (ClientAuth::Optional, true)] {
@@ -75,13 +90,47 @@ fn a_client_ca_that_is_gone_counts_from_the_second_look() {
         assert_eq!(setting.look(), (true, 0, 1), "it may be on its way");
         assert_eq!(setting.look(), (is_left, 1, 1));
         assert_eq!(setting.look(), (is_left, 1, 1), "told once");
-        setting.write("ca", "");
-        assert_eq!(setting.look().0, is_left, "empty is gone");
+        setting.write("ca", " \n");
+        assert_eq!((setting.look().0, setting.look().0), (is_left, is_left), "empty is gone");
         setting.write("ca", "no certificate");
-        assert_eq!(setting.look().0, is_left);
+        assert_eq!((setting.look().0, setting.look().0), (is_left, is_left), "nothing to take over");
         setting.write("ca", &ca);
         assert!(setting.look().0);
     }
+}
+
+/// A text without a certificate, a FIFO and a file without an end are slips: what was trusted before is trusted on.
+#[test]
+fn a_client_ca_that_is_no_such_file_changes_nothing() {
+    let setting = Setting::new(ClientAuth::Required);
+    let path = setting.dir.path().join("ca");
+    let fifo = |path: &std::path::Path| {
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
+    };
+    let replace = [
+        (&|path: &std::path::Path| fs::write(path, "# roots of clients").expect("written")) as &dyn Fn(&std::path::Path),
+        &fifo,
+        &|path| std::os::unix::fs::symlink("/dev/zero", path).expect("a link"),
+        &|path| fs::write(path, vec![b'#'; (4 << 20) + 1]).expect("written"),
+    ];
+    for (failed, put) in (1..).zip(replace) {
+        fs::remove_file(&path).expect("removed");
+        put(&path);
+        assert_eq!((setting.look(), setting.look(), setting.look()), ((true, 0, failed), (true, 0, failed), (true, 0, failed)));
+    }
+}
+
+#[test]
+fn every_file_that_is_missing_is_told() {
+    let setting = Setting::new(ClientAuth::Required);
+    for name in ["crt", "key", "ca"] {
+        fs::remove_file(setting.dir.path().join(name)).expect("removed");
+    }
+    let errors = Tls::open(setting.tls.config.clone()).map(drop).expect_err("missing");
+    let told: Vec<_> = errors.0.iter().map(|error| error.file).collect();
+    assert_eq!(told, [TlsFile::Cert, TlsFile::Key, TlsFile::ClientCa]);
+    assert_eq!(errors.to_string().matches("cannot read it: no such file or directory").count(), 3, "{errors}");
 }
 
 #[test]

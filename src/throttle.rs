@@ -1,3 +1,5 @@
+//! Lines of log that somebody outside could cause without end.
+
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -7,7 +9,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Lets one line of log pass in ten seconds, and counts the others.
 #[derive(Debug, Default)]
-pub(super) struct Throttle(Mutex<Passed>);
+pub(crate) struct Throttle(Mutex<Passed>);
 
 #[derive(Debug, Default)]
 struct Passed {
@@ -17,7 +19,7 @@ struct Passed {
 
 impl Throttle {
     /// How many were held back before this one, where it may pass.
-    pub(super) fn pass(&self) -> Option<u64> {
+    pub(crate) fn pass(&self) -> Option<u64> {
         let mut passed = self.0.lock();
         let now = Instant::now();
         if passed.last.is_some_and(|last| now - last < INTERVAL) {

@@ -1,0 +1,174 @@
+//! Files that somebody names, in a configuration or on a command line: only regular ones are read, and no more of them
+//! than what they are for can need. A FIFO would be waited for without an end, and a device may have none.
+
+use std::{
+    fmt,
+    fs::{self, FileType, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::fs::OFlags;
+use zeroize::Zeroizing;
+
+/// A file, and what it is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedFile {
+    /// What it is for, such as `private key`.
+    pub what: &'static str,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Most bytes that it may have.
+    pub most: u64,
+}
+
+/// Why a file cannot be read, to end a sentence with. Nothing of what is in it is told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FileFault {
+    /// The system does not let it be read.
+    #[error("{text}")]
+    Unreadable {
+        /// What the system said.
+        kind: io::ErrorKind,
+        /// The same in words.
+        text: String,
+    },
+    /// It is none that has an end.
+    #[error("it is a {0}, and only regular files are read")]
+    NotRegular(&'static str),
+    /// It is larger than any sound one.
+    #[error("it is larger than {}", Size(*most))]
+    TooLarge {
+        /// Most bytes that are read.
+        most: u64,
+    },
+    /// The file system does not answer.
+    #[error("its file system gave no answer within {0:?}")]
+    Slow(Duration),
+}
+
+impl NamedFile {
+    /// Reads the whole file.
+    ///
+    /// # Errors
+    /// As for [`read`].
+    pub fn read(&self) -> Result<Zeroizing<Vec<u8>>, FileFault> {
+        read(&self.path, self.most).map(Zeroizing::new)
+    }
+}
+
+impl FileFault {
+    /// Whether there is no such file.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Unreadable { kind: io::ErrorKind::NotFound, .. })
+    }
+}
+
+impl From<io::Error> for FileFault {
+    fn from(error: io::Error) -> Self {
+        let text = error.to_string();
+        // The number says no more than the words, which go on a sentence.
+        let words = text.split_once(" (os error ").map_or(&*text, |(words, _)| words);
+        let mut letters = words.chars();
+        let text = letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect());
+        Self::Unreadable { kind: error.kind(), text }
+    }
+}
+
+/// Reads a regular file of at most `most` bytes. It may block for as long as the file system does.
+///
+/// # Errors
+/// [`FileFault`]; never [`FileFault::Slow`].
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, FileFault> {
+    // Opening is an act for some devices, so that what stands there is looked at before.
+    check(fs::metadata(path)?.file_type())?;
+    // Something else may have come in its place: a FIFO does not hold an opening that need not wait.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let metadata = file.metadata()?;
+    check(metadata.file_type())?;
+    let too_large = FileFault::TooLarge { most };
+    if metadata.len() > most {
+        return Err(too_large);
+    }
+    // As long as it says that it is, so that no copy of a key is left behind where the bytes were before they grew.
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(too_large) } else { Ok(bytes) }
+}
+
+fn check(file: FileType) -> Result<(), FileFault> {
+    let other = match file {
+        file if file.is_file() => return Ok(()),
+        file if file.is_dir() => "directory",
+        file if file.is_fifo() => "pipe",
+        file if file.is_socket() => "socket",
+        _ => "device",
+    };
+    Err(FileFault::NotRegular(other))
+}
+
+/// A number of bytes, in words.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let fits = |(shift, _): &&(u32, &str)| self.0 > 0 && self.0.trailing_zeros() >= *shift;
+        match units.iter().find(fits) {
+            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    fn told(path: &Path, most: u64) -> String {
+        read(path, most).expect_err("a fault").to_string()
+    }
+
+    /// The call returns, which no reader of a FIFO without a writer does.
+    #[test]
+    fn only_regular_files_are_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fifo = dir.path().join("fifo");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+        let socket = dir.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&fifo, &link).expect("a link");
+        for (path, what) in [
+            (&*fifo, "pipe"),
+            (&link, "pipe"),
+            (&socket, "socket"),
+            (dir.path(), "directory"),
+            (Path::new("/dev/zero"), "device"),
+        ] {
+            assert_eq!(told(path, 10), format!("it is a {what}, and only regular files are read"));
+        }
+        assert_eq!(told(&dir.path().join("none"), 10), "no such file or directory");
+        assert!(read(&dir.path().join("none"), 10).is_err_and(|fault| fault.is_missing()));
+    }
+
+    #[test]
+    fn no_more_is_read_than_there_may_be() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("file");
+        fs::write(&path, [7; 1024]).expect("written");
+        assert_eq!(read(&path, 1024), Ok(vec![7; 1024]));
+        assert_eq!(told(&path, 1023), "it is larger than 1023 bytes");
+        fs::File::create(&path).and_then(|file| file.set_len((1 << 20) + 1)).expect("written");
+        assert_eq!(told(&path, 1 << 20), "it is larger than 1 MiB");
+        // It says that it is empty, as all files of the kernel do.
+        assert!(!read(Path::new("/proc/self/status"), 1 << 20).expect("read").is_empty());
+        assert_eq!(told(Path::new("/proc/self/status"), 10), "it is larger than 10 bytes");
+    }
+}
