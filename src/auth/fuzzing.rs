@@ -182,7 +182,7 @@ impl Facts {
             && self.header.as_object().is_some_and(|header| header.iter().all(known))
             && [self.claim("iss"), self.claim("aud")].iter().all(|one| one.is_string())
             && time("exp").is_some_and(|end| end > now)
-            && (self.claim("nbf").is_null() || time("nbf").is_some_and(|begin| begin < now))
+            && (self.claims.get("nbf").is_none() || time("nbf").is_some_and(|begin| begin < now))
     }
 }
 

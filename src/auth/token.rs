@@ -144,18 +144,18 @@ impl Reload for Tokens {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
         match Keys::read(read, &self.config, generation) {
             Ok(keys) => {
-                if keys.is_empty() {
+                let is_empty = keys.is_empty();
+                self.keys.store(Arc::new(keys));
+                self.reloads.count_done();
+                if is_empty {
                     tracing::error!(
                         %path,
                         "the key set of the token issuer is empty: every token is refused until there is a key in it; put \
                          the issuer's keys there, or take [auth.jwt] out of the configuration"
                     );
-                }
-                if !keys.is_empty() {
+                } else {
                     tracing::info!(%path, "took over new keys of the token issuer");
                 }
-                self.keys.store(Arc::new(keys));
-                self.reloads.count_done();
             }
             Err(error) => {
                 self.reloads.count_failed();

@@ -243,6 +243,41 @@ mod tests {
         }
     }
 
+    /// A token, a key, a certificate and a CA are files with an end, which nobody has to write while they are read.
+    #[test]
+    fn only_regular_files_of_a_sound_size_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fifo, huge) = (dir.path().join("fifo"), dir.path().join("huge"));
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let sound = file(&rcgen::CertificateParams::default().self_signed(&key).unwrap().pem());
+        let cases = [
+            (&*fifo, ["it is a pipe, and only regular files are read"; 4]),
+            (Path::new("/dev/zero"), ["it is a device, and only regular files are read"; 4]),
+            (
+                &*huge,
+                ["it is larger than 64 KiB", "it is larger than 4 MiB", "it is larger than 4 MiB", "it is larger than 64 KiB"],
+            ),
+        ];
+        for (path, whats) in cases {
+            let (path, sound) = (Some(path.to_path_buf()), Some(sound.path().to_path_buf()));
+            let none = AccessArgs::default();
+            let args = [
+                AccessArgs { token_file: path.clone(), ..none.clone() },
+                AccessArgs { ca: path.clone(), ..none.clone() },
+                AccessArgs { ca: sound.clone(), cert: path.clone(), key: sound.clone(), ..none.clone() },
+                AccessArgs { ca: sound.clone(), cert: sound, key: path.clone(), ..none },
+            ];
+            for (args, what) in args.into_iter().zip(whats) {
+                let error = args.load(&"127.0.0.1:1".parse().unwrap()).err().unwrap();
+                assert_eq!(error.to_string(), format!("cannot read {}: {what}", path.as_ref().unwrap().display()));
+                assert_eq!(error.help(), "write it to a regular file, and pass that");
+            }
+        }
+    }
+
     #[test]
     fn this_process_can_be_kept_out_of_core_dumps() {
         keep_out_of_core_dumps();

@@ -142,7 +142,7 @@ impl From<WhenFull> for proto::WhenFull {
 
 async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {
     let read = if path.as_os_str() == "-" {
-        to_the_end(tokio::io::stdin()).await
+        to_the_end(tokio::io::stdin(), MOST_BYTES).await
     } else {
         let path = path.clone();
         // Off the thread that waits for Ctrl-C: a file system may take its time.
@@ -152,10 +152,10 @@ async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {
     read.map_err(|fault| Failure::ReadPayload { path, fault })
 }
 
-async fn to_the_end(input: impl AsyncRead + Unpin) -> Result<Vec<u8>, FileFault> {
+async fn to_the_end(input: impl AsyncRead + Unpin, most: u64) -> Result<Vec<u8>, FileFault> {
     let mut bytes = Vec::new();
-    input.take(MOST_BYTES + 1).read_to_end(&mut bytes).await?;
-    if bytes.len() as u64 > MOST_BYTES { Err(FileFault::TooLarge { most: MOST_BYTES }) } else { Ok(bytes) }
+    input.take(most + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 > most { Err(FileFault::TooLarge { most }) } else { Ok(bytes) }
 }
 
 /// The longest durations that a message holds stand for longer ones.
@@ -172,11 +172,14 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::Parser;
 
-    use super::JobArgs;
+    use super::{JobArgs, to_the_end};
     use crate::{
         cli::exit::Exit,
+        file::FileFault,
         proto::{self, Job},
     };
 
@@ -236,6 +239,31 @@ mod tests {
             "{}",
             failure.text()
         );
+    }
+
+    #[tokio::test]
+    async fn a_payload_is_a_regular_file_or_comes_by_standard_input() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fifo, huge) = (dir.path().join("fifo"), dir.path().join("huge"));
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        std::fs::File::create(&huge).unwrap().set_len((1 << 30) + 1).unwrap();
+        for (path, what, help) in [
+            (&*fifo, "it is a pipe, and only regular files are read", "pass - and put the pipe before the command"),
+            (Path::new("/dev/zero"), "it is a device, and only regular files are read", "pass a file that can be read"),
+            (&huge, "it is larger than 1 GiB", "pass a file that can be read"),
+        ] {
+            let line = Line::try_parse_from(["x", "echo", "--file", path.to_str().unwrap()]).unwrap();
+            let report = line.job.into_job().await.unwrap_err().text();
+            assert!(report.starts_with(&format!("cannot read {}: {what}", path.display())), "{report}");
+            assert!(report.contains(help), "{report}");
+        }
+    }
+
+    #[tokio::test]
+    async fn standard_input_has_an_end_too() {
+        assert_eq!(to_the_end(&b"payload"[..], 7).await, Ok(b"payload".to_vec()));
+        assert_eq!(to_the_end(tokio::io::repeat(0), 1 << 20).await, Err(FileFault::TooLarge { most: 1 << 20 }));
     }
 
     #[test]

@@ -104,7 +104,7 @@ async fn a_file_system_that_hangs_holds_up_its_own_file_alone() {
     let mut looks = looks(&target);
     looks[0] = Look::by(target.files[0].clone(), patience, move |_| {
         // At the end of the test there is none.
-        drop(hung.try_lock().expect("one reading at a time").recv());
+        let _ = hung.try_lock().expect("one reading at a time").recv();
         of("late")
     });
     let mut taken = target.taken.subscribe();

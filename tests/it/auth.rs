@@ -1,6 +1,7 @@
 //! Who is let in: every row of a table of rules, by client certificates and by tokens.
 
 mod command_line;
+mod keys;
 mod ops;
 mod tokens;
 

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 const BAD: &str = "\
 [pool.cpu]
 workers = 0
@@ -97,6 +99,59 @@ fn a_file_that_is_missing_is_named() {
     assert_eq!(output.status.code(), Some(2));
     let report = text(&output.stderr);
     assert!(report.starts_with("error: cannot read `none.toml`: "), "{report}");
+}
+
+/// What is no regular file, or has no end, is not waited for.
+#[test]
+fn only_a_regular_file_is_a_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, dir.path().join("ww.toml"), FileType::Fifo, mode, 0).unwrap();
+    std::fs::File::create(dir.path().join("huge.toml")).unwrap().set_len(1 << 40).unwrap();
+    for (file, what) in [
+        ("ww.toml", "it is a pipe, and only regular files are read"),
+        (".", "it is a directory, and only regular files are read"),
+        ("/dev/zero", "it is a device, and only regular files are read"),
+        ("huge.toml", "it is larger than 4 MiB"),
+    ] {
+        let output = run(dir.path(), &["check", "--config", file], &[]);
+        let report = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{report}");
+        assert!(report.starts_with(&format!("error: cannot read `{file}`: {what}")), "{report}");
+    }
+}
+
+/// Paths in the file begin in its directory, wherever the program runs; those of variables and flags where it runs. All
+/// that is missing is told in one run.
+#[test]
+fn relative_paths_begin_where_they_stand() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("conf")).unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let cert = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+    let config = "server.tls = { cert = \"tls.crt\", key = \"tls.key\", client_ca = \"tls.crt\" }\n\
+                  [auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n\
+                  [pool.one]\n[kind.echo]\npool = \"one\"\nbuiltin = \"echo\"\n";
+    std::fs::write(dir.path().join("conf/ww.toml"), config).unwrap();
+    let check = |env: &[(&str, &str)], flags: &[&str]| {
+        let output = run(dir.path(), &[&["check", "--config", "conf/ww.toml"], flags].concat(), env);
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, report) = check(&[], &[]);
+    assert_eq!(code, Some(2));
+    for key in ["cert", "key", "client_ca"] {
+        let missing = format!("error: `server.tls.{key}`: cannot read it: no such file or directory");
+        assert!(report.contains(&missing), "{report}");
+    }
+    std::fs::write(dir.path().join("conf/tls.crt"), cert.pem()).unwrap();
+    std::fs::write(dir.path().join("conf/tls.key"), key.serialize_pem()).unwrap();
+    assert_eq!(check(&[], &[]), (Some(0), String::new()));
+
+    let env = [("WATERWHEEL_SERVER__TLS__KEY", "tls.key")];
+    let (code, report) = check(&env, &["--set", "server.tls.client_ca=tls.crt"]);
+    assert_eq!((code, report.matches("error: ").count()), (Some(2), 2), "{report}");
+    let env = [("WATERWHEEL_SERVER__TLS__KEY", "conf/tls.key")];
+    assert_eq!(check(&env, &["--set", "server.tls.client_ca=conf/tls.crt"]), (Some(0), String::new()));
 }
 
 /// Runs the program in a directory, with these variables and no others.

@@ -23,9 +23,13 @@ use crate::{process::PATIENCE, service::Service};
 
 /// One pool of jobs that sleep, behind a server with these keys.
 fn serve(server: &str) -> Service {
+    Service::start(&config_of(server), Vec::new())
+}
+
+fn config_of(server: &str) -> String {
     let kind = r#"kind.sleep = { pool = "one", builtin = "sleep" }"#;
     let drain = r#"drain = { notice = "0s", finish = "60s", kill = "1s" }"#;
-    Service::start(&format!("{drain}\n{kind}\npool.one.workers = 4\n[server]\n{server}"), Vec::new())
+    format!("{drain}\n{kind}\npool.one.workers = 4\n[server]\n{server}")
 }
 
 /// A client that speaks HTTP/2 and does nothing by itself.

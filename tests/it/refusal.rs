@@ -54,6 +54,10 @@ impl Refusal {
         self.status.code()
     }
 
+    pub(crate) fn message(&self) -> &str {
+        self.status.message()
+    }
+
     pub(crate) fn details(&self) -> ErrorDetails {
         self.status.check_error_details().expect("details that can be read")
     }

@@ -55,7 +55,7 @@ async fn no_output_of_a_server_holds_a_secret() {
     let broken = key.replace("BEGIN PRIVATE", "BEGIN PUBLIC");
     files.put("server.key", &broken);
     files.put("jwks.json", "{\"keys\": [{\"kty\": \"hunter2\", aHVudGVyMg");
-    server.logged("kept the old files for TLS").await;
+    server.logged("kept the old certificate and key").await;
     server.logged("kept the old keys of the token issuer").await;
     server.signal(Signal::TERM);
     let text = server.last_log().await;

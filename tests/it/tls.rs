@@ -3,6 +3,7 @@
 // tidy: real time, because the files are polled and the handshake has a timer of real sockets.
 
 mod command_line;
+mod odd_files;
 mod pages;
 mod rotation;
 

@@ -15,11 +15,11 @@ use super::{
 };
 use crate::{process::Process, service::Address};
 
-const AGE: Duration = Duration::from_millis(200);
+const AGE: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_millis(200);
 /// Clients, and calls of each, one after another: for several ages.
 const CLIENTS: usize = 8;
-const CALLS: usize = 60;
+const CALLS: usize = 150;
 
 /// Connections that reach their age, and the grace after it, under calls.
 ///
@@ -27,7 +27,7 @@ const CALLS: usize = 60;
 /// grace, for it tells nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn age_with_grace() {
-    let config = format!("{CONFIG}\n[server]\nconnections = {{ max_age = \"200ms\", max_age_grace = \"200ms\" }}");
+    let config = format!("{CONFIG}\n[server]\nconnections = {{ max_age = \"1s\", max_age_grace = \"200ms\" }}");
     let process = Process::serve(&config).await;
     let mut idle = Peer::connect(process.public).await;
     assert_eq!(failures(process.public).await, 0);

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use waterwheel::net::Closed;
 
-use super::{Client, serve, until};
+use super::{Client, config_of, serve, until};
 use crate::{
     process::PATIENCE,
-    service::{Caller, job},
+    service::{Caller, Service, job, load_config},
 };
 
 #[tokio::test]
@@ -47,7 +47,10 @@ async fn a_call_that_outlives_age_and_grace_is_cut() {
 
 #[tokio::test]
 async fn calls_of_real_clients_survive_connections_that_age() {
-    let service = serve(r#"connections = { max_age = "50ms", max_age_grace = "1h" }"#);
+    // Less than a configuration may say, so that many come of age.
+    let mut config = load_config(&config_of(r#"listen = "127.0.0.1:0""#));
+    config.server.connections.max_age = Duration::from_millis(50);
+    let service = Service::start_with(config, Vec::new()).unwrap();
     let caller = Caller::of(service.public).await;
     let begin = Instant::now();
     while service.census.closed(Closed::Age) < 5 {

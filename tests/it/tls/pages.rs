@@ -1,14 +1,18 @@
-//! Pages of browsers, which speak gRPC-Web in HTTP/2 behind TLS, and show a certificate where the user has chosen one.
+//! Pages of browsers, which speak gRPC-Web behind TLS, in HTTP/2 or in HTTP/1.1 as their way there allows, and show a
+//! certificate where the user has chosen one.
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::{
+    body::Incoming,
+    client::conn::{http1, http2},
+};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use waterwheel::proto::{SubmitRequest, SubmitResponse};
 
-use super::ECHO;
+use super::{ECHO, gets_through};
 use crate::{
     service::{Service, job},
     support::{Authority, Files, Name, TlsClient},
@@ -18,9 +22,9 @@ const ORIGIN: &str = "https://app.example";
 const RULE: &str = "[auth.rule.pages]\nprincipals = [\"subject:CN=user\"]\nrpcs = [\"Submit\"]\ntenant = \"pages\"\n";
 
 async fn from_page(client: &TlsClient, service: &Service, method: Method, body: Vec<u8>) -> Response<Incoming> {
-    let stream = TokioIo::new(client.handshake(service.public.0).await.unwrap());
-    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
-    tokio::spawn(connection);
+    let stream = client.handshake(service.public.0).await.unwrap();
+    let agreed = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stream = TokioIo::new(stream);
     let uri = format!("https://{}/waterwheel.v1.WorkerPoolService/Submit", service.public.0);
     let request = Request::builder().method(&method).uri(uri).header("origin", ORIGIN);
     let request = if method == Method::OPTIONS {
@@ -30,7 +34,16 @@ async fn from_page(client: &TlsClient, service: &Service, method: Method, body: 
     } else {
         request.header("content-type", "application/grpc-web+proto").header("x-grpc-web", "1")
     };
-    sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
+    let request = request.body(Full::new(Bytes::from(body))).unwrap();
+    if agreed {
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await.unwrap()
+    } else {
+        let (mut sender, connection) = http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await.unwrap()
+    }
 }
 
 fn submission() -> Vec<u8> {
@@ -61,8 +74,14 @@ async fn read(answer: Response<Incoming>) -> (Option<SubmitResponse>, String) {
     }
 }
 
+fn speaking(protocols: &[&[u8]], mut client: TlsClient) -> TlsClient {
+    client.0.alpn_protocols = protocols.iter().map(|one| one.to_vec()).collect();
+    client
+}
+
 /// The certificate of the connection is the page's credential, by the same rules as for other callers. The question of
-/// the browser, which shows none, is answered.
+/// the browser, which shows none, is answered. All that holds in HTTP/2 and in HTTP/1.1, which clients agree on that
+/// offer nothing else, and those mean that offer nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_calls_with_the_certificate_of_its_connection() {
     let (files, ca) = (Files::new(), Authority::new("ca"));
@@ -70,20 +89,27 @@ async fn a_page_calls_with_the_certificate_of_its_connection() {
     files.put("clients.crt", &ca.pem());
     let pages = format!("server.grpc_web_origins = [\"{ORIGIN}\"]\n");
     let service = Service::start(&format!("{pages}{ECHO}{}{RULE}", files.tls_section(Some("optional"))), Vec::new());
-    let shows = |name: Option<&str>| {
-        let leaf = name.map(|name| ca.client(&Name::Common(name)));
-        TlsClient::new(&ca, leaf.as_ref())
-    };
-    let asked = from_page(&shows(None), &service, Method::OPTIONS, Vec::new()).await;
-    assert_eq!(
-        (asked.status(), &asked.headers()["access-control-allow-origin"]),
-        (StatusCode::OK, &ORIGIN.parse().unwrap())
-    );
-    for (name, expected) in [(None, "16"), (Some("other"), "7"), (Some("user"), "0")] {
-        let answer = from_page(&shows(name), &service, Method::POST, submission()).await;
-        let (message, status) = read(answer).await;
-        assert_eq!(status, expected, "{name:?}");
-        let output = message.map(|message| message.result.unwrap().output);
-        assert_eq!(output, (expected == "0").then(|| Bytes::from("from a page")));
+    for protocols in [&[&b"h2"[..], b"http/1.1"][..], &[b"http/1.1"], &[]] {
+        let shows = |name: Option<&str>| {
+            let leaf = name.map(|name| ca.client(&Name::Common(name)));
+            speaking(protocols, TlsClient::new(&ca, leaf.as_ref()))
+        };
+        let stream = shows(None).handshake(service.public.0).await.unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), protocols.first().copied());
+        let asked = from_page(&shows(None), &service, Method::OPTIONS, Vec::new()).await;
+        assert_eq!(
+            (asked.status(), &asked.headers()["access-control-allow-origin"]),
+            (StatusCode::OK, &ORIGIN.parse().unwrap())
+        );
+        for (name, expected) in [(None, "16"), (Some("other"), "7"), (Some("user"), "0")] {
+            let answer = from_page(&shows(name), &service, Method::POST, submission()).await;
+            let (message, status) = read(answer).await;
+            assert_eq!(status, expected, "{name:?} of {protocols:?}");
+            let output = message.map(|message| message.result.unwrap().output);
+            assert_eq!(output, (expected == "0").then(|| Bytes::from("from a page")));
+        }
     }
+    let caller = TlsClient::new(&ca, Some(&ca.client(&Name::Common("user"))));
+    assert!(gets_through(&caller, &service).await, "callers speak HTTP/2 as before");
+    assert!(speaking(&[b"http/1.0"], caller).handshake(service.public.0).await.is_err());
 }

@@ -1,0 +1,100 @@
+//! The file of the issuer's keys, followed while calls go on.
+
+// tidy: real time, because the file of keys is polled.
+
+use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use super::{
+    KINDS,
+    tokens::{Setting, Signer, claims, jwks, tenant},
+};
+use crate::{
+    process::{PATIENCE, Process},
+    refusal::Way,
+    service::job,
+    support::{Files, toml_string},
+};
+
+async fn until(what: &str, reached: impl AsyncFn() -> bool) {
+    let begin = Instant::now();
+    while !reached().await {
+        assert!(begin.elapsed() < PATIENCE, "not reached: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The issuer's keys are changed under load: tokens of the new key get in, those of the one that is gone do not, though
+/// they were seen before; a broken file changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_followed() {
+    let setting = Setting::new();
+    let next = Signer::new("next");
+    let (old, new) = (setting.signer.sign(&claims()), next.sign(&claims()));
+    let mut client = setting.client().await;
+    assert!(tenant(&mut client, &old).await.is_ok() && tenant(&mut client, &new).await.is_err());
+    setting.files.put("jwks.json", "{ \"keys\": [");
+    setting.files.put("jwks.json", &jwks(&[next.public()]));
+    until("the new key", async || tenant(&mut client.clone(), &new).await.is_ok()).await;
+    assert_eq!(tenant(&mut client, &old).await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+/// A key set that is emptied lets no token in, one that was seen before neither, and the refusal says who can mend that.
+/// Keys that come again let theirs in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_key_set_lets_no_token_in() {
+    let setting = Setting::new();
+    let token = setting.signer.sign(&claims());
+    let client = setting.client().await;
+    let gets_in = async || tenant(&mut client.clone(), &token).await.is_ok();
+    assert!(gets_in().await);
+    setting.files.put("jwks.json", &jwks(&[]));
+    until("the end of all tokens", async || !gets_in().await).await;
+    let refusal = setting.refusal(&token).await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"));
+    let help = "ask its operator to put the issuer's keys in the file of auth.jwt.jwks";
+    assert!(refusal.message().contains(help), "{refusal:?}");
+    setting.files.put("jwks.json", &jwks(&[setting.signer.public()]));
+    until("the keys that are back", gets_in).await;
+}
+
+/// A server whose file of keys is on its way or gone trusts the old ones, and says so; one that is emptied it tells
+/// loudly; and a key that it does not know is one that the operator may have to bring.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_becomes_of_the_file_of_keys_is_told() {
+    let (files, signer) = (Files::new(), Signer::new("one"));
+    files.put("jwks.json", &jwks(&[signer.public()]));
+    let path = files.path("jwks.json");
+    let config = format!(
+        "{KINDS}[auth.jwt]\njwks = {}\nissuer = \"https://issuer.test\"\naudience = [\"waterwheel\"]\nreload = \"100ms\"\n\
+         [auth.rule.all]\nprincipals = [\"jwt:me\"]\nrpcs = [\"*\"]\n",
+        toml_string(&path)
+    );
+    let server = Process::serve(&config).await;
+    let client = server.public.client().await;
+    let call = async |signer: &Signer| {
+        let bearer = format!("Bearer {}", signer.sign(&claims()));
+        Way::Submit.fail(&client, Some(job("no-such-kind", "")), &[("authorization", &bearer)]).await
+    };
+
+    let stranger = call(&Signer::new("rotated")).await;
+    let help = "ask the operator of this server to put the issuer's keys in the file of auth.jwt.jwks";
+    assert!(stranger.message().contains(help), "{stranger:?}");
+    server.logged("refused a token of a key that is not in the file").await;
+
+    std::fs::remove_file(&path).unwrap();
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    server.logged("it is a pipe, and only regular files are read").await;
+    assert_eq!(call(&signer).await.reason(), "UNKNOWN_KIND", "the old key is trusted");
+
+    files.put("jwks.json", "");
+    server.logged("it is no JSON Web Key Set").await;
+    assert_eq!(call(&signer).await.reason(), "UNKNOWN_KIND", "the old key is trusted");
+
+    files.put("jwks.json", &jwks(&[]));
+    server.logged("every token is refused until there is a key in it").await;
+    assert_eq!(call(&signer).await.reason(), "INVALID_TOKEN");
+}

@@ -1,0 +1,76 @@
+//! What comes in the place of a file by mistake, and what becomes of the other files meanwhile.
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tonic::Code;
+
+use super::{ECHO, EVERYBODY, gets_through, serial, until};
+use crate::{
+    process::Process,
+    refusal::Way,
+    service::{Client, Service, job},
+    support::{Authority, Files, Name, TlsClient},
+};
+
+fn replace_by_fifo(files: &Files, name: &str) {
+    let new = files.path("fifo");
+    mknodat(CWD, &new, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    std::fs::rename(new, files.path(name)).unwrap();
+}
+
+/// While a FIFO stands in the place of the client CA, its old roots are trusted and certificates are taken over; while
+/// one stands in the place of the key, roots are. What is put back is taken over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fifo_in_the_place_of_one_file_holds_up_no_other() {
+    let files = Files::new();
+    let [ca, old, new] = ["server", "old", "new"].map(Authority::new);
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &old.pem());
+    let service = Service::start(&format!("{ECHO}{}{EVERYBODY}", files.tls_section(Some("required"))), Vec::new());
+    let show = |authority: &Authority| TlsClient::new(&ca, Some(&authority.client(&Name::Common("web"))));
+    let (of_old, of_new) = (show(&old), show(&new));
+
+    replace_by_fifo(&files, "clients.crt");
+    let leaf = ca.server(2);
+    files.put_leaf("server", &leaf);
+    let expected = leaf.cert.der().to_vec();
+    until("the new certificate", async || serial(&of_old, &service).await == expected).await;
+    assert!(gets_through(&of_old, &service).await, "the old root is trusted");
+
+    replace_by_fifo(&files, "server.key");
+    files.put("clients.crt", &new.pem());
+    until("the new root", async || gets_through(&of_new, &service).await).await;
+    assert!(!gets_through(&of_old, &service).await);
+    assert_eq!(serial(&of_new, &service).await, expected, "the old certificate is shown");
+
+    let leaf = ca.server(3);
+    files.put_leaf("server", &leaf);
+    let expected = leaf.cert.der().to_vec();
+    until("the newest certificate", async || serial(&of_new, &service).await == expected).await;
+}
+
+/// Where the client CA is gone and certificates are optional, a caller that has one is told who can mend that, and the
+/// log tells the operator how. A text that is no certificate is told and changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_ca_that_is_gone_is_told_to_callers_and_operators() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let rule = "[auth.rule.web]\nprincipals = [\"subject:CN=web\"]\nrpcs = [\"*\"]\n";
+    let server = Process::serve(&format!("{ECHO}{}{rule}", files.tls_section(Some("optional")))).await;
+    let client = TlsClient::new(&ca, Some(&ca.client(&Name::Common("web"))));
+    let call = async |kind: &str| {
+        let client = Client::new(client.channel(server.public.0).await.unwrap());
+        Way::Submit.fail(&client, Some(job(kind, "")), &[]).await
+    };
+    files.put("clients.crt", "no roots here\n");
+    server.logged("kept the old client CA").await;
+    assert_eq!(call("none").await.reason(), "UNKNOWN_KIND", "the old root is trusted");
+
+    std::fs::remove_file(files.path("clients.crt")).unwrap();
+    server.logged("put the roots there again").await;
+    until("the end of trust", async || call("none").await.reason() != "UNKNOWN_KIND").await;
+    let refusal = call("none").await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
+    let help = "the client CA of this server is empty or gone; ask its operator to put the roots back, and connect anew";
+    assert!(refusal.message().contains(help), "{refusal:?}");
+}
