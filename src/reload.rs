@@ -109,10 +109,10 @@ impl Seen {
 fn digest(files: &[&Contents]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for file in files {
-        let fault = file.as_ref().err().map(ToString::to_string);
-        let bytes = file.as_ref().map_or_else(|_| fault.as_deref().unwrap_or_default().as_bytes(), |bytes| bytes);
+        let fault = file.as_ref().err().map_or_else(String::new, ToString::to_string);
+        let bytes = file.as_deref().map_or(fault.as_bytes(), Vec::as_slice);
         // Lengths keep the files apart: what moves from one to the next is a change.
-        hash.update([u8::from(fault.is_some())]);
+        hash.update([u8::from(file.is_err())]);
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     }

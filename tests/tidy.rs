@@ -49,7 +49,11 @@ const LAYERS: &[Layer] = &[
     // A line of log names the job that its handler works for.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
     Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task", "auth"]), wire: true },
-    Layer { name: "net", imports: Imports::Only(&["model", "phase", "task", "reload", "file", "throttle"]), wire: true },
+    Layer {
+        name: "net",
+        imports: Imports::Only(&["model", "phase", "task", "reload", "file", "throttle"]),
+        wire: true,
+    },
     Layer { name: "ops", imports: Imports::Only(&["model", "pool", "phase", "task", "rpc", "net"]), wire: true },
     // Its options are the components' own config types.
     Layer {

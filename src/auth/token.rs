@@ -94,7 +94,9 @@ impl Tokens {
         if header.crit.is_some() || header.enc.is_some() || header.zip.is_some() {
             return Err(TokenFault::Extensions);
         }
-        let key = keys.find(header.kid.as_deref(), header.alg).inspect_err(|fault| self.tell(fault, header.kid.as_deref()))?;
+        let key = keys
+            .find(header.kid.as_deref(), header.alg)
+            .inspect_err(|fault| self.tell(fault, header.kid.as_deref()))?;
         let token = decode::<Map<String, Value>>(token, &key.decoding, &key.validation);
         token.map(|token| token.claims).map_err(|error| fault(&error))
     }

@@ -258,7 +258,12 @@ mod tests {
             (Path::new("/dev/zero"), ["it is a device, and only regular files are read"; 4]),
             (
                 &*huge,
-                ["it is larger than 64 KiB", "it is larger than 4 MiB", "it is larger than 4 MiB", "it is larger than 64 KiB"],
+                [
+                    "it is larger than 64 KiB",
+                    "it is larger than 4 MiB",
+                    "it is larger than 4 MiB",
+                    "it is larger than 64 KiB",
+                ],
             ),
         ];
         for (path, whats) in cases {

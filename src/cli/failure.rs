@@ -155,7 +155,9 @@ impl Failure {
     /// What to do about it.
     fn help(&self) -> Option<String> {
         let help = match self {
-            Self::ReadPayload { fault: FileFault::NotRegular("pipe"), .. } => "pass - and put the pipe before the command",
+            Self::ReadPayload { fault: FileFault::NotRegular("pipe"), .. } => {
+                "pass - and put the pipe before the command"
+            }
             Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
             Self::Unreachable { .. } => "start one with \"waterwheel dev\", or pass --server",
             Self::NoTls { .. } => {

@@ -135,7 +135,9 @@ impl Entrance {
         caller.map(Some).map_err(|denial| {
             let denial = match (denial, self.listener) {
                 (Denial::NoCredentials { tokens }, Listener::Operators) => Denial::NoToken { tokens },
-                (Denial::NoCredentials { tokens }, Listener::Callers) if self.is_unasked => Denial::NobodyTrusted { tokens },
+                (Denial::NoCredentials { tokens }, Listener::Callers) if self.is_unasked => {
+                    Denial::NobodyTrusted { tokens }
+                }
                 (denial, _) => denial,
             };
             self.gate.note(&denial);

@@ -109,7 +109,8 @@ fn a_client_ca_that_is_no_such_file_changes_nothing() {
         rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
     };
     let replace = [
-        (&|path: &std::path::Path| fs::write(path, "# roots of clients").expect("written")) as &dyn Fn(&std::path::Path),
+        (&|path: &std::path::Path| fs::write(path, "# roots of clients").expect("written"))
+            as &dyn Fn(&std::path::Path),
         &fifo,
         &|path| std::os::unix::fs::symlink("/dev/zero", path).expect("a link"),
         &|path| fs::write(path, vec![b'#'; (4 << 20) + 1]).expect("written"),
@@ -117,7 +118,10 @@ fn a_client_ca_that_is_no_such_file_changes_nothing() {
     for (failed, put) in (1..).zip(replace) {
         fs::remove_file(&path).expect("removed");
         put(&path);
-        assert_eq!((setting.look(), setting.look(), setting.look()), ((true, 0, failed), (true, 0, failed), (true, 0, failed)));
+        assert_eq!(
+            (setting.look(), setting.look(), setting.look()),
+            ((true, 0, failed), (true, 0, failed), (true, 0, failed))
+        );
     }
 }
 
