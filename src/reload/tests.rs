@@ -110,13 +110,14 @@ async fn a_file_system_that_hangs_holds_up_its_own_file_alone() {
     let mut taken = target.taken.subscribe();
     let answered = async {
         let seen = taken.wait_for(|taken| taken.len() >= 5).await.expect("it is there").clone();
+        let expected = [Err(FileFault::Slow(patience)), of("sound")];
+        assert!(seen.iter().all(|contents| contents[..] == expected), "{seen:?}");
         answer.send(()).expect("it waits");
-        taken.wait_for(|taken| taken.last().is_some_and(|last| last[0] == of("late"))).await.expect("it is there");
-        seen
+        let late = |taken: &Vec<Vec<Contents>>| taken.last().is_some_and(|last| last[0] == of("late"));
+        taken.wait_for(late).await.expect("it is there");
     };
-    let seen = tokio::select! {
+    tokio::select! {
         _ = followed(&target, looks, usize::MAX) => unreachable!("it goes on for ever"),
-        seen = answered => seen,
-    };
-    assert!(seen.iter().all(|contents| contents[..] == [Err(FileFault::Slow(patience)), of("sound")]), "{seen:?}");
+        () = answered => {}
+    }
 }
