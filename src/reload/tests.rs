@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::{io, path::Path};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tokio::sync::watch;
@@ -91,10 +91,35 @@ async fn a_fifo_holds_nothing_up() {
     }
 }
 
+/// Keeps what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn count(&self, text: &str) -> usize {
+        String::from_utf8_lossy(&self.0.lock()).lines().filter(|line| line.contains(text)).count()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A file whose file system does not answer is given up for this look, and no second thread is sent after it. The other
-/// file is followed meanwhile, and the first one too as soon as there is an answer.
+/// file is followed meanwhile, and the first one too as soon as there is an answer. The log names it, ever more seldom.
 #[tokio::test]
 async fn a_file_system_that_hangs_holds_up_its_own_file_alone() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
     let dir = tempfile::tempdir().expect("a directory");
     let sound = dir.path().join("sound");
     std::fs::write(&sound, "sound").expect("written");
@@ -112,9 +137,17 @@ async fn a_file_system_that_hangs_holds_up_its_own_file_alone() {
         let seen = taken.wait_for(|taken| taken.len() >= 5).await.expect("it is there").clone();
         let expected = [Err(FileFault::Slow(patience)), of("sound")];
         assert!(seen.iter().all(|contents| contents[..] == expected), "{seen:?}");
+        assert!(
+            log.count("WARN") >= 3 && log.count("WARN") < seen.len(),
+            "{} in {} looks",
+            log.count("WARN"),
+            seen.len()
+        );
+        assert_eq!(log.count("path=/mnt/hung"), log.count("WARN"));
         answer.send(()).expect("it waits");
         let late = |taken: &Vec<Vec<Contents>>| taken.last().is_some_and(|last| last[0] == of("late"));
         taken.wait_for(late).await.expect("it is there");
+        assert_eq!(log.count("the file system of the file answers again"), 1);
     };
     tokio::select! {
         _ = followed(&target, looks, usize::MAX) => unreachable!("it goes on for ever"),
