@@ -73,7 +73,7 @@ async fn a_peer_that_reads_late_and_still_speaks_gets_all_of_the_last_answer() {
 /// A peer that keeps its half of an ended connection open holds the server's for two seconds, and no longer.
 #[tokio::test]
 async fn a_peer_that_does_not_let_go_is_let_go() {
-    let service = Service::start(&CONFIG.replace("1s", "100ms"), vec![OwnKind::new("one", kind("none", none))]);
+    let service = Service::start(CONFIG, vec![OwnKind::new("one", kind("none", none))]);
     let mut peer = Peer::connect(service.public).await;
     peer.until("a goodbye", |seen| seen.go_away.is_some()).await;
     assert!(peer.send(&Frames::new().frame(PING, ACK, 0, &GOODBYE)).await);
