@@ -3,6 +3,7 @@
 mod command_line;
 mod ops;
 mod tokens;
+mod unknown;
 
 use tokio_stream::StreamExt;
 use tonic::{Code, Request, transport::Channel};

@@ -35,6 +35,7 @@ mod limits;
 mod listeners;
 mod manners;
 mod operate;
+mod ops_hosts;
 mod ops_pages;
 mod ordering;
 mod overload;
