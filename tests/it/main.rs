@@ -24,6 +24,7 @@ mod drain;
 mod environment;
 mod explain;
 mod first_run;
+mod full_output;
 mod full_pool;
 mod headers;
 mod health;
