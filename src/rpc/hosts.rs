@@ -43,8 +43,9 @@ impl Hosts {
     }
 
     fn has(&self, host: &[u8]) -> bool {
-        let Ok(authority) = Authority::try_from(host) else { return false };
-        let host = bare(authority.host());
+        let Ok(host) = str::from_utf8(host) else { return false };
+        let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+        let host = bare(host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(host, _)| host));
         let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         address.parse::<IpAddr>().is_ok()
             || host.eq_ignore_ascii_case("localhost")

@@ -77,15 +77,15 @@ error: `telemetry.otlp` takes an http:// URL of a collector, and `http://(withhe
             ..Case::NONE
         },
         Case {
-            flags: &[("--set", "telemetry.log", "http://me:hunter2@host")],
+            flags: &[("--set", "server.listen", "http://me:hunter2@host")],
             faults: r#"
-error: `telemetry.log` takes a log filter, and `http://(withheld)@host` is none
- --> command line
-  |
-  | --set telemetry.log=http://(withheld)@host
-  |                     ^^^^^^^^^^^^^^^^^^^^^^
-  |
-  = help: write it like `"info,waterwheel=debug"`
+error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `http://(withheld)@host` is none
+--> command line:1:21
+ |
+ | --set server.listen=http://(withheld)@host
+ |                     ^^^^^^^^^^^^^^^^^^^^^^
+ |
+ = help: write it like `"127.0.0.1:7070"`
 "#,
             ..Case::NONE
         },
