@@ -162,6 +162,7 @@ impl App {
 
         let surface = surface::surface(config, own, &control, &security, &phase, sample_ratio, &tasks)?;
         let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
+        let ops_service = ops_service.called_by(surface::hosts(config, ops_listener.address()));
 
         let transport = Transport {
             http2: config.server.http2,

@@ -38,7 +38,10 @@ mod steer;
 mod stream;
 mod submit;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::{ColorChoice, Parser, Subcommand};
 
@@ -92,7 +95,27 @@ enum Command {
 ///
 /// Wrong arguments end the process with code 2 and a message; `--help` and `--version` end it with code 0.
 pub fn main() -> ExitCode {
-    run(Cli::parse()).into()
+    let exit = match Cli::try_parse() {
+        Ok(cli) => run(cli),
+        Err(told) => tell(&told),
+    };
+    exit.into()
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn tell(told: &clap::Error) -> Exit {
+    let printed = told.print().and_then(|()| io::stdout().flush());
+    match printed {
+        _ if told.use_stderr() => Exit::Usage,
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            let failure = failure::Failure::from(error);
+            if failure.exit() != Exit::OutputClosed {
+                console::complain(&failure.text());
+            }
+            failure.exit()
+        }
+    }
 }
 
 /// Runs one command to its end on the calling thread.

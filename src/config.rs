@@ -46,6 +46,7 @@ mod source;
 pub mod starter;
 mod telemetry;
 mod tree;
+mod withhold;
 
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ mod rejection;
 mod request_id;
 mod span_target;
 mod trace_context;
+mod userinfo;
 
 pub use call::Call;
 pub use deadline::{Deadline, DeadlinePolicy};
@@ -27,3 +28,4 @@ pub use rejection::{Rejection, RejectionReason};
 pub use request_id::{InvalidRequestId, RequestId};
 pub use span_target::TRACE_TARGET;
 pub use trace_context::TraceContext;
+pub(crate) use userinfo::{WITHHELD, userinfo, without_userinfo};

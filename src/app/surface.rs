@@ -5,12 +5,12 @@ use tokio::time::Instant;
 use super::{Control, OwnKind, StartError, assemble, security::Security};
 use crate::{
     config::{self, Config},
-    net::{Census, Closed, Refused},
+    net::{Census, Closed, ListenAddress, Refused},
     ops::{self, Connections, ReadConnections, Runtimes, Subject},
     phase::PhaseCell,
     rpc::{
-        Admin, Browsers, Calls, Edge, Health, Limits, Load, Orca, Parts, PublicServices, UploadLimits, WorkerPool,
-        ops_services, public_services, trace::Sampler,
+        Admin, Browsers, Calls, Edge, Health, Hosts, Limits, Load, Orca, Parts, PublicServices, UploadLimits,
+        WorkerPool, ops_services, public_services, trace::Sampler,
     },
     task::Tasks,
 };
@@ -23,6 +23,14 @@ pub(super) struct Surface {
     pub(super) runtimes: Runtimes,
     /// Takes the figures of the listeners.
     pub(super) connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
+}
+
+/// Names by which operators may call. Pages of browsers reach a loopback address by whatever name they give it.
+pub(super) fn hosts(config: &Config, address: &ListenAddress) -> Option<Hosts> {
+    let names = &config.server.ops_hosts;
+    // No browser reaches a Unix socket.
+    let is_limited = address.tcp().is_some() && (!address.is_public() || !names.is_empty());
+    is_limited.then(|| Hosts::new(names))
 }
 
 /// Makes the services over the pools of `control`.

@@ -153,11 +153,11 @@ impl Denial {
     #[must_use]
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
         match self {
-            Self::NoCredentials { .. }
-            | Self::NoToken { .. }
-            | Self::NobodyTrusted { .. }
-            | Self::InvalidToken(_)
-            | Self::InvalidCertificate(_) => Vec::new(),
+            Self::NoCredentials { tokens: true } => vec![("accepts", "certificate, token")],
+            Self::NoCredentials { tokens: false } => vec![("accepts", "certificate")],
+            Self::NoToken { tokens: true } => vec![("accepts", "token")],
+            Self::NoToken { tokens: false } => vec![("accepts", "nothing")],
+            Self::NobodyTrusted { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_) => Vec::new(),
             Self::Rpc { principal, rpc } => vec![("principal", principal), ("rpc", rpc)],
             Self::Kind { principal, rpc, kind } => vec![("principal", principal), ("rpc", rpc.name()), ("kind", kind)],
             Self::Tenant { principal, tenant } => vec![("principal", principal), ("tenant", tenant)],

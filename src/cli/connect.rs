@@ -3,6 +3,8 @@
 //! tonic's own channel stops waiting exactly when `grpc-timeout` is up, so that over any distance its timer beats the
 //! server's answer, which says why. This connection has no timer; [`super::call`] owns the deadline.
 
+mod witness;
+
 use std::{
     error::Error,
     fmt, io,
@@ -15,7 +17,7 @@ use std::{
 
 use clap::Args;
 use http::{
-    HeaderValue, Request, Response, Uri,
+    HeaderValue, Request, Response, StatusCode, Uri,
     header::{AUTHORIZATION, USER_AGENT},
     uri::Authority,
 };
@@ -32,6 +34,8 @@ use tokio::{
 };
 use tonic::body::Body;
 
+pub(crate) use self::witness::Misfit;
+use self::witness::{Seen, Witness};
 use super::{
     access::{Access, AccessArgs},
     failure::Failure,
@@ -135,6 +139,7 @@ pub(crate) struct Connection {
     requests: SendRequest<Body>,
     origin: Uri,
     token: Option<HeaderValue>,
+    seen: Seen,
 }
 
 impl Connection {
@@ -143,6 +148,7 @@ impl Connection {
     /// # Errors
     /// [`Failure::Unreachable`] with what the operating system said.
     pub(crate) async fn open(address: &Address, access: &Access, patience: Duration) -> Result<Self, Failure> {
+        let seen = Seen::default();
         let unreachable = |cause: String| Failure::Unreachable { address: address.clone(), cause };
         let connected = tokio::time::timeout(patience, async {
             match address {
@@ -150,7 +156,8 @@ impl Connection {
                     let socket = TcpStream::connect(authority.as_str()).await?;
                     socket.set_nodelay(true)?;
                     let secured = access.secure(authority.host(), socket).await;
-                    Ok(handshake(secured.map_err(Unconnected::NoTls)?).await)
+                    let secured = Witness::new(secured.map_err(Unconnected::NoTls)?, seen.clone());
+                    Ok(handshake(secured).await)
                 }
                 Address::Unix(path) => Ok::<_, Unconnected>(handshake(UnixStream::connect(path).await?).await),
             }
@@ -162,6 +169,9 @@ impl Connection {
             }
             Ok(Ok(Err(error))) => return Err(unreachable(root_cause(&error))),
             Ok(Err(Unconnected::NoTls(error))) => {
+                if let Some(misfit) = Misfit::of_tls(&error).or_else(|| ended_at_once(&error)) {
+                    return Err(Failure::Misfit { address: address.clone(), misfit });
+                }
                 return Err(Failure::NoTls { address: address.clone(), cause: explain(&error) });
             }
             Ok(Err(Unconnected::Io(error))) => return Err(unreachable(explain(&error))),
@@ -180,7 +190,7 @@ impl Connection {
             .path_and_query("/")
             .build()
             .expect("scheme, authority and path make a URI");
-        Ok(Self { requests, origin, token: access.token().cloned() })
+        Ok(Self { requests, origin, token: access.token().cloned(), seen })
     }
 
     /// A client of the service for callers, without limits on the size of messages.
@@ -203,11 +213,11 @@ impl Connection {
 
 impl tower::Service<Request<Body>> for Connection {
     type Response = Response<Incoming>;
-    type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
-        self.requests.poll_ready(cx)
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.requests.poll_ready(cx).map_err(|error| broken(error, &self.seen))
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
@@ -216,8 +226,30 @@ impl tower::Service<Request<Body>> for Connection {
         if let Some(token) = &self.token {
             request.headers_mut().insert(AUTHORIZATION, token.clone());
         }
-        Box::pin(self.requests.send_request(request))
+        let answer = self.requests.send_request(request);
+        let seen = self.seen.clone();
+        Box::pin(async move {
+            match answer.await {
+                // So answers HTTP/2 itself, before any of gRPC reads the headers.
+                Ok(response) if response.status() == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                    Err(Misfit::HeadersTooLarge.into())
+                }
+                Ok(response) => Ok(response),
+                Err(error) => Err(broken(error, &seen)),
+            }
+        })
     }
+}
+
+/// What is known of a connection that broke.
+fn broken(error: hyper::Error, seen: &Seen) -> Box<dyn Error + Send + Sync> {
+    seen.misfit().map_or_else(|| error.into(), Into::into)
+}
+
+/// A server that gets a handshake of TLS in place of HTTP/2 ends the connection and says nothing.
+fn ended_at_once(error: &io::Error) -> Option<Misfit> {
+    let is_end = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
+    is_end.then_some(Misfit::SpeaksNoTls)
 }
 
 /// Why there is no connection.

@@ -1,6 +1,6 @@
 //! Where a command writes: two sinks that know whether a person reads them.
 
-use std::io;
+use std::io::{self, Write};
 
 use clap::{
     ColorChoice,
@@ -32,6 +32,21 @@ pub(super) fn choose_color(choice: ColorChoice) {
 /// The text between the codes of a style. A [`Sink`] without colour takes them out again.
 pub(super) fn paint(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
+}
+
+/// Writes a line to the process's standard output, for what has no [`Console`].
+///
+/// # Errors
+/// Where it cannot be written, such as to a full disk or to a reader that went away.
+pub(super) fn say(line: &str) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// Writes a line to the process's standard error. Where that fails too, nowhere is left to say so.
+pub(super) fn complain(line: &str) {
+    drop(writeln!(anstream::stderr().lock(), "{line}"));
 }
 
 /// The standard output and the standard error of one command.

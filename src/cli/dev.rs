@@ -7,8 +7,10 @@ use tonic::Request;
 
 use super::{
     config_args::{ConfigArgs, Process},
+    console::complain,
     exit::Exit,
-    output, server,
+    output,
+    server::{self, Told},
 };
 use crate::{
     app::App,
@@ -34,20 +36,22 @@ pub(super) fn run(args: &DevArgs) -> Exit {
     let loaded = match args.config.load(&Process::current(), Some(starter::dev_file())) {
         Ok(loaded) => loaded,
         Err(faults) => {
-            anstream::eprintln!("{}", faults.styled());
+            complain(&faults.styled());
             return Exit::Usage;
         }
     };
     let config = loaded.config;
     server::run_server(&config, Vec::new(), async |app| {
-        anstream::print!("{}", overview(app, &config));
+        if server::tell(&overview(app, &config)) == Told::No {
+            return Ok(());
+        }
         // Its own job would need the credentials of a caller.
         let is_open = config.server.tls.is_none() && config.auth.is_none();
         if is_open && config.kinds.iter().any(|kind| kind.name == "sha256") {
             let first = first_job(app).await.map_err(io::Error::other)?;
-            anstream::println!("{}", report(&first));
+            server::tell(&report(&first));
         }
-        anstream::println!("next:  waterwheel submit sha256 --file README.md      waterwheel stats      Ctrl-C drains");
+        server::tell("next:  waterwheel submit sha256 --file README.md      waterwheel stats      Ctrl-C drains");
         Ok(())
     })
 }
@@ -61,7 +65,7 @@ fn overview(app: &App, config: &Config) -> String {
     let pools: Vec<_> = pools.collect();
     writeln!(text, "{}", server::announcement(app)).expect("a string takes all");
     writeln!(text, "pools  {}", pools.join("   ")).expect("a string takes all");
-    writeln!(text, "kinds  {}", kinds.join(" ")).expect("a string takes all");
+    write!(text, "kinds  {}", kinds.join(" ")).expect("a string takes all");
     text
 }
 

@@ -35,7 +35,8 @@ pub(super) struct DrainArgs {
     /// Report until the drain ends; exit 3 if jobs were lost.
     #[arg(long)]
     watch: bool,
-    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
+    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. There it
+    /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     ops: Address,
     #[command(flatten)]
@@ -59,6 +60,10 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     let followed = follow(&call, &mut reports, &args, &mut watch, console).await;
     watch.leave(console).await?;
     if followed? == Followed::First {
+        // What was idle is drained by then, which is no progress that was shown.
+        if let (Format::Text, Some(last)) = (format, watch.last.filter(|last| last.phase() == Phase::Stopped)) {
+            console.out.line(&receipt(&last)).await?;
+        }
         return Ok(Exit::Done);
     }
     let last = watch.ended()?;

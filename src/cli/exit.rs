@@ -7,7 +7,7 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Code 0: done.
     Done,
-    /// Code 1: the job or the call failed, the probed service does not serve, or the place falls short.
+    /// Code 1: the job or the call failed, the output could not be written, the probed service does not serve, or the place falls short.
     Failed,
     /// Code 2: an argument, a file or a request is wrong.
     Usage,
@@ -54,7 +54,8 @@ impl From<Exit> for ExitCode {
 pub(super) const TABLE: &str = "\
 Exit codes:
     0  done
-    1  the job or the call failed, or `check --env` found that something falls short
+    1  the job or the call failed, the output could not be written, or `check --env` found
+       that something falls short
     2  wrong usage: an argument, a file, or a request that the server calls invalid
     3  a drain lost jobs
     4  refused: the job did not start, so that sending it again is safe

@@ -35,7 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct ExplainArgs {
     /// Id of the job, from its result, an error or the log.
     job: String,
-    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
+    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. There it
+    /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     ops: Address,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use self::status::CallError;
 use super::{
     access::AccessError,
     bench::BenchError,
-    connect::{Address, explain, root_cause},
+    connect::{Address, Misfit, explain, root_cause},
     console::{BAD, Console, FAINT, STRONG, paint},
     exit::Exit,
     output::{Format, counted, setting, views},
@@ -32,6 +32,9 @@ pub(crate) enum Failure {
     /// The server is not the one that is trusted, or it does not trust this client.
     #[error("no TLS with {address}: {cause}")]
     NoTls { address: Address, cause: String },
+    /// The server speaks otherwise, or wants to see something that it was not shown.
+    #[error("no call to {address}: {misfit}")]
+    Misfit { address: Address, misfit: Misfit },
     /// There is no connection to the listener for operators.
     #[error("cannot reach {address}: {cause}")]
     OpsUnreachable { address: Address, cause: String },
@@ -77,9 +80,12 @@ impl Failure {
     /// The failure that a status tells: one of the server, or one of the way to it.
     pub(crate) fn of_status(status: Status, address: &Address) -> Self {
         use std::error::Error;
-        match status.source() {
-            Some(source) => Self::Lost { address: address.clone(), cause: root_cause(source) },
-            None => Self::Call(Box::new(CallError::of(&status))),
+        let misfit =
+            std::iter::successors(status.source(), |&error| error.source()).find_map(|error| error.downcast_ref());
+        match (status.source(), misfit) {
+            (Some(_), Some(misfit)) => Self::Misfit { address: address.clone(), misfit: *misfit },
+            (Some(source), None) => Self::Lost { address: address.clone(), cause: root_cause(source) },
+            (None, _) => Self::Call(Box::new(CallError::of(&status))),
         }
     }
 
@@ -95,7 +101,10 @@ impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) | Self::Replay(_) => Exit::Usage,
-            Self::Unreachable { .. } | Self::OpsUnreachable { .. } | Self::NoTls { .. } => Exit::Unreachable,
+            Self::Misfit { misfit: Misfit::HeadersTooLarge, .. } => Exit::Usage,
+            Self::Unreachable { .. } | Self::OpsUnreachable { .. } | Self::NoTls { .. } | Self::Misfit { .. } => {
+                Exit::Unreachable
+            }
             Self::Call(error) => error.exit(),
             Self::Bench(error) => error.exit(),
             Self::NoAnswer { .. } => Exit::DeadlineExceeded,
@@ -163,6 +172,7 @@ impl Failure {
             Self::NoTls { .. } => {
                 "pass --ca with the roots of its certificate, and --cert and --key if it asks for them"
             }
+            Self::Misfit { misfit, .. } => misfit.help(),
             Self::OpsUnreachable { .. } => "start one with \"waterwheel dev\", or pass --ops",
             Self::Lost { .. } => "check that a waterwheel listens there, and its log",
             Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::{
     config_args::{ConfigArgs, Process},
+    console::complain,
     exit::Exit,
     server,
 };
@@ -13,6 +14,7 @@ use super::{
 /// The first signal starts the drain: health says NOT_SERVING, after the notice new jobs are refused, and what is
 /// queued or runs is finished. A second signal stops what runs at once. The last line on standard output is the
 /// receipt of the drain, which names every job that was not finished; the exit code is 0 if there was none, else 3.
+/// Where standard output cannot be written, it serves all the same, and the receipt goes to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   waterwheel serve --config waterwheel.toml")]
@@ -25,12 +27,12 @@ pub(super) fn run(args: &ServeArgs) -> Exit {
     let loaded = match args.config.load(&Process::current(), None) {
         Ok(loaded) => loaded,
         Err(faults) => {
-            anstream::eprintln!("{}", faults.styled());
+            complain(&faults.styled());
             return Exit::Usage;
         }
     };
     server::run_server(&loaded.config, Vec::new(), async |app| {
-        anstream::println!("{}", server::announcement(app));
+        server::tell(&server::announcement(app));
         Ok(())
     })
 }

@@ -3,9 +3,14 @@
 use std::{io, process::id};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::info;
+use tracing::{info, warn};
 
-use super::{access::keep_out_of_core_dumps, exit::Exit};
+use super::{
+    access::keep_out_of_core_dumps,
+    connect::explain,
+    console::{complain, say},
+    exit::Exit,
+};
 use crate::{
     app::{App, Control, OwnKind, Receipt, ServiceManager, StartError},
     config::Config,
@@ -27,14 +32,14 @@ enum ServerError {
 /// life of `waterwheel serve`, for a program with handlers in Rust. `greet` runs once calls are taken.
 ///
 /// The first SIGTERM or SIGINT starts the drain, the second goes straight to its kill phase. The receipt of the drain
-/// is the last line on standard output, and the exit is [`Exit::Done`], or [`Exit::JobsLost`] where it names a job. What
+/// is the last line on standard output, or on standard error where the former cannot be written, and the exit is [`Exit::Done`], or [`Exit::JobsLost`] where it names a job. What
 /// keeps it from serving is told on standard error, and the exit is [`Exit::Failed`].
 pub fn run_server(config: &Config, own: Vec<OwnKind>, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Exit {
     match serve(config, own, greet) {
         Ok(receipt) if receipt.is_clean() => Exit::Done,
         Ok(_) => Exit::JobsLost,
         Err(error) => {
-            anstream::eprintln!("error: {error}");
+            complain(&format!("error: {error}"));
             Exit::Failed
         }
     }
@@ -76,8 +81,38 @@ fn serve(
     // Jobs that do not stop may hold this runtime; the process does not wait for them.
     runtime.shutdown_background();
     telemetry.shutdown(receipt.flush_within());
-    anstream::println!("{}", receipt.to_json());
+    hand_out(&receipt);
     Ok(receipt)
+}
+
+/// Whether standard output took what was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Yes,
+    No,
+}
+
+/// Tells something of a server that serves. That nobody can be told is no reason not to serve.
+pub(super) fn tell(text: &str) -> Told {
+    match say(text) {
+        Ok(()) => Told::Yes,
+        Err(error) => {
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                warn!(error = explain(&error), "cannot write to standard output; serving all the same");
+            }
+            Told::No
+        }
+    }
+}
+
+/// Prints the receipt, which must reach somebody if it names a job.
+fn hand_out(receipt: &Receipt) {
+    let json = receipt.to_json();
+    if let Err(error) = say(&json)
+        && (error.kind() != io::ErrorKind::BrokenPipe || !receipt.is_clean())
+    {
+        complain(&format!("error: cannot write to standard output: {}; the receipt is {json}", explain(&error)));
+    }
 }
 
 /// SIGTERM, SIGINT and SIGHUP: a terminal that closes ends the service as an operator does.

@@ -1,7 +1,7 @@
 //! The frame around a command that calls a server: runtime, Ctrl-C, and the report of a failure.
 
 use super::{
-    console::Console,
+    console::{Console, complain},
     exit::Exit,
     failure::{self, Failure},
     output::Format,
@@ -18,7 +18,7 @@ where
         Ok(runtime) => runtime,
         Err(error) => {
             let report = Failure::Runtime(error).text();
-            anstream::eprintln!("{report}");
+            complain(&report);
             return Exit::Failed;
         }
     };
@@ -43,7 +43,7 @@ pub(super) fn ended<E: std::fmt::Display>(result: Result<(), E>) -> Exit {
     match result {
         Ok(()) => Exit::Done,
         Err(error) => {
-            anstream::eprintln!("error: {error}");
+            complain(&format!("error: {error}"));
             Exit::Failed
         }
     }

@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The flags of a command that goes to the listener for operators.
 #[derive(Debug, Args)]
 pub(super) struct SteerArgs {
-    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
+    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. There it
+    /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     pub(super) ops: Address,
     #[command(flatten)]

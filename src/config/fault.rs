@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::problem::Problem;
 use super::source::{Medium, Span, Texts};
+use super::withhold;
 
 /// One problem and the places that it is about.
 #[derive(Clone, Debug)]
@@ -81,8 +82,8 @@ impl Faults {
         let fault = |fault: &Fault| {
             let places = fault.places.iter().map(|span| self.place(span));
             json!({
-                "message": withhold(fault.problem.to_string()),
-                "help": withhold(fault.problem.help()),
+                "message": withhold::from_words(&fault.problem.to_string()),
+                "help": withhold::from_words(&fault.problem.help()),
                 "places": places.collect::<Vec<_>>(),
             })
         };
@@ -103,7 +104,7 @@ impl Faults {
     }
 
     fn report<'a>(&'a self, fault: &'a Fault) -> Group<'a> {
-        let mut group = Group::with_title(Level::ERROR.primary_title(withhold(fault.problem.to_string())));
+        let mut group = Group::with_title(Level::ERROR.primary_title(withhold::from_words(&fault.problem.to_string())));
         for (index, first) in fault.places.iter().enumerate() {
             let same_text = |other: &Span| other.text == first.text;
             if fault.places[..index].iter().any(same_text) {
@@ -112,35 +113,22 @@ impl Faults {
             let places = fault.places.iter().enumerate();
             let places = places.filter(|(_, place)| same_text(place));
             let text = self.texts.get(first.text);
-            if text.text.contains(KEY) {
-                continue;
-            }
-            let snippet = Snippet::source(&text.text).annotations(places.map(annotation));
+            let Some(shown) = withhold::from_source(text) else { continue };
+            let annotations: Vec<_> = places.map(|place| annotation(place, &shown)).collect();
+            let snippet = Snippet::source(shown.text).annotations(annotations);
             group = match &text.medium {
                 Medium::File(name) => group.element(snippet.path(name)),
                 Medium::Environment(_) => group.element(snippet.path("environment").line_numbering(false)),
                 Medium::Flag(_) => group.element(snippet.path("command line").line_numbering(false)),
             };
         }
-        group.element(Level::HELP.message(withhold(fault.problem.help())))
+        group.element(Level::HELP.message(withhold::from_words(&fault.problem.help())))
     }
 }
 
-/// How the text of a key begins, where its path was meant.
-const KEY: &str = "-----BEGIN";
-
-/// A line without the key that was given in place of its path: faults end in logs.
-fn withhold(mut line: String) -> String {
-    if let Some(at) = line.find(KEY) {
-        line.truncate(at);
-        line.push_str("…: the text of a key or a certificate, which is not shown; give the path of its file");
-    }
-    line
-}
-
-fn annotation<'a>((index, place): (usize, &Span)) -> Annotation<'a> {
+fn annotation<'a>((index, place): (usize, &Span), shown: &withhold::Shown) -> Annotation<'a> {
     let kind = if index == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
-    kind.span(place.range.clone())
+    kind.span(shown.range(&place.range))
 }
 
 impl fmt::Display for Faults {

@@ -7,6 +7,8 @@ use super::fault::Fault;
 use super::problem::Problem;
 use super::source::Span;
 use super::tree::{Data, Node};
+use super::withhold::repeated;
+use crate::model::WITHHELD;
 
 /// A type that a key can take.
 pub(super) trait Field: Sized {
@@ -81,7 +83,7 @@ pub(super) fn misfit<T: Field>(node: &Node, key: &str) -> Fault {
         (None, Data::Integer(integer)) if *integer < 0 => Some(integer.to_string()),
         (None, _) => None,
     };
-    let problem = match text {
+    let problem = match text.and_then(|value| repeated(&key, value)) {
         Some(value) => Problem::Malformed { key, expected, value, example },
         None => Problem::WrongType { key, expected, found: node.data.type_name(), example },
     };
@@ -152,6 +154,10 @@ impl Field for String {
         if string.contains('\0') {
             let key = key.to_owned();
             return Err(Fault::at(Problem::Nul { key }, &node.span));
+        }
+        if string.contains(WITHHELD) {
+            let key = key.to_owned();
+            return Err(Fault::at(Problem::Withheld { key }, &node.span));
         }
         Ok(string.clone())
     }

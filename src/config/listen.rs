@@ -4,8 +4,9 @@ use ipnet::IpNet;
 
 use super::fault::Fault;
 use super::field::{Field, misfit};
+use super::problem::Problem;
 use super::tree::{Data, Node};
-use crate::net::ListenAddress;
+use crate::net::{InvalidListenAddress, ListenAddress};
 
 /// One address, or an array of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,7 @@ impl Field for ListenAddress {
     const EXAMPLE: &'static str = "\"127.0.0.1:7070\"";
 
     fn read(node: &Node, key: &str) -> Result<Self, Fault> {
-        string::<Self, _>(node, key, |text| text.parse().ok())
+        address::<Self>(node, key)
     }
 
     fn show(&self) -> toml::Value {
@@ -37,7 +38,7 @@ impl Field for Addresses {
             Data::Array(items) if !items.is_empty() => {
                 items.iter().map(|item| ListenAddress::read(item, key)).collect::<Result<_, _>>().map(Self)
             }
-            _ => string::<Self, _>(node, key, |text| Some(Self(vec![text.parse().ok()?]))),
+            _ => address::<Self>(node, key).map(|one| Self(vec![one])),
         }
     }
 
@@ -65,6 +66,18 @@ impl Field for Networks {
     fn show(&self) -> toml::Value {
         toml::Value::Array(self.0.iter().map(|network| toml::Value::String(network.to_string())).collect())
     }
+}
+
+/// An address, where `T` may be one.
+fn address<T: Field>(node: &Node, key: &str) -> Result<ListenAddress, Fault> {
+    let Data::String(text) = &node.data else { return Err(misfit::<T>(node, key)) };
+    text.parse().map_err(|error| match error {
+        InvalidListenAddress::Form => misfit::<T>(node, key),
+        InvalidListenAddress::Parameter(name) => {
+            Fault::at(Problem::SocketParameter { key: key.to_owned(), name }, &node.span)
+        }
+        InvalidListenAddress::Mode(mode) => Fault::at(Problem::SocketMode { key: key.to_owned(), mode }, &node.span),
+    })
 }
 
 /// What `parse` makes of a string; anything else is no `T`.

@@ -45,6 +45,9 @@ pub struct Server {
     pub allow_plaintext: bool,
     /// Whether the operator's listener alone serves other machines in plaintext. Default false.
     pub ops_allow_plaintext: bool,
+    /// Names by which the operator's listener may be called, beside `localhost` and addresses. Default none: on a loopback
+    /// address no other name, elsewhere any.
+    pub ops_hosts: Vec<String>,
     /// Networks of proxies whose connections begin with a PROXY header. Default none.
     pub proxies: Vec<IpNet>,
     /// Threads that serve connections. Default one per CPU; 1 to 256.

@@ -49,6 +49,25 @@ pub(super) fn flags(tree: &mut Table, texts: &mut Texts, flags: &[Flag]) -> Vec<
     flags.iter().filter_map(lay).collect()
 }
 
+/// What a variable or a flag sets, as segments of a key, and where its value begins in its text; none for a file. Of a
+/// flag that stands for one key it is nothing.
+pub(super) fn set_by<'t>(medium: &Medium, text: &'t str) -> Option<(Vec<&'t str>, usize)> {
+    match medium {
+        Medium::File(_) => None,
+        Medium::Environment(name) => {
+            let key = &text[PREFIX.len()..name.len()];
+            Some((key.split(SEPARATOR).collect(), name.len() + 1))
+        }
+        Medium::Flag(flag) => {
+            let rest = &text[flag.len() + 1..];
+            match rest.split_once('=') {
+                Some((key, _)) if *flag == "--set" => Some((key.split('.').collect(), flag.len() + 1 + key.len() + 1)),
+                _ => Some((Vec::new(), flag.len() + 1)),
+            }
+        }
+    }
+}
+
 fn steps(key: &str, separator: &str, text: usize, offset: usize) -> Vec<Step> {
     let mut start = offset;
     let step = |segment: &str| {

@@ -1,10 +1,13 @@
 //! Everything that can be wrong with a configuration: one line of what, one line of what to do.
 
+mod program;
 mod security;
 
 use thiserror::Error;
 
 use crate::handler::ExecCommand;
+use crate::model::WITHHELD;
+pub use program::ProgramFault;
 pub use security::SecurityProblem;
 
 const RESERVED: &str = ExecCommand::RESERVED;
@@ -93,6 +96,12 @@ pub enum Problem {
     /// The value holds a NUL character, which no program could be given.
     #[error("`{key}` holds a NUL character")]
     Nul {
+        /// Dotted key.
+        key: String,
+    },
+    /// The value was copied from what `config show` prints.
+    #[error("`{key}` holds `{WITHHELD}`, which stands for what `waterwheel config show` does not print")]
+    Withheld {
         /// Dotted key.
         key: String,
     },
@@ -211,6 +220,22 @@ pub enum Problem {
         /// The key as it was written.
         code: String,
     },
+    /// The address of a socket has a parameter that there is not.
+    #[error("`{key}` has the parameter `{name}`, which no socket takes")]
+    SocketParameter {
+        /// Dotted key.
+        key: String,
+        /// The parameter as it was written.
+        name: String,
+    },
+    /// The mode of a socket is not permissions of a file.
+    #[error("`{key}` has the mode `{mode}`, which is not permissions in octal")]
+    SocketMode {
+        /// Dotted key.
+        key: String,
+        /// The mode as it was written.
+        mode: String,
+    },
     /// Two listeners would take the same address.
     #[error("two listeners claim {address}")]
     SameAddress {
@@ -273,23 +298,6 @@ pub enum Problem {
     Security(#[from] SecurityProblem),
 }
 
-/// Why a program cannot be started.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum ProgramFault {
-    /// It would be looked up in a search path.
-    #[error("is not an absolute path")]
-    Relative,
-    /// There is no such file.
-    #[error("does not exist")]
-    Missing,
-    /// It is a directory or a device.
-    #[error("is not a file")]
-    NotAFile,
-    /// This user may not execute it.
-    #[error("is not executable for this user")]
-    NotExecutable,
-}
-
 impl Problem {
     /// What to do about it, in one line.
     pub fn help(&self) -> String {
@@ -306,6 +314,7 @@ impl Problem {
             Self::OutOfRange { low, high, .. } => format!("give a value from {low} to {high}"),
             Self::NotATable { key, .. } => format!("start a section [{key}{}]", place_of_names(key)),
             Self::Nul { .. } => "remove it".into(),
+            Self::Withheld { .. } => "write what it stands for".into(),
             Self::ValueAndTable { .. } => "remove one of the two".into(),
             Self::BadName { .. } => "a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`".into(),
             Self::NoKinds => "add [kind.NAME]; `waterwheel config init` prints a file to start from".into(),
@@ -342,6 +351,8 @@ impl Problem {
                 _ => "choose another name".into(),
             },
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
+            Self::SocketParameter { .. } => "the known one is `mode`, as in `unix:/path?mode=660`".into(),
+            Self::SocketMode { .. } => "give 0 to 777, as in `unix:/path?mode=660`".into(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
             Self::Plaintext { otherwise, .. } => format!("listen on a loopback address or a Unix socket, {otherwise}"),
             Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
@@ -355,19 +366,6 @@ impl Problem {
             Self::WorkersOverMax { pool } => format!("lower `pool.{pool}.workers.min` or raise the other"),
             Self::NoWaiting { pool } => {
                 format!("raise `pool.{pool}.queue.waiting`, or set `when_full` to \"reject\" or \"shed\"")
-            }
-        }
-    }
-}
-
-impl ProgramFault {
-    fn help(self, program: &str) -> String {
-        match self {
-            Self::Relative => "there is no shell and no search path; `command -v NAME` prints the whole path".into(),
-            Self::Missing => "install it, or correct the path".into(),
-            Self::NotAFile => "name the program itself".into(),
-            Self::NotExecutable => {
-                format!("`chmod +x {program}`, or run the server as a user who may")
             }
         }
     }

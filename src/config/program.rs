@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use rustix::fs::{Access, access};
 
-use super::field::{Size, Words, any, within};
+use super::fault::Fault;
+use super::field::{Field, Size, Words, any, within};
 use super::model::Pool;
 use super::problem::{Problem, ProgramFault};
 use super::schema::GRACE;
 use super::section::Section;
+use super::tree::Node;
 use crate::handler::ExecCommand;
-use crate::model::FailureCode;
+use crate::model::{FailureCode, WITHHELD};
 
 /// Keys that only programs have.
 pub(super) const KEYS: &[&str] = &["env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
@@ -76,9 +78,26 @@ fn check_program(path: &Path) -> Result<(), ProgramFault> {
     access(path, Access::EXEC_OK).map_err(|_| ProgramFault::NotExecutable)
 }
 
+/// What a variable is set to, which is shown to nobody.
+struct EnvValue(String);
+
+impl Field for EnvValue {
+    const EXPECTED: &'static str = String::EXPECTED;
+    const EXAMPLE: &'static str = String::EXAMPLE;
+
+    fn read(node: &Node, key: &str) -> Result<Self, Fault> {
+        String::read(node, key).map(Self)
+    }
+
+    fn show(&self) -> toml::Value {
+        toml::Value::String(WITHHELD.into())
+    }
+}
+
 /// Variables of `env`, then copies of those that `pass_env` names.
 fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -> BTreeMap<String, String> {
-    let mut env: BTreeMap<String, String> = section.map("env", env_name).into_iter().collect();
+    let env = section.map("env", env_name).into_iter().map(|(name, EnvValue(value))| (name, value));
+    let mut env: BTreeMap<String, String> = env.collect();
     let passed = section.value("pass_env", Words(Vec::new()), any);
     for (name, span) in passed.0 {
         if let Err(reserved) = unreserved(&name) {

@@ -35,6 +35,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
     let ops_listen = section.value("ops_listen", loopback(7071), any);
     let allow_plaintext = section.value("allow_plaintext", false, any);
     let ops_allow_plaintext = section.value("ops_allow_plaintext", false, any);
+    let ops_hosts = section.value("ops_hosts", Words(Vec::new()), hosts).into_strings();
     let proxies = section.value("proxies", Networks::default(), any).0;
     let threads = section.count("threads", 256);
     let max_payload = section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes();
@@ -47,6 +48,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         ops_listen,
         allow_plaintext,
         ops_allow_plaintext,
+        ops_hosts,
         proxies,
         threads,
         max_payload,
@@ -130,6 +132,23 @@ fn origins(key: &str, origins: &Words) -> Result<(), Problem> {
             expected: "origins of pages, without a path",
             value: value.clone(),
             example: "[\"https://app.example\"]",
+        }),
+    }
+}
+
+/// A name is told from an address by what calls send, so that it has neither a scheme nor a port.
+fn hosts(key: &str, hosts: &Words) -> Result<(), Problem> {
+    let is_host = |text: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        (1..=253).contains(&text.len()) && text.chars().all(plain)
+    };
+    match hosts.0.iter().find(|(host, _)| !is_host(host)) {
+        None => Ok(()),
+        Some((value, _)) => Err(Problem::Malformed {
+            key: key.to_owned(),
+            expected: "names of hosts, without a port",
+            value: value.clone(),
+            example: "[\"ops.example\"]",
         }),
     }
 }

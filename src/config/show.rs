@@ -1,8 +1,9 @@
-//! Effective values and their origins, as TOML and as JSON.
+//! Effective values and their origins, as TOML and as JSON. For the values of programs' variables, and for the userinfo
+//! of URLs, stands `(withheld)`, which no configuration may say.
 
 use serde_json::json;
 
-use super::source::Origin;
+use super::{source::Origin, withhold};
 
 /// One effective value.
 #[derive(Clone, Debug)]
@@ -14,7 +15,7 @@ pub struct Setting {
     per_cpu: bool,
 }
 
-/// The settings as a TOML file that reads as the same configuration.
+/// The settings as a TOML file that reads as the same configuration, where nothing in it is `(withheld)`.
 pub fn to_toml(settings: &[Setting]) -> String {
     tables(settings, |_| None)
 }
@@ -38,7 +39,7 @@ pub fn to_json(settings: &[Setting]) -> serde_json::Value {
 
 impl Setting {
     pub(super) fn new(path: String, value: toml::Value, origin: Origin) -> Self {
-        Self { path, value: Some(value), origin, per_cpu: false }
+        Self { path, value: Some(withhold::from_value(value)), origin, per_cpu: false }
     }
 
     /// A key without a default that no source sets.
@@ -57,7 +58,7 @@ impl Setting {
         &self.path
     }
 
-    /// The value; none where the key is not set and has no default.
+    /// The value as it is shown; none where the key is not set and has no default.
     pub fn value(&self) -> Option<&toml::Value> {
         self.value.as_ref()
     }

@@ -15,6 +15,7 @@ mod security;
 mod syntax;
 mod values;
 mod variables;
+mod withheld;
 
 /// A pool and a kind that are fine, so that a case shows only its own faults.
 const FINE: &str = "

@@ -25,9 +25,18 @@ pub enum ListenAddress {
 }
 
 /// The text is no address to listen on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not an address; write IP:PORT, unix:/path or systemd:N")]
-pub struct InvalidListenAddress;
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidListenAddress {
+    /// It has none of the forms.
+    #[error("not an address; write IP:PORT, unix:/path or systemd:N")]
+    Form,
+    /// What stands behind the `?` of a path is no parameter of a socket.
+    #[error("no parameter {0:?}; the known one is mode, as in unix:/path?mode=660")]
+    Parameter(String),
+    /// The mode of a socket is not permissions of a file.
+    #[error("no mode {0:?}; write permissions in octal, 777 at most, as in unix:/path?mode=660")]
+    Mode(String),
+}
 
 impl ListenAddress {
     /// The address, where it is one of a network.
@@ -66,20 +75,37 @@ impl FromStr for ListenAddress {
 
     fn from_str(text: &str) -> Result<Self, InvalidListenAddress> {
         if let Some(place) = text.strip_prefix("systemd:") {
-            return place.parse().map(Self::Systemd).map_err(|_| InvalidListenAddress);
+            return place.parse().map(Self::Systemd).map_err(|_| InvalidListenAddress::Form);
         }
         let Some(rest) = text.strip_prefix("unix:") else {
-            return text.parse().map(Self::Tcp).map_err(|_| InvalidListenAddress);
+            return text.parse().map(Self::Tcp).map_err(|_| InvalidListenAddress::Form);
         };
-        let (path, mode) = match rest.split_once("?mode=") {
-            Some((path, mode)) => (path, u32::from_str_radix(mode, 8).map_err(|_| InvalidListenAddress)?),
-            None => (rest, DEFAULT_MODE),
-        };
-        if !Path::new(path).is_absolute() || mode > 0o777 {
-            return Err(InvalidListenAddress);
+        let (path, parameters) = rest.split_once('?').map_or((rest, None), |(path, all)| (path, Some(all)));
+        if !Path::new(path).is_absolute() {
+            return Err(InvalidListenAddress::Form);
         }
+        let mode = match parameters {
+            Some(parameters) => mode(parameters)?,
+            None => DEFAULT_MODE,
+        };
         Ok(Self::Unix { path: path.into(), mode })
     }
+}
+
+/// The last mode of the parameters, which nothing else may stand beside: what is misread would let others in.
+fn mode(parameters: &str) -> Result<u32, InvalidListenAddress> {
+    let mut mode = DEFAULT_MODE;
+    for parameter in parameters.split('&') {
+        let octal = match parameter.split_once('=') {
+            Some(("mode", octal)) => octal,
+            Some((name, _)) => return Err(InvalidListenAddress::Parameter(name.to_owned())),
+            None => return Err(InvalidListenAddress::Parameter(parameter.to_owned())),
+        };
+        let is_octal = matches!(octal.len(), 1..=4) && octal.bytes().all(|digit| digit.is_ascii_digit());
+        let read = u32::from_str_radix(octal, 8).ok().filter(|mode| is_octal && *mode <= 0o777);
+        mode = read.ok_or_else(|| InvalidListenAddress::Mode(octal.to_owned()))?;
+    }
+    Ok(mode)
 }
 
 impl fmt::Display for ListenAddress {
@@ -104,10 +130,38 @@ mod tests {
             assert_eq!(text.parse::<ListenAddress>().map(|address| address.to_setting()), Ok(text.to_owned()));
         }
         for text in
-            ["", "localhost:1", "unix:", "unix:run/ww", "unix:/a?mode=8", "unix:/a?mode=1777", "systemd:", "7070"]
+            ["", "localhost:1", "unix:", "unix:run/ww", "unix:run/ww?mode=600", "unix:?mode=600", "systemd:", "7070"]
         {
-            assert_eq!(text.parse::<ListenAddress>(), Err(InvalidListenAddress), "{text:?}");
+            assert_eq!(text.parse::<ListenAddress>(), Err(InvalidListenAddress::Form), "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_is_behind_a_path_is_its_mode_or_refused() {
+        let read = |text: &str| text.parse::<ListenAddress>();
+        for (text, name) in [
+            ("unix:/a?mod=600", "mod"),
+            ("unix:/a?", ""),
+            ("unix:/a?600", "600"),
+            ("unix:/a?mode", "mode"),
+            ("unix:/a?Mode=600", "Mode"),
+            ("unix:/a?mode=600&owner=me", "owner"),
+            ("unix:/a?b?mode=600", "b?mode"),
+        ] {
+            assert_eq!(read(text), Err(InvalidListenAddress::Parameter(name.into())), "{text}");
+        }
+        for (text, mode) in [
+            ("unix:/a?mode=8", "8"),
+            ("unix:/a?mode=1777", "1777"),
+            ("unix:/a?mode=", ""),
+            ("unix:/a?mode=+600", "+600"),
+            ("unix:/a?mode=00600", "00600"),
+            ("unix:/a?mode=0o600", "0o600"),
+        ] {
+            assert_eq!(read(text), Err(InvalidListenAddress::Mode(mode.into())), "{text}");
+        }
+        assert_eq!(read("unix:/a?mode=0600"), read("unix:/a?mode=600"));
+        assert_eq!(read("unix:/a?mode=0").map(|address| address.to_setting()), Ok("unix:/a?mode=0".into()));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! gRPC-Web: calls from pages of browsers, which cannot speak gRPC itself.
 
-use std::{convert::Infallible, error::Error, fmt, pin::Pin, task, time::Duration};
+use std::{convert::Infallible, error::Error, fmt, pin::Pin, sync::Arc, task, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, header};
@@ -9,7 +9,10 @@ use tonic_web::GrpcWebLayer;
 use tower::{Layer, Service, ServiceExt};
 use tower_http::cors::CorsLayer;
 
-use super::edge::{Edge, EdgeFuture};
+use super::{
+    edge::{Edge, EdgeFuture},
+    status,
+};
 
 /// Headers that a page may send.
 const SENT: [&str; 9] = [
@@ -37,7 +40,10 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// The pages that may call.
 #[derive(Clone)]
-pub struct Browsers(CorsLayer);
+pub struct Browsers {
+    cors: CorsLayer,
+    origins: Arc<[HeaderValue]>,
+}
 
 type Failure = Box<dyn Error + Send + Sync>;
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -51,12 +57,23 @@ impl Browsers {
             return None;
         }
         let cors = CorsLayer::new()
-            .allow_origin(origins)
+            .allow_origin(origins.clone())
             .allow_methods([Method::POST])
             .allow_headers(SENT.map(HeaderName::from_static))
             .expose_headers(READ.map(HeaderName::from_static))
             .max_age(REMEMBERED);
-        Some(Self(cors))
+        Some(Self { cors, origins: origins.into() })
+    }
+
+    /// The refusal of a request of a page of another origin. Browsers refuse it too, but not where the page has its own name
+    /// lead to this address. Whoever asks whether a page is allowed is told that it is not.
+    pub(super) fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let mut said = request.headers().get_all(header::ORIGIN).into_iter();
+        let is_foreign = said.any(|origin| !self.origins.contains(origin)) && request.method() != Method::OPTIONS;
+        is_foreign.then(|| {
+            let message = "pages of this origin may not call; ask the operator to add it to server.grpc_web_origins";
+            status::misdirected(message).into_http()
+        })
     }
 
     /// Whether a request comes from a page: gRPC-Web, or the question whether it is allowed.
@@ -72,7 +89,7 @@ impl Browsers {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Failure> + Send + fmt::Display,
     {
-        let service = self.0.layer(GrpcWebLayer::new().layer(Inner(edge)));
+        let service = self.cors.layer(GrpcWebLayer::new().layer(Inner(edge)));
         Box::pin(service.oneshot(request))
     }
 }

@@ -24,6 +24,7 @@ use super::{
     context::{Arrival, REQUEST_ID, request_id},
     form,
     guard::Entrance,
+    hosts::Hosts,
     load::{ConnectionLoad, Load},
     status,
     telling::{AnswerBody, Meters, Telling},
@@ -50,6 +51,8 @@ pub struct Edge {
     peer: Option<Arc<Peer>>,
     /// Who is let in; none where everybody is.
     entrance: Option<Entrance>,
+    /// By which names it may be called; none where it may be called by any.
+    hosts: Option<Hosts>,
     max_header_list: usize,
     uploads: Uploads,
     connection: Arc<ConnectionUploads>,
@@ -81,7 +84,18 @@ impl Edge {
     ) -> Self {
         let connection = uploads.of(0);
         let catalog = Arc::new(catalog);
-        Self { hot, others, catalog, browsers: None, peer: None, entrance: None, max_header_list, uploads, connection }
+        Self {
+            hot,
+            others,
+            catalog,
+            browsers: None,
+            peer: None,
+            entrance: None,
+            hosts: None,
+            max_header_list,
+            uploads,
+            connection,
+        }
     }
 
     /// Takes calls from pages of browsers too.
@@ -92,6 +106,12 @@ impl Edge {
     /// Lets in whom `entrance` lets in.
     pub(super) fn guarded_by(self, entrance: Option<Entrance>) -> Self {
         Self { entrance, ..self }
+    }
+
+    /// Takes calls by the names of `hosts` only.
+    #[must_use]
+    pub fn called_by(self, hosts: Option<Hosts>) -> Self {
+        Self { hosts, ..self }
     }
 
     /// The front for one connection. All its calls carry `peer`.
@@ -105,9 +125,15 @@ impl Edge {
     /// Who calls, where the call is one that needs to know.
     fn let_in<B>(&self, request: &Request<B>) -> Result<Option<Arc<Caller>>, Status> {
         match &self.entrance {
-            Some(entrance) if !self.catalog.is_page(request.uri().path()) => entrance.let_in(request),
+            Some(entrance) if !self.catalog.is_page(request.uri().path()) => entrance.let_in(request, &self.catalog),
             _ => Ok(None),
         }
+    }
+
+    /// The refusal of a request that comes from a page of a browser that nobody asked in.
+    fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let of_hosts = self.hosts.as_ref().and_then(|hosts| hosts.objection(request));
+        of_hosts.or_else(|| self.browsers.as_ref().and_then(|browsers| browsers.objection(request)))
     }
 
     fn answer<B>(&self, hot: Option<&Hot>, request: Request<B>) -> Answer
@@ -133,6 +159,7 @@ impl Clone for Edge {
             browsers: self.browsers.clone(),
             peer: self.peer.clone(),
             entrance: self.entrance.clone(),
+            hosts: self.hosts.clone(),
             max_header_list: self.max_header_list,
             uploads: self.uploads.clone(),
             connection: self.uploads.of(0),
@@ -162,6 +189,9 @@ where
     fn call(&self, mut request: Request<B>) -> EdgeFuture {
         let sent = request.headers().get(REQUEST_ID).cloned();
         let now = Instant::now();
+        if let Some(objection) = self.objection(&request) {
+            return EdgeFuture::answered(objection, sent);
+        }
         if let Some(browsers) = &self.browsers
             && browsers.are_meant(&request)
         {
@@ -178,13 +208,7 @@ where
         if let Some(refusal) = form::objection(&request)
             && (hot.is_some() || self.catalog.has_rpc(request.uri().path()))
         {
-            return EdgeFuture {
-                answer: Box::pin(now_ready(Ok(refusal))),
-                sent,
-                give_up: None,
-                alarm: None,
-                telling: None,
-            };
+            return EdgeFuture::answered(refusal, sent);
         }
         let caller = match self.let_in(&request) {
             Ok(caller) => caller,
@@ -232,10 +256,14 @@ fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
 }
 
 impl EdgeFuture {
-    /// The answer to a call that is not let in.
+    /// The answer to a call that is not let in. It tells no load: that is for those who may call, and a balancer keeps
+    /// the weight of the last report that it got (gRFC A58).
     fn refused(status: Status, sent: Option<HeaderValue>) -> Self {
-        let answer = Box::pin(now_ready(Ok(status.into_http())));
-        Self { answer, sent, give_up: None, alarm: None, telling: None }
+        Self::answered(status.into_http(), sent)
+    }
+
+    fn answered(response: Response<Body>, sent: Option<HeaderValue>) -> Self {
+        Self { answer: Box::pin(now_ready(Ok(response))), sent, give_up: None, alarm: None, telling: None }
     }
 
     /// Whether a call that is pending has no time left. The timer is made for those alone that wait.

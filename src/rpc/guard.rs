@@ -3,7 +3,7 @@ use std::sync::Arc;
 use http::{HeaderValue, Request, header::AUTHORIZATION};
 use tonic::Status;
 
-use super::{context::CallContext, status};
+use super::{catalog::Catalog, context::CallContext, status};
 use crate::{
     auth::{Caller, Certificate, Denial, Gate, Hold, OverQuota, Quotas, Rpc},
     model::{Job, Peer, Rejection, RejectionReason},
@@ -115,22 +115,27 @@ impl Entrance {
         Self { gate: Arc::clone(&self.gate), certificate, listener: self.listener, is_unasked: peer.is_unasked }
     }
 
-    /// Who calls, where the call is one that needs to know.
+    /// Who calls, where the call is one that needs to know. A caller who is known is let in where nothing of `catalog` is
+    /// called: the answer is what there is.
     ///
     /// # Errors
     /// UNAUTHENTICATED and PERMISSION_DENIED.
-    pub(super) fn let_in<B>(&self, request: &Request<B>) -> Result<Option<Arc<Caller>>, Status> {
-        let target = target(request.uri().path());
+    pub(super) fn let_in<B>(&self, request: &Request<B>, catalog: &Catalog) -> Result<Option<Arc<Caller>>, Status> {
+        let path = request.uri().path();
+        let target = target(path);
         if let Target::Open = target {
             return Ok(None);
         }
         let tokens = request.headers().get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
         let caller = self.gate.authenticate(self.certificate.as_deref(), tokens).and_then(|caller| {
-            match target {
-                Target::Guarded(rpc) => caller.may_call(rpc)?,
-                Target::Open | Target::Unknown => return Err(caller.denied("a method that no rule can name")),
+            let allowed = match target {
+                Target::Guarded(rpc) => caller.may_call(rpc),
+                Target::Open | Target::Unknown => Err(caller.denied("a method that no rule can name")),
+            };
+            match allowed {
+                Err(denial) if catalog.has_rpc(path) => Err(denial),
+                Ok(()) | Err(_) => Ok(caller),
             }
-            Ok(caller)
         });
         caller.map(Some).map_err(|denial| {
             let denial = match (denial, self.listener) {

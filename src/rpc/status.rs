@@ -159,6 +159,11 @@ pub(super) fn headers_too_large(limit: usize) -> Status {
     status
 }
 
+/// A call that came by a name, or from a page, of nobody that is known.
+pub(super) fn misdirected(message: &str) -> Status {
+    fitting(Code::PermissionDenied, message, of_a_call("MISDIRECTED", "NOT_STARTED"))
+}
+
 /// A call whose message was not whole when others needed its room.
 pub(super) fn uploads_full() -> Status {
     let mut details = of_a_call("UPLOADS_FULL", "NOT_STARTED");

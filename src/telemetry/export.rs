@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::model::without_userinfo;
+
 /// How long the log is silent about an exporter that goes on failing.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -29,7 +31,7 @@ struct Failing {
 
 impl<E> Watched<E> {
     pub(super) fn new(inner: E, endpoint: &str) -> Self {
-        Self { inner, endpoint: endpoint.to_owned(), failing: Mutex::new(None) }
+        Self { inner, endpoint: without_userinfo(endpoint).into_owned(), failing: Mutex::new(None) }
     }
 
     fn note(&self, spans: usize, result: &OTelSdkResult, now: Instant) {
@@ -58,7 +60,7 @@ impl<E> Watched<E> {
         warn!(
             endpoint = self.endpoint,
             lost_spans,
-            %error,
+            error = %without_userinfo(&error.to_string()),
             "cannot export spans: check telemetry.otlp and that a collector listens there"
         );
     }
@@ -102,8 +104,8 @@ mod tests {
         let capture = Capture::default();
         let fmt = layer().with_ansi(false).without_time().with_writer(capture.clone());
         let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(fmt));
-        let watched = Watched::new(InMemorySpanExporter::default(), "http://collector");
-        let refused = || Err(OTelSdkError::InternalFailure("refused".into()));
+        let watched = Watched::new(InMemorySpanExporter::default(), "http://me:hunter2@collector");
+        let refused = || Err(OTelSdkError::InternalFailure("refused by http://me:hunter2@collector".into()));
         let start = Instant::now();
         for second in 0..=60 {
             watched.note(2, &refused(), start + Duration::from_secs(second));
@@ -112,6 +114,7 @@ mod tests {
         watched.note(1, &Ok(()), start + Duration::from_secs(62));
         let lines = capture.lines();
         assert_eq!(lines.len(), 3, "{lines:#?}");
+        assert!(lines.iter().all(|line| !line.contains("hunter2")), "{lines:#?}");
         assert!(lines[0].contains("lost_spans=2") && lines[0].contains("refused"), "{}", lines[0]);
         assert!(lines[1].contains("lost_spans=120"), "{}", lines[1]);
         assert!(lines[2].contains("exported again"), "{}", lines[2]);

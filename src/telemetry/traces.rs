@@ -14,13 +14,17 @@ use tracing::Subscriber;
 use tracing_subscriber::{Layer, registry::LookupSpan};
 
 use super::{Config, TelemetryError, Traces, export::Watched, filter::TraceFilter};
+use crate::model::without_userinfo;
 
 /// Longest wait for the collector to take a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends spans in batches to the collector at `endpoint`.
 pub(super) fn otlp(endpoint: &str, config: &Config) -> Result<Traces, TelemetryError> {
-    let refuse = |reason: String| TelemetryError::Otlp { endpoint: endpoint.to_owned(), reason };
+    let refuse = |reason: String| TelemetryError::Otlp {
+        endpoint: without_userinfo(endpoint).into_owned(),
+        reason: without_userinfo(&reason).into_owned(),
+    };
     if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
         return Err(refuse("it has no scheme".into()));
     }

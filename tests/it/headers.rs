@@ -37,3 +37,20 @@ async fn headers_over_their_limit_are_refused_with_a_reason() {
     submit(&caller, 40 << 10).await.expect_err("much too large");
     submit(&caller, 1).await.expect("the connection goes on");
 }
+
+/// The answer of HTTP, by the commands, which know what it means.
+#[tokio::test]
+async fn a_command_says_what_to_do_about_headers_that_http_refuses() {
+    let process = Process::serve(CONFIG).await;
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), "x".repeat(40 << 10)).unwrap();
+    let server = process.public.0.to_string();
+    let mut command = crate::process::program(&["submit", "echo", "x", "--server", &server, "--token-file"]);
+    let output = command.arg(token.path()).output().await.unwrap();
+    let report = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{report}");
+    assert!(
+        report.contains("the headers of the call are larger than it takes\n  help: use a shorter token"),
+        "{report}"
+    );
+}

@@ -37,7 +37,7 @@ enum Version {
 
 async fn send(address: Address, version: Version, path: &str) -> Response<Incoming> {
     let stream = TokioIo::new(TcpStream::connect(address.0).await.unwrap());
-    let request = Request::get(format!("http://{}{path}", address.0)).header("host", "ops");
+    let request = Request::get(format!("http://{}{path}", address.0)).header("host", "localhost");
     let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
     match version {
         Version::Http1 => {
@@ -232,7 +232,7 @@ async fn a_kept_connection_does_not_hold_up_the_drain() {
     let stream = TokioIo::new(TcpStream::connect(process.ops.0).await.unwrap());
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
     tokio::spawn(connection);
-    let request = Request::get("/livez").header("host", "ops").body(Empty::<bytes::Bytes>::new()).unwrap();
+    let request = Request::get("/livez").header("host", "localhost").body(Empty::<bytes::Bytes>::new()).unwrap();
     assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK);
     process.signal(Signal::HUP);
     let ended = process.ended().await;

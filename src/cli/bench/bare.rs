@@ -1,10 +1,6 @@
 //! A bare tonic echo: the server that waterwheel is compared with.
 
-use std::{
-    io::{self, Write},
-    net::SocketAddr,
-    pin::Pin,
-};
+use std::{io, net::SocketAddr, pin::Pin};
 
 use clap::Args;
 use futures_util::{Stream, StreamExt};
@@ -13,6 +9,7 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
+use crate::cli::console::say;
 use crate::proto::{
     JobResult, StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse,
     SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse, submit_many_response,
@@ -42,8 +39,7 @@ pub(in crate::cli) struct BareEchoArgs {
 pub(in crate::cli) fn serve(args: &BareEchoArgs) -> io::Result<()> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let incoming = TcpIncoming::bind(args.listen)?.with_nodelay(Some(true));
-        anstream::println!("{LISTENING}{}", incoming.local_addr()?);
-        io::stdout().flush()?;
+        say(&format!("{LISTENING}{}", incoming.local_addr()?))?;
         let server = Server::builder().add_service(WorkerPoolServiceServer::new(BareEcho));
         let (mut stdin, mut nowhere) = (tokio::io::stdin(), tokio::io::sink());
         tokio::select! {

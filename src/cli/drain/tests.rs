@@ -56,6 +56,16 @@ async fn without_watching_one_report_is_enough() {
 }
 
 #[tokio::test]
+async fn without_watching_what_was_idle_is_drained_in_one_line() {
+    let idle = report(Phase::Stopped, [0, 0, 0, 0]);
+    let ran = drain(&["--pool", "cpu"], DrainEnd::Cut, vec![idle]).await;
+    assert_eq!((ran.text().as_str(), ran.exit), ("drained 0/0 in 6.8s, lost 0\n", Exit::Done));
+    let ran = drain(&["--pool", "cpu", "--output", "json"], DrainEnd::Cut, vec![idle]).await;
+    let line: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
+    assert_eq!((&line["phase"], ran.exit), (&"PHASE_STOPPED".into(), Exit::Done));
+}
+
+#[tokio::test]
 async fn watching_ends_with_the_receipt() {
     let stopped = report(Phase::Stopped, [0, 0, 47, 0]);
     for end in [DrainEnd::Closed, DrainEnd::Cut] {

@@ -188,7 +188,13 @@ impl CallError {
                 "\"waterwheel stats\" shows the jobs that run, and /debug/tasks at --ops all of them".to_owned()
             }
             Reason::NotFound => "\"waterwheel stats\" lists the pools".to_owned(),
-            Reason::NoCredentials => "pass --cert and --key, or --token-file".to_owned(),
+            Reason::NoCredentials => match self.fact("accepts") {
+                Some("certificate") => "pass --cert and --key".to_owned(),
+                Some("token") => "pass --token-file".to_owned(),
+                // Its message says what else there is to do.
+                Some("nothing") => return None,
+                _ => "pass --cert and --key, or --token-file".to_owned(),
+            },
             Reason::InvalidToken => "write a new token to the --token-file".to_owned(),
             Reason::InvalidCertificate => "pass another --cert and --key".to_owned(),
             Reason::RpcDenied | Reason::KindDenied => "the operator allows it by a rule in [auth.rule]".to_owned(),

@@ -130,24 +130,24 @@ env = { A = 1, "2B" = "x", "C-D" = "x" }"#,
 error: `kind.k.env.A` takes a string, not an integer
  --> ww.toml:4:13
   |
-4 | env = { A = 1, "2B" = "x", "C-D" = "x" }
-  |             ^
+4 | env = { A = (withheld), "2B" = (withheld), "C-D" = (withheld) }
+  |             ^^^^^^^^^^
   |
   = help: write it like `"text"`
 
 error: `2B` is no name for a variable
- --> ww.toml:4:16
+ --> ww.toml:4:25
   |
-4 | env = { A = 1, "2B" = "x", "C-D" = "x" }
-  |                ^^^^
+4 | env = { A = (withheld), "2B" = (withheld), "C-D" = (withheld) }
+  |                         ^^^^
   |
   = help: use letters, digits and `_`, and no digit first
 
 error: `C-D` is no name for a variable
- --> ww.toml:4:28
+ --> ww.toml:4:44
   |
-4 | env = { A = 1, "2B" = "x", "C-D" = "x" }
-  |                            ^^^^^
+4 | env = { A = (withheld), "2B" = (withheld), "C-D" = (withheld) }
+  |                                            ^^^^^
   |
   = help: use letters, digits and `_`, and no digit first
 "#,
@@ -198,16 +198,16 @@ pass_env = ["WATERWHEEL_"]"#,
 error: `WATERWHEEL_X` begins with WATERWHEEL_, which is kept for what each job sets
  --> ww.toml:4:9
   |
-4 | env = { WATERWHEEL_X = "1", WATERWHEEL_2 = "2" }
+4 | env = { WATERWHEEL_X = (withheld), WATERWHEEL_2 = (withheld) }
   |         ^^^^^^^^^^^^
   |
   = help: choose another name, such as `X`
 
 error: `WATERWHEEL_2` begins with WATERWHEEL_, which is kept for what each job sets
- --> ww.toml:4:29
+ --> ww.toml:4:36
   |
-4 | env = { WATERWHEEL_X = "1", WATERWHEEL_2 = "2" }
-  |                             ^^^^^^^^^^^^
+4 | env = { WATERWHEEL_X = (withheld), WATERWHEEL_2 = (withheld) }
+  |                                    ^^^^^^^^^^^^
   |
   = help: choose another name
 

@@ -120,6 +120,21 @@ const ADDRESSES_FILTERS_AND_URLS: &[(&str, &str, &str)] = &[
         r#"write it like `"127.0.0.1:7070"`"#,
     ),
     (
+        r#"server.listen = "unix:/run/ww?mod=600""#,
+        "`server.listen` has the parameter `mod`, which no socket takes",
+        "the known one is `mode`, as in `unix:/path?mode=660`",
+    ),
+    (
+        r#"server.ops_listen = "unix:/run/ww?mode=888""#,
+        "`server.ops_listen` has the mode `888`, which is not permissions in octal",
+        "give 0 to 777, as in `unix:/path?mode=660`",
+    ),
+    (
+        r#"server.ops_hosts = ["ops.example:7071"]"#,
+        "`server.ops_hosts` takes names of hosts, without a port, and `ops.example:7071` is none",
+        "write it like `[\"ops.example\"]`",
+    ),
+    (
         r#"server.listen = ["127.0.0.1:1", "unix:run/ww"]"#,
         "`server.listen` takes IP:PORT, unix:/path or systemd:N, and `unix:run/ww` is none",
         r#"write it like `"127.0.0.1:7070"`"#,

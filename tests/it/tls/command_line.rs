@@ -67,7 +67,53 @@ async fn without_the_roots_or_the_certificate_there_is_no_call() {
     assert_eq!(output.status.code(), if report.contains("no roots") { Some(2) } else { Some(6) }, "{report}");
     assert!(report.contains("pass --ca with the roots"), "{report}");
     let output = setting.run(&["submit", "echo", "hello"], &["--cert", "--key"]).await;
-    // The server says so after the handshake, as the client sees it: the connection breaks, or the call on it.
-    assert!(matches!(output.status.code(), Some(1 | 6)), "{}", text(&output.stderr));
+    let report = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{report}");
+    assert!(report.contains("it wants a client certificate\n  help: pass --cert and --key\n"), "{report}");
     assert_eq!(text(&output.stdout), "");
+    // That of somebody else.
+    setting.files.put_leaf("client", &Authority::new("other").client(&Name::Spiffe("spiffe://test/web")));
+    let output = setting.run(&["submit", "echo", "hello"], &[]).await;
+    let report = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{report}");
+    assert!(report.contains("it does not accept the client certificate\n  help: pass another --cert"), "{report}");
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_otherwise_is_told_from_one_that_is_not_there() {
+    let setting = Setting::new().await;
+    let (public, ops) = (setting.server.public.0.to_string(), setting.server.ops.0.to_string());
+    let ca = setting.files.path("ca.crt");
+    for (line, with_tls, help) in [
+        (
+            ["submit", "echo", "x", "--server", &public],
+            false,
+            "it speaks TLS, and was called in plaintext\n  help: pass --tls",
+        ),
+        (["submit", "echo", "x", "--server", &ops], true, "which it does not speak\n  help: leave out --tls"),
+        (["drain", "--pool", "one", "--ops", &ops], true, "which it does not speak\n  help: leave out --tls"),
+    ] {
+        let mut command = process::program(&line);
+        if with_tls {
+            command.arg("--ca").arg(&ca);
+        }
+        let output = command.output().await.unwrap();
+        let report = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{line:?}: {report}");
+        assert!(report.contains(help), "{line:?}: {report}");
+    }
+}
+
+/// Operators' listener sees no certificate: nothing is gained by passing one.
+#[tokio::test]
+async fn operators_are_not_sent_for_certificates() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let rule = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
+    let server = Process::serve(&format!("{ECHO}{}{rule}", files.tls_section(Some("required")))).await;
+    let output = process::program(&["drain", "--ops", &server.ops.0.to_string()]).output().await.unwrap();
+    let report = text(&output.stderr);
+    assert!(report.contains("NO_CREDENTIALS") && report.contains("SIGTERM"), "{report}");
+    assert!(!report.contains("--cert") && !report.contains("--token-file"), "{report}");
 }

@@ -1,0 +1,140 @@
+//! What neither `config show` nor a fault prints.
+
+use super::{Case, FINE, Flag, Problem, check, load, ok, sources, to_json, to_toml, to_toml_with_origins};
+
+/// Part of every secret in here.
+const SECRET: &str = "hunter2";
+
+const WITH_SECRETS: &str = r#"
+[kind.k]
+pool = "base"
+exec = ["/bin/sh", "-c", "curl http://me:hunter2@host/path"]
+env = { TOKEN = "hunter2", URL = "http://hunter2@host" }
+"#;
+
+#[test]
+fn values_of_variables_and_userinfo_are_not_shown() {
+    let env = [("WATERWHEEL_KIND__K__ENV__PASSWORD", "hunter2")];
+    let settings = ok(&format!("{WITH_SECRETS}{FINE}"), &env, &[]).settings;
+    for shown in [to_toml(&settings), to_toml_with_origins(&settings), to_json(&settings).to_string()] {
+        assert!(!shown.contains(SECRET), "{shown}");
+        for whole in ["curl http://(withheld)@host/path", "env.TOKEN", "env.URL", "env.PASSWORD"] {
+            assert!(shown.contains(whole), "no {whole} in {shown}");
+        }
+    }
+}
+
+#[test]
+fn what_was_withheld_is_no_value() {
+    for line in ["env = { TOKEN = \"(withheld)\" }", "env.A = \"1\"\nkill_grace = \"http://(withheld)@host\""] {
+        let file = format!("[kind.k]\npool = \"base\"\nexec = [\"/bin/sh\"]\n{line}{FINE}");
+        let faults = load(&sources(&file, &[], &[])).expect_err(line);
+        assert_eq!(faults.iter().len(), 1, "{faults}");
+    }
+    let file = format!("[kind.k]\npool = \"base\"\nexec = [\"/bin/sh\", \"http://(withheld)@host\"]{FINE}");
+    let faults = load(&sources(&file, &[], &[])).expect_err("it is no value");
+    assert!(matches!(faults.iter().next().unwrap().problem(), Problem::Withheld { .. }), "{faults}");
+}
+
+#[test]
+fn faults_point_to_lines_without_what_is_withheld() {
+    check(&[
+        Case {
+            file: r#"[kind.k]
+pool = "base"
+exec = ["/bin/sh"]
+env = { TOKEN = "hunter2", "2B" = "hunter2", C = -2 }"#,
+            faults: r#"
+error: `2B` is no name for a variable
+ --> ww.toml:4:29
+  |
+4 | env = { TOKEN = (withheld), "2B" = (withheld), C = (withheld) }
+  |                             ^^^^
+  |
+  = help: use letters, digits and `_`, and no digit first
+
+error: `kind.k.env.C` takes a string, not an integer
+ --> ww.toml:4:52
+  |
+4 | env = { TOKEN = (withheld), "2B" = (withheld), C = (withheld) }
+  |                                                    ^^^^^^^^^^
+  |
+  = help: write it like `"text"`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            file: r#"telemetry.otlp = "http://me:hunter2@host""#,
+            faults: r#"
+error: `telemetry.otlp` takes an http:// URL of a collector, and `http://(withheld)@host` is none
+ --> ww.toml:1:18
+  |
+1 | telemetry.otlp = (withheld)
+  |                  ^^^^^^^^^^
+  |
+  = help: write it like `"http://127.0.0.1:4317"`
+"#,
+            ..Case::NONE
+        },
+        Case {
+            flags: &[("--set", "server.listen", "http://me:hunter2@host")],
+            faults: r#"
+error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `http://(withheld)@host` is none
+--> command line:1:21
+ |
+ | --set server.listen=http://(withheld)@host
+ |                     ^^^^^^^^^^^^^^^^^^^^^^
+ |
+ = help: write it like `"127.0.0.1:7070"`
+"#,
+            ..Case::NONE
+        },
+    ]);
+}
+
+#[test]
+fn no_fault_prints_a_secret() {
+    let files = [
+        // What does not parse.
+        "[kind.k]\nenv = { TOKEN = \"hunter2 }",
+        "[kind.k.env]\nA = hunter2",
+        "[kind.k]\nenv = {\n A = \"1\",\n TOKEN = hunter2\n}",
+        "[kind.k.env]\nA = \"\"\"\n\\hunter2=\\hunter2\n\"\"\"",
+        "[kind.k]\nenv.A = \"1\" hunter2",
+        "[kind.k]\nkind.k.env.A = hunter2",
+        "kind = { k = { env = { A = hunter2 } } }",
+        "telemetry.otlp = \"me:hunter2@host",
+        "telemetry.otlp = http://me:hunter2@host",
+        // What does, and slips in its keys.
+        "[kind.k]\nenvs = { TOKEN = \"hunter2\" }",
+        "[kind.k]\nEnvironment = { TOKEN = \"hunter2\" }",
+        "[kind.k]\nenv = \"hunter2\"",
+        "[kind.k]\nenv = [\"TOKEN=hunter2\", { A = \"hunter2\" }]",
+        "kinds = { k = { env = { TOKEN = \"hunter2\" } } }",
+        "[kind.k]\nenv = { TOKEN = \"hunter2\\u0000\" }",
+        "telemetry.otlp = \"me:hunter2@host:4317\"",
+        "telemetry.otlp = [\"http://me:hunter2@host\"]",
+        "server.grpc_web_origins = [\"https://me:hunter2@host\"]",
+        "[kind.k]\nexec = [\"http://me:hunter2@host\"]",
+    ];
+    let sets = [
+        ("kind.k.env", "hunter2"),
+        ("kind.k.env.TOKEN.x", "hunter2"),
+        ("kind.k", "{ env = { TOKEN = \"hunter2\" } }"),
+        ("kind.k", "{ env = { TOKEN = \"hunter2 } }"),
+        ("telemetry.otlp", "me:hunter2@host"),
+    ];
+    let cases = files.map(|file| sources(file, &[], &[])).into_iter();
+    let cases = cases.chain(sets.iter().flat_map(|(key, value)| {
+        let variable = format!("WATERWHEEL_{}", key.replace('.', "__"));
+        let mut flags = sources(FINE, &[], &[]);
+        flags.flags.push(Flag { flag: "--set", key: (*key).to_owned(), value: (*value).to_owned() });
+        [sources(FINE, &[(&variable, value)], &[]), sources(FINE, &[(&variable.to_uppercase(), value)], &[]), flags]
+    }));
+    for sources in cases {
+        let faults = load(&sources).expect_err("there is something wrong in each");
+        for shown in [faults.to_string(), faults.styled(), faults.to_json().to_string()] {
+            assert!(!shown.contains(SECRET), "{sources:?}\n{shown}");
+        }
+    }
+}
