@@ -17,7 +17,12 @@
     reason = "a failed step is the failure of the test, and this is a harness of its own"
 )]
 
+mod books;
 mod calls;
+mod disturbance;
+mod drained;
+mod frames;
+mod held;
 mod operator;
 mod oracle;
 mod plan;
