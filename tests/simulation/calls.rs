@@ -71,6 +71,8 @@ pub(crate) async fn call(caller: usize, seed: u64, calls: usize, record: Record)
         lane?;
     }
     record.lock().callers_left -= 1;
+    // A host that is done says nothing any more: it is to tell the servers first that it leaves.
+    sleep(LONGEST_UPLOAD * 2).await;
     Ok(())
 }
 

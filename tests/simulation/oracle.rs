@@ -10,7 +10,7 @@ use waterwheel::{
 use crate::{
     books, drained,
     record::{Asked, Attempt, AttemptEnd, Events, Life, LifeEnd, Way},
-    server::{LINGER, LONGEST_DRAIN, NOTICE},
+    server::LONGEST_DRAIN,
     told::Told,
 };
 
@@ -32,7 +32,7 @@ pub(crate) fn faults(events: &Events) -> Vec<String> {
     for (number, life) in events.lives.iter().enumerate() {
         let stats: Vec<_> = life.pools.all().iter().map(waterwheel::Pool::stats).collect();
         let mut wrong = life_faults(life, &stats);
-        wrong.extend(receipt_faults(number, life, events));
+        wrong.extend(receipt_faults(life, events));
         wrong.extend(books::faults(life, events));
         wrong.extend(drained::faults(number, life, events));
         faults.extend(wrong.into_iter().map(|fault| format!("life {number}: {fault}; {stats:?}")));
@@ -148,20 +148,15 @@ fn life_faults(life: &Life, stats: &[PoolStats]) -> Vec<String> {
 
 /// The receipt names what its callers were told of, and besides only jobs whose callers do not know, or that ended in
 /// another way while they were being stopped.
-fn receipt_faults(number: usize, life: &Life, events: &Events) -> Vec<String> {
-    let (receipt, at) = match &life.end {
-        LifeEnd::Drained { receipt, at } => (receipt, *at),
+fn receipt_faults(life: &Life, events: &Events) -> Vec<String> {
+    let receipt = match &life.end {
+        LifeEnd::Drained { receipt, .. } => receipt,
         LifeEnd::Crashed => return Vec::new(),
         LifeEnd::Serving => return vec!["it was not ended".into()],
     };
     let mut faults = Vec::new();
     if receipt.elapsed > LONGEST_DRAIN + SLACK {
         faults.push(format!("its drain took {:?}", receipt.elapsed));
-    }
-    let ran = events.attempts.iter().filter(|attempt| attempt.life == number);
-    let busy = ran.map(|attempt| attempt.end_at).max().unwrap_or_default();
-    if at > busy.max(at.saturating_sub(receipt.elapsed) + NOTICE) + LINGER + SLACK {
-        faults.push(format!("its drain ended at {at:?}, and nothing ran since {busy:?}"));
     }
     let mut named = BTreeMap::new();
     for lost in &receipt.lost {
