@@ -13,7 +13,7 @@ use waterwheel::proto::{
 
 use crate::{
     plan::{LANES, SERVERS},
-    record::{Asked, Record, Way, now},
+    record::{Asked, CALL, Record, Way, now},
     server::{Ask, Order},
     told::Told,
     wire::{PUBLIC, channel},
@@ -23,6 +23,13 @@ type Client = WorkerPoolServiceClient<Channel>;
 
 /// No call lasts so long: its deadline, or the keepalive of either side, ends it before.
 const LONGEST_CALL: Duration = Duration::from_secs(3);
+
+/// Most jobs of a call of many.
+const MOST_JOBS: usize = 6;
+/// Most between two of them, in milliseconds.
+const LONGEST_GAP: u64 = 7;
+/// What a client sends of a call of many, though its caller has left, before it says so.
+pub(crate) const LONGEST_UPLOAD: Duration = Duration::from_millis(MOST_JOBS as u64 * LONGEST_GAP);
 
 /// What a caller waits when a server cannot be reached.
 const BACK_OFF: Duration = Duration::from_millis(30);
@@ -64,6 +71,8 @@ pub(crate) async fn call(caller: usize, seed: u64, calls: usize, record: Record)
         lane?;
     }
     record.lock().callers_left -= 1;
+    // A host that is done says nothing any more: it is to tell the servers first that it leaves.
+    sleep(LONGEST_UPLOAD * 2).await;
     Ok(())
 }
 
@@ -73,7 +82,7 @@ impl Lane {
         let server = random.random_range(0..SERVERS);
         let timeout = random.random_bool(0.5).then(|| random.random_range(80..400));
         let patience = random.random_bool(0.12).then(|| Duration::from_millis(random.random_range(0..60)));
-        let request_id = format!("call-{}", self.record.lock().jobs.len());
+        let request_id = format!("{CALL}{}", self.record.lock().jobs.len());
         let call = Call { server, request_id, timeout, patience };
         match random.random_range(0..10) {
             0..6 => self.submit(call).await,
@@ -128,9 +137,9 @@ impl Lane {
     async fn submit_many(&mut self, call: Call) {
         let mut orders = BTreeMap::new();
         let mut requests = Vec::new();
-        for _ in 0..self.random.random_range(2..=6) {
+        for _ in 0..self.random.random_range(2..=MOST_JOBS) {
             let (number, order, job) = self.order(Way::SubmitMany, &call);
-            let gap = Duration::from_millis(self.random.random_range(0..8));
+            let gap = Duration::from_millis(self.random.random_range(0..=LONGEST_GAP));
             requests.push((gap, SubmitManyRequest { tag: number.to_string(), job: Some(Box::new(job)) }));
             orders.insert(number, order);
         }

@@ -2,7 +2,8 @@
 //! of chance. Each seed is another load with other latencies, partitions, losses, crashes and drains in the middle.
 //!
 //! Each seed runs in a process of its own, so that nothing of one is left for the next, and prints its trace. What the
-//! oracle finds (`oracle.rs`) fails it. In the environment:
+//! oracle finds fails it: of each job (`oracle.rs`), in the books of each service (`books.rs`), of each drain
+//! (`drained.rs`), and in the queues after each step (`held.rs`). In the environment:
 //!
 //! - `SIMULATION_SEED=17` runs that seed alone, in this process, and prints its trace.
 //! - `SIMULATION_SEEDS=5000` runs so many seeds instead of 200.
@@ -17,7 +18,12 @@
     reason = "a failed step is the failure of the test, and this is a harness of its own"
 )]
 
+mod books;
 mod calls;
+mod disturbance;
+mod drained;
+mod frames;
+mod held;
 mod operator;
 mod oracle;
 mod plan;

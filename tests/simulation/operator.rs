@@ -24,10 +24,13 @@ const REST: Duration = Duration::from_secs(2);
 
 /// Drains servers while they are called; when all callers are done and `settled` is over, drains all of them for good.
 pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, record: Record) -> turmoil::Result {
+    // An operator that does not hang up is told to.
+    let mut open = Vec::new();
     for (at, server) in drains {
         sleep(at.saturating_sub(now())).await;
         let absence = record.disturb_by_drain(server);
-        if let Err(status) = drain(server, &record).await {
+        let channel = channel(server, OPS);
+        if let Err(status) = drain(server, channel.clone(), &record).await {
             record.note(format_args!("server {server} cannot be drained: {:?}", status.code()));
             let mut events = record.lock();
             // It is away, which is written down already, or draining, which its next life ends.
@@ -35,6 +38,7 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
                 events.disturbances[absence].end = Some(now());
             }
         }
+        open.push(channel);
     }
     while now() < settled || record.lock().callers_left > 0 {
         sleep(LOOK).await;
@@ -48,7 +52,7 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
     for server in 0..SERVERS {
         let gone = async {
             while !record.lock().is_gone(server) {
-                let _ = drain(server, &record).await;
+                let _ = drain(server, channel(server, OPS), &record).await;
                 sleep(LOOK).await;
             }
         };
@@ -69,8 +73,7 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
 }
 
 /// Orders a drain, and follows it to its end.
-async fn drain(server: usize, record: &Record) -> Result<(), Status> {
-    let channel = channel(server, OPS);
+async fn drain(server: usize, channel: Channel, record: &Record) -> Result<(), Status> {
     let mut progress = AdminServiceClient::new(channel.clone()).drain(DrainRequest::default()).await?.into_inner();
     let mut is_first = true;
     while let Some(told) = progress.message().await? {
@@ -123,5 +126,17 @@ fn compare(server: usize, pool: &PoolStats, record: &Record) {
     record.note(format_args!("server {server} rests: {jobs:?}"));
     if jobs.accepted != ended || pool.queue.as_ref().is_some_and(|queue| queue.bytes > 0) {
         record.fault(format!("server {server} rests with open books: {pool:?}"));
+    }
+    let mut events = record.lock();
+    let own = events.life_of(server).and_then(|life| life.pools.get(&pool.name)).map(|pool| pool.stats().counts);
+    drop(events);
+    let rejected = jobs.rejected.iter().map(|rejected| rejected.count).sum::<u64>();
+    let is_so = own.is_some_and(|own| {
+        let ended = [own.completed, own.failed, own.cancelled, own.expired, own.panicked, own.shed];
+        ended == [jobs.completed, jobs.failed, jobs.cancelled, jobs.expired, jobs.panicked, jobs.shed]
+            && own.rejected.iter().sum::<u64>() == rejected
+    });
+    if !is_so {
+        record.fault(format!("server {server} says of itself what is not so: {jobs:?}, {own:?}"));
     }
 }

@@ -8,16 +8,14 @@ use waterwheel::{
 };
 
 use crate::{
-    record::{Asked, Attempt, AttemptEnd, Disturbance, Events, Life, LifeEnd, Way},
-    server::{LINGER, LONGEST_DRAIN, NOTICE},
+    books, drained,
+    record::{Asked, Attempt, AttemptEnd, Events, Life, LifeEnd, Way},
+    server::LONGEST_DRAIN,
     told::Told,
 };
 
-/// From the end of a disturbance until both sides have found out what is broken: the keepalive, and a little.
-const FOUND_OUT: Duration = Duration::from_millis(350);
-
 /// Rounding of timers.
-const SLACK: Duration = Duration::from_millis(3);
+pub(crate) const SLACK: Duration = Duration::from_millis(3);
 /// Most that a message may take where an answer is to arrive before its deadline, which it leaves the margin of a reply
 /// ahead of.
 const FAST: Duration = Duration::from_millis(2);
@@ -28,13 +26,15 @@ pub(crate) fn faults(events: &Events) -> Vec<String> {
     for (number, asked) in events.jobs.iter().enumerate() {
         let attempts: Vec<_> = events.attempts.iter().filter(|attempt| attempt.job == number).collect();
         faults.extend(
-            job_fault(asked, &attempts, events).map(|fault| format!("job {number}: {fault}; {asked:?}, {attempts:?}")),
+            job_fault(number, &attempts, events).map(|fault| format!("job {number}: {fault}; {asked:?}, {attempts:?}")),
         );
     }
     for (number, life) in events.lives.iter().enumerate() {
         let stats: Vec<_> = life.pools.all().iter().map(waterwheel::Pool::stats).collect();
         let mut wrong = life_faults(life, &stats);
-        wrong.extend(receipt_faults(number, life, events));
+        wrong.extend(receipt_faults(life, events));
+        wrong.extend(books::faults(life, events));
+        wrong.extend(drained::faults(number, life, events));
         faults.extend(wrong.into_iter().map(|fault| format!("life {number}: {fault}; {stats:?}")));
     }
     faults.extend(agreement_faults(events));
@@ -51,7 +51,8 @@ pub(crate) fn ends(events: &Events) -> BTreeMap<&str, u64> {
 }
 
 /// One job, as its caller and its handler saw it.
-fn job_fault(asked: &Asked, attempts: &[&Attempt], events: &Events) -> Option<String> {
+fn job_fault(number: usize, attempts: &[&Attempt], events: &Events) -> Option<String> {
+    let asked = &events.jobs[number];
     let Some(told) = &asked.told else { return Some("its caller heard nothing".into()) };
     if attempts.len() > 1 {
         return Some("it ran more than once".into());
@@ -91,7 +92,9 @@ fn job_fault(asked: &Asked, attempts: &[&Attempt], events: &Events) -> Option<St
     let ran_to_its_end = attempt.filter(is_drained).is_some();
     let is_excused = events.disturbances.iter().any(|one| one.excuses(asked) && !(one.is_drain && ran_to_its_end));
     match told {
-        Told::Broken { .. } if !is_excused => Some("nothing excuses that its call broke off".into()),
+        Told::Broken { .. } if !(is_excused || told.is_unconnected() && is_kept(number, asked, events)) => {
+            Some("nothing excuses that its call broke off".into())
+        }
         Told::Timer if !is_excused && events.latency <= FAST => Some("the timer of its caller was faster".into()),
         Told::Late if !is_excused => Some("the server did not know of it in time".into()),
         _ => None,
@@ -110,15 +113,19 @@ fn is_named(id: &str, lost_while: LostWhile, server: usize, events: &Events) -> 
     })
 }
 
-impl Disturbance {
-    /// Whether a call may have broken off for it.
-    fn excuses(&self, asked: &Asked) -> bool {
-        let found_out = self.end.map(|end| end + FOUND_OUT);
-        self.server == asked.server
-            && self.caller.is_none_or(|caller| caller == asked.caller)
-            && self.begin <= asked.end
-            && found_out.is_none_or(|end| asked.begin <= end)
-    }
+/// Whether the channel of a call kept for it that no connection could be made.
+///
+/// A channel connects for a call, and goes no further once that call has left. The next call, whenever it comes, hears
+/// how the attempt went. So the call before must have left, and its attempt must have met with a server out of reach.
+fn is_kept(number: usize, asked: &Asked, events: &Events) -> bool {
+    let is_before = |other: &&Asked| {
+        (other.caller, other.server) == (asked.caller, asked.server) && other.request_id != asked.request_id
+    };
+    let before = events.jobs[..number].iter().rev().find(is_before);
+    before.filter(|before| before.told == Some(Told::Left) && before.end <= asked.begin).is_some_and(|before| {
+        let end = before.end + events.latency + SLACK;
+        events.disturbances.iter().any(|one| one.may_refuse(before, end))
+    })
 }
 
 /// The books of one service, when it has gone.
@@ -141,20 +148,15 @@ fn life_faults(life: &Life, stats: &[PoolStats]) -> Vec<String> {
 
 /// The receipt names what its callers were told of, and besides only jobs whose callers do not know, or that ended in
 /// another way while they were being stopped.
-fn receipt_faults(number: usize, life: &Life, events: &Events) -> Vec<String> {
-    let (receipt, at) = match &life.end {
-        LifeEnd::Drained { receipt, at } => (receipt, *at),
+fn receipt_faults(life: &Life, events: &Events) -> Vec<String> {
+    let receipt = match &life.end {
+        LifeEnd::Drained { receipt, .. } => receipt,
         LifeEnd::Crashed => return Vec::new(),
         LifeEnd::Serving => return vec!["it was not ended".into()],
     };
     let mut faults = Vec::new();
     if receipt.elapsed > LONGEST_DRAIN + SLACK {
         faults.push(format!("its drain took {:?}", receipt.elapsed));
-    }
-    let ran = events.attempts.iter().filter(|attempt| attempt.life == number);
-    let busy = ran.map(|attempt| attempt.end_at).max().unwrap_or_default();
-    if at > busy.max(at.saturating_sub(receipt.elapsed) + NOTICE) + LINGER + SLACK {
-        faults.push(format!("its drain ended at {at:?}, and nothing ran since {busy:?}"));
     }
     let mut named = BTreeMap::new();
     for lost in &receipt.lost {

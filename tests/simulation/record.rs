@@ -8,9 +8,13 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
 use waterwheel::{app::Receipt, pool::Pools};
 
-use crate::told::Told;
+use crate::{disturbance::Disturbance, told::Told};
+
+/// Begins the ids of calls.
+pub(crate) const CALL: &str = "call-";
 
 /// Clones share it.
 #[derive(Clone, Default)]
@@ -23,6 +27,7 @@ pub(crate) struct Events {
     pub(crate) jobs: Vec<Asked>,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) lives: Vec<Life>,
+    pub(crate) connections: Vec<Connection>,
     pub(crate) disturbances: Vec<Disturbance>,
     /// Most that a message takes to its peer.
     pub(crate) latency: Duration,
@@ -62,6 +67,7 @@ pub(crate) struct Attempt {
     pub(crate) job: usize,
     pub(crate) life: usize,
     pub(crate) job_id: String,
+    pub(crate) begin: Duration,
     pub(crate) end: AttemptEnd,
     pub(crate) end_at: Duration,
 }
@@ -82,6 +88,9 @@ pub(crate) enum AttemptEnd {
 pub(crate) struct Life {
     pub(crate) server: usize,
     pub(crate) pools: Pools,
+    pub(crate) begin: Duration,
+    /// What the clock of its host said then.
+    pub(crate) clock: Instant,
     pub(crate) end: LifeEnd,
 }
 
@@ -91,15 +100,17 @@ pub(crate) enum LifeEnd {
     Crashed,
 }
 
-/// A time in which calls between these may break off.
+/// A connection that a service took.
 #[derive(Debug)]
-pub(crate) struct Disturbance {
-    /// Whether the server drains, which answers the callers of all that it has accepted.
-    pub(crate) is_drain: bool,
-    /// All of them, where there is no number.
-    pub(crate) caller: Option<usize>,
-    pub(crate) server: usize,
-    pub(crate) begin: Duration,
+pub(crate) struct Connection {
+    pub(crate) life: usize,
+    pub(crate) port: u16,
+    /// Whether the service wrote anything to it.
+    pub(crate) has_begun: bool,
+    /// When the service said that it takes no more calls on it.
+    pub(crate) goodbye: Option<Duration>,
+    /// Whether its peer went first, or cannot be written to.
+    pub(crate) has_failed: bool,
     pub(crate) end: Option<Duration>,
 }
 
@@ -149,6 +160,14 @@ impl Record {
         self.open(Disturbance { is_drain: true, caller: None, server, begin: now(), end: None })
     }
 
+    /// Adds a connection. Returns its number.
+    pub(crate) fn connect(&self, life: usize, port: u16) -> usize {
+        let mut events = self.lock();
+        let (has_begun, has_failed, goodbye, end) = (false, false, None, None);
+        events.connections.push(Connection { life, port, has_begun, goodbye, has_failed, end });
+        events.connections.len() - 1
+    }
+
     fn open(&self, disturbance: Disturbance) -> usize {
         let mut events = self.lock();
         events.disturbances.push(disturbance);
@@ -161,6 +180,14 @@ impl Record {
 }
 
 impl Events {
+    /// All jobs of a call.
+    pub(crate) fn call_of(&self, request_id: &str) -> &[Asked] {
+        // Its id is made of the number of the first one, and the others follow it.
+        let first = request_id.strip_prefix(CALL).and_then(|number| number.parse().ok());
+        let rest = first.and_then(|first: usize| self.jobs.get(first..)).unwrap_or_default();
+        &rest[..rest.iter().take_while(|asked| asked.request_id == request_id).count()]
+    }
+
     /// The service that runs on a server.
     pub(crate) fn life_of(&mut self, server: usize) -> Option<&mut Life> {
         self.lives.iter_mut().rev().find(|life| life.server == server)

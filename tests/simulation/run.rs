@@ -10,7 +10,9 @@ use rand::{SeedableRng, rngs::StdRng};
 use turmoil::Sim;
 
 use crate::{
-    calls, operator, oracle,
+    calls,
+    held::Watch,
+    operator, oracle,
     plan::{Act, CALLERS, Plan, SERVERS},
     record::{LifeEnd, Record},
     server::{self, MOODY},
@@ -74,13 +76,14 @@ fn simulate(seed: u64, plan: Plan, record: &Record) {
     }
     sim.client("operator", operator::operate(plan.drains.clone(), plan.end(), record.clone()));
     let mut acts = Acts { open: Vec::new(), record: record.clone() };
+    let mut watch = Watch::new(record.clone());
     let mut ahead = plan.acts.into_iter().peekable();
     loop {
         while let Some((_, act)) = ahead.next_if(|(at, _)| *at <= sim.elapsed()) {
             acts.carry_out(&mut sim, act);
         }
         match sim.step() {
-            Ok(false) => {}
+            Ok(false) => watch.look(sim.elapsed()),
             Ok(true) => return,
             Err(error) => return record.fault(error.to_string()),
         }

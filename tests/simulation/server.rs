@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use waterwheel::{
     app::{App, Listeners, OwnKind},
     config::{Config, SourceFile, Sources, load_pools},
@@ -12,6 +12,7 @@ use waterwheel::{
 };
 
 use crate::{
+    disturbance::Disturbance,
     record::{Attempt, AttemptEnd, Life, LifeEnd, Record, now},
     wire::{OPS, PUBLIC, listen},
 };
@@ -47,6 +48,8 @@ const CONFIG: &str = r#"
 pub(crate) const LONGEST_DRAIN: Duration = Duration::from_millis(40 + 80 + 80 + 100);
 /// The first phase of a drain.
 pub(crate) const NOTICE: Duration = Duration::from_millis(40);
+/// The second one: what is queued and what runs goes on.
+pub(crate) const FINISH: Duration = Duration::from_millis(80);
 /// The last one: what it grants to the last answers once nothing runs.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
 /// From the end of a drain to the next life.
@@ -122,7 +125,8 @@ impl Running {
         let mut events = record.lock();
         let attempt = events.attempts.len();
         let job_id = cx.job().to_string();
-        events.attempts.push(Attempt { job: order.job, life, job_id, end: AttemptEnd::Running, end_at: now() });
+        let (begin, end) = (now(), AttemptEnd::Running);
+        events.attempts.push(Attempt { job: order.job, life, job_id, begin, end, end_at: begin });
         drop(events);
         record.note(format_args!("life {life} runs {order:?} as attempt {attempt}"));
         Self { record: record.clone(), attempt, end: AttemptEnd::Dropped }
@@ -193,12 +197,13 @@ pub(crate) async fn serve(server: usize, record: Record) -> turmoil::Result {
         });
         let bound = async |port| {
             let address = SocketAddr::from(([0, 0, 0, 0], port)).into();
-            std::io::Result::Ok(Bound::of(address, listen(port, record.clone()).await?))
+            std::io::Result::Ok(Bound::of(address, listen(life, port, record.clone()).await?))
         };
         let listeners = Listeners { public: vec![bound(PUBLIC).await?], ops: bound(OPS).await? };
         let app = App::start_on(&config(), own.into(), None, listeners)?;
         let pools = app.control().pools().clone();
-        record.lock().lives.push(Life { server, pools, end: LifeEnd::Serving });
+        let (begin, clock, end) = (now(), Instant::now(), LifeEnd::Serving);
+        record.lock().lives.push(Life { server, pools, begin, clock, end });
         record.note(format_args!("life {life} begins on server {server}"));
         end_absence(server, &record);
         let receipt = app.run().await;
@@ -218,7 +223,7 @@ pub(crate) async fn serve(server: usize, record: Record) -> turmoil::Result {
 /// Callers reach the server again.
 fn end_absence(server: usize, record: &Record) {
     let mut events = record.lock();
-    let open = |one: &&mut crate::record::Disturbance| one.caller.is_none() && one.end.is_none();
+    let open = |one: &&mut Disturbance| one.caller.is_none() && one.end.is_none();
     for absence in events.disturbances.iter_mut().filter(open).filter(|one| one.server == server) {
         absence.end = Some(now());
     }

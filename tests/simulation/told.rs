@@ -89,6 +89,11 @@ impl Told {
         matches!(self, Self::Left | Self::Timer | Self::Broken { .. } | Self::Late | Self::Unsaid { .. })
     }
 
+    /// Whether no connection could be made, as the client says.
+    pub(crate) fn is_unconnected(&self) -> bool {
+        matches!(self, Self::Broken { message, .. } if message.contains("ConnectError"))
+    }
+
     /// How far the job was when a drain ended it, where one did.
     pub(crate) fn lost_while(&self) -> Option<LostWhile> {
         match self.name() {

@@ -14,7 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, Endpoint, Uri};
 use turmoil::net::{TcpListener, TcpStream};
 
-use crate::record::Record;
+use crate::{
+    frames::Frames,
+    record::{Record, now},
+};
 
 pub(crate) const PUBLIC: u16 = 7070;
 pub(crate) const OPS: u16 = 7071;
@@ -35,13 +38,20 @@ pub(crate) struct Recorded {
     stream: TcpStream,
     record: Record,
     connection: u64,
+    /// Its number in the record.
+    number: usize,
+    frames: Frames,
 }
 
 impl AsyncRead for Recorded {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
-        self.record.bytes(self.connection, 0, &buf.filled()[before..]);
+        let bytes = &buf.filled()[before..];
+        self.record.bytes(self.connection, 0, bytes);
+        if bytes.is_empty() {
+            self.record.lock().connections[self.number].has_failed = true;
+        }
         Poll::Ready(read)
     }
 }
@@ -49,8 +59,17 @@ impl AsyncRead for Recorded {
 impl AsyncWrite for Recorded {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf));
-        if let Ok(count) = written {
-            self.record.bytes(self.connection, 1, &buf[..count]);
+        match written {
+            Ok(count) => {
+                self.record.bytes(self.connection, 1, &buf[..count]);
+                let says_goodbye = self.frames.read(&buf[..count]);
+                let connection = &mut self.record.lock().connections[self.number];
+                connection.has_begun = true;
+                if says_goodbye {
+                    connection.goodbye.get_or_insert_with(now);
+                }
+            }
+            Err(_) => self.record.lock().connections[self.number].has_failed = true,
         }
         Poll::Ready(written)
     }
@@ -64,8 +83,15 @@ impl AsyncWrite for Recorded {
     }
 }
 
-/// Listens on a port of this host. Dropping the connections closes the port.
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.record.lock().connections[self.number].end = Some(now());
+    }
+}
+
+/// Listens on a port of this host, for the service of that number. Dropping the connections closes the port.
 pub(crate) async fn listen(
+    life: usize,
     port: u16,
     record: Record,
 ) -> io::Result<impl Stream<Item = io::Result<(Recorded, SocketAddr)>> + Send + 'static> {
@@ -74,7 +100,9 @@ pub(crate) async fn listen(
         let accepted = listener.accept().await.map(|(stream, peer)| {
             let connection = u64::from(peer.port());
             record.note(format_args!("connection from {peer} on {port}"));
-            (Recorded { stream, record: record.clone(), connection }, peer)
+            let number = record.connect(life, port);
+            let frames = Frames::default();
+            (Recorded { stream, record: record.clone(), connection, number, frames }, peer)
         });
         Some((accepted, (listener, record)))
     }))

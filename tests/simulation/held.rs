@@ -1,0 +1,65 @@
+//! What the pools hold, looked at after each step.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use waterwheel::{
+    phase::Phase,
+    pool::{HeldJob, HeldStage, Pool},
+};
+
+use crate::{
+    calls::LONGEST_UPLOAD,
+    oracle::SLACK,
+    record::{Events, LifeEnd, Record, Way},
+};
+
+/// Looks at the pools of those who serve.
+pub(crate) struct Watch {
+    record: Record,
+    /// Jobs that something is wrong with, which is said once.
+    wrong: BTreeSet<String>,
+}
+
+impl Watch {
+    pub(crate) fn new(record: Record) -> Self {
+        Self { record, wrong: BTreeSet::new() }
+    }
+
+    pub(crate) fn look(&mut self, now: Duration) {
+        let mut faults = Vec::new();
+        let mut events = self.record.lock();
+        let serving = events.lives.iter().filter(|life| matches!(life.end, LifeEnd::Serving));
+        for pool in serving.flat_map(|life| life.pools.all()) {
+            for job in pool.held(usize::MAX) {
+                if let Some(fault) = held_fault(pool, &job, &events, now)
+                    && self.wrong.insert(job.job.to_string())
+                {
+                    faults.push(format!("at {now:?}, {fault}: {job:?}"));
+                }
+            }
+        }
+        events.faults.extend(faults);
+    }
+}
+
+fn held_fault(pool: &Pool, job: &HeldJob, events: &Events, now: Duration) -> Option<String> {
+    let is_running = matches!(job.stage, HeldStage::Running { .. });
+    if !is_running && pool.phase() >= Phase::Stopping {
+        return Some("a job waits in a pool that stops".into());
+    }
+    if is_running && job.stopping {
+        return None;
+    }
+    let call = events.call_of(job.request_id.as_str());
+    if call.iter().any(|asked| asked.told.is_none()) {
+        return None;
+    }
+    let last = call.iter().max_by_key(|asked| asked.end)?;
+    let upload = if last.way == Way::SubmitMany { LONGEST_UPLOAD } else { Duration::ZERO };
+    let known_by = last.end + upload + events.latency + SLACK;
+    if now <= known_by || events.disturbances.iter().any(|one| one.may_hide_end_of(last)) {
+        return None;
+    }
+    let does = if is_running { "runs, and was not asked to stop" } else { "is not out of the queue" };
+    Some(format!("the job of a call that was over at {:?} {does}", last.end))
+}
