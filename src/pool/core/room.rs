@@ -114,6 +114,9 @@ impl<H: Host> Core<H> {
     /// Whether a job leaves the bytes that the first callers need who wait before it. Where there are places, whoever waits
     /// for room does so for bytes; or for its time, or its tenant's, which hold up nobody.
     pub(super) fn leaves_room_for_callers(&self, class: Criticality, bytes: usize) -> bool {
+        if self.waiting.is_empty() {
+            return self.fits(bytes);
+        }
         let needed = self.waiting.ahead_of(class).map(|index| self.entries[index].bytes);
         self.fits(needed.fold(bytes, usize::saturating_add))
     }

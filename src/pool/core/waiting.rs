@@ -14,15 +14,16 @@ pub(super) struct Waiting {
     /// Expected seconds of their jobs, by class.
     work: [f64; 4],
     bytes: usize,
+    len: usize,
 }
 
 impl Waiting {
     pub(super) fn len(&self) -> usize {
-        self.classes.iter().map(List::len).sum()
+        self.len
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.classes.iter().all(List::is_empty)
+        self.len == 0
     }
 
     /// Payload bytes of their jobs.
@@ -52,6 +53,7 @@ impl Waiting {
 
     pub(super) fn push<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let Entry { class, bytes, work, .. } = entries[index];
+        self.len += 1;
         self.bytes += bytes;
         self.work[class.rank()] += work;
         self.classes[class.rank()].push_back(entries, LINE, index);
@@ -61,6 +63,7 @@ impl Waiting {
         let Entry { class, bytes, work, .. } = entries[index];
         let (list, sum) = (&mut self.classes[class.rank()], &mut self.work[class.rank()]);
         list.remove(entries, LINE, index);
+        self.len -= 1;
         self.bytes -= bytes;
         // Rounding does not outlive the last one.
         *sum = if list.is_empty() { 0.0 } else { (*sum - work).max(0.0) };
