@@ -14,9 +14,9 @@ mod recording;
 mod tally;
 mod world;
 
-pub(crate) use load::{Load, Pattern, Retry, Service, Source, Spell};
+pub(crate) use load::{ATTEMPTS, Arrival, Load, Pattern, Retry, Service, Source, Spell, own_pause};
 pub(crate) use policy::PolicyName;
-pub(crate) use recording::{Recording, RecordingError};
+pub(crate) use recording::{PassedOver, Recording, RecordingError};
 pub(crate) use tally::Outcome;
 pub(crate) use world::run;
 

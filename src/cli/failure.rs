@@ -17,6 +17,7 @@ use super::{
     console::{BAD, Console, FAINT, STRONG, paint},
     exit::Exit,
     output::{Format, counted, setting, views},
+    sim::TooMuch,
 };
 use crate::{config::Faults, file::FileFault, sim::RecordingError};
 
@@ -68,6 +69,9 @@ pub(crate) enum Failure {
     /// A log cannot be replayed.
     #[error(transparent)]
     Replay(#[from] RecordingError),
+    /// What is to be simulated is too much.
+    #[error(transparent)]
+    Simulation(#[from] TooMuch),
     /// The output could not be written.
     #[error("cannot write the output: {}", explain(.0))]
     Output(#[from] io::Error),
@@ -100,7 +104,11 @@ impl Failure {
     /// The code that the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) | Self::Replay(_) => Exit::Usage,
+            Self::ReadPayload { .. }
+            | Self::Access(_)
+            | Self::Config(_)
+            | Self::Replay(_)
+            | Self::Simulation(_) => Exit::Usage,
             Self::Misfit { misfit: Misfit::HeadersTooLarge, .. } => Exit::Usage,
             Self::Unreachable { .. } | Self::OpsUnreachable { .. } | Self::NoTls { .. } | Self::Misfit { .. } => {
                 Exit::Unreachable
@@ -183,6 +191,7 @@ impl Failure {
             Self::Access(error) => error.help(),
             Self::Bench(error) => return error.help().map(str::to_owned),
             Self::Replay(error) => error.help(),
+            Self::Simulation(error) => error.help(),
             Self::Config(_) | Self::Output(_) | Self::Runtime(_) => return None,
         };
         Some(help.to_owned())

@@ -8,17 +8,21 @@ use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, setting, views},
+    output::{Format, OutputArgs, counted, setting, views},
 };
 use crate::{
     file,
     model::Criticality,
-    sim::{self, Load, Pattern, PolicyName, Recording, RecordingError, Retry, Service, Source, Spell},
+    sim::{self, Load, PassedOver, Pattern, PolicyName, Recording, RecordingError, Retry, Service, Source, Spell},
 };
 
+mod law;
 mod report;
+mod size;
 
+use law::Constant;
 use report::{Row, Table};
+pub(super) use size::TooMuch;
 
 const EXAMPLE: &str = "\
 Example:
@@ -63,8 +67,8 @@ pub(super) struct SimArgs {
     /// What the load falls to after that, for five seconds, to see how long until all is well. [default: 0.7]
     #[arg(long, value_name = "TIMES", value_parser = times, conflicts_with_all = ["slow", "lose", "replay"])]
     then: Option<f64>,
-    /// Mean service time.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = positive)]
+    /// Mean service time, from 1us on.
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = mean)]
     mean: Duration,
     /// Deadline of the jobs.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive)]
@@ -78,6 +82,10 @@ pub(super) struct SimArgs {
     /// Number of tenants, with equal shares of the load.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     tenants: u16,
+    /// Add one tenant that alone asks for so many times what the workers can do, and print what the others, who share
+    /// --load, have of theirs.
+    #[arg(long, value_name = "TIMES", value_parser = times)]
+    flood: Option<f64>,
     /// Draw the criticality of each job from the four classes.
     #[arg(long)]
     classes: bool,
@@ -85,14 +93,21 @@ pub(super) struct SimArgs {
     /// are told; the same with the retry throttling of grpc; or ignore it and come back by a back-off of their own.
     #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry)]
     retry: Retry,
+    /// Most jobs in the queue, of each policy.
+    #[arg(long, value_name = "JOBS", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    queue: u32,
+    /// Set a key of [pool.NAME.admission] for the policy ours, such as wait_share=0.4.
+    #[arg(long = "law", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = law::constant)]
+    law: Vec<Constant>,
     /// Let service take so many times longer in the second third of the time.
     #[arg(long, value_name = "TIMES", value_parser = times)]
     slow: Option<f64>,
     /// Let jobs that do not stop hold so many workers in the second third of the time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     lose: Option<u16>,
-    /// Replay the jobs of a log: standard error of a server with --log waterwheel::pool=debug, in a file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "patterns", "duration", "mean", "deadline", "spread", "tenants", "classes"])]
+    /// Replay the jobs of a log: standard error of a server with --log waterwheel::pool=debug, in a file. Only ours knows
+    /// of the jobs' ordering keys; limits of kinds, and their keys, are not replayed.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "patterns", "duration", "mean", "deadline", "spread", "tenants", "flood", "classes"])]
     replay: Option<PathBuf>,
     /// The pool to replay, where the log is of several.
     #[arg(long, value_name = "POOL", requires = "replay")]
@@ -104,6 +119,9 @@ pub(super) struct SimArgs {
 /// One load without its seed, and its name.
 struct Case {
     load: Load,
+    /// The load without what floods it.
+    times: f64,
+    flood: Option<f64>,
     service: &'static str,
     arrivals: &'static str,
 }
@@ -119,16 +137,17 @@ impl SimArgs {
         if let Some(recording) = recording {
             let case = |times| {
                 let load = self.load(Source::Recorded(Arc::clone(recording)), times);
-                Case { load, service: "recorded", arrivals: "recorded" }
+                Case { load, times, flood: None, service: "recorded", arrivals: "recorded" }
             };
             return loads.iter().copied().map(case).collect();
         }
         let mut cases = Vec::new();
         for service in self.services.iter().copied() {
             for pattern in self.patterns.iter().copied() {
-                for times in loads {
-                    let load = self.load(Source::Drawn { pattern, mean: self.mean, service }, *times);
-                    cases.push(Case { load, service: service.name(), arrivals: pattern.name() });
+                for times in loads.iter().copied() {
+                    let load = self.load(Source::Drawn { pattern, mean: self.mean, service }, times);
+                    let (service, arrivals) = (service.name(), pattern.name());
+                    cases.push(Case { load, times, flood: self.flood, service, arrivals });
                 }
             }
         }
@@ -143,16 +162,21 @@ impl SimArgs {
         };
         let is_even = self.slow.is_none() && self.lose.is_none() && self.replay.is_none();
         let (from, until) = (lasts / 3, lasts * 2 / 3);
+        let others = usize::from(self.tenants);
+        let flood = self.flood.map(|flood| (flood, class));
+        let tenants = flood.into_iter().chain(std::iter::repeat_n((times / others as f64, class), others)).collect();
         Load {
             workers: usize::from(self.workers),
             source,
-            times,
+            times: times + self.flood.unwrap_or_default(),
             lasts,
             then: is_even.then(|| (self.then.unwrap_or(0.7), AFTER)),
             deadline: self.deadline,
             spread: self.spread,
-            tenants: vec![(1.0, class); usize::from(self.tenants)],
+            tenants,
             retry: self.retry,
+            queue: usize::try_from(self.queue).unwrap_or(usize::MAX),
+            law: law::law(&self.law),
             slow: self.slow.map(|what| Spell { from, until, what }),
             lost: self.lose.map(|what| Spell { from, until, what: usize::from(what.min(self.workers)) }),
             seed: 0,
@@ -170,6 +194,11 @@ impl SimArgs {
 
 pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let recording = args.recording()?;
+    let cases = args.cases(recording.as_ref());
+    args.check(cases.iter().map(|case| &case.load))?;
+    if let Some(note) = recording.as_deref().and_then(|recording| passed_over(recording.passed_over())) {
+        console.err.line(&note).await?;
+    }
     if let Some(recording) = recording.as_deref().filter(|_| args.format() == Format::Text) {
         let (jobs, measured) = recording.counts();
         let lasts = setting(Duration::from_millis(u64::try_from(recording.lasts().as_millis()).unwrap_or(u64::MAX)));
@@ -180,8 +209,8 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
             ))
             .await?;
     }
-    let mut table = Table::new();
-    for case in args.cases(recording.as_ref()) {
+    let mut table = Table::new(args.flood.is_some());
+    for case in cases {
         for policy in &args.policies {
             let mut rows = Vec::new();
             for seed in 0..args.seeds {
@@ -201,6 +230,22 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
         console.out.text(&table.to_string()).await?;
     }
     Ok(Exit::Done)
+}
+
+/// What was left out of a log, where anything was.
+fn passed_over(PassedOver { lines, first, is_cut }: PassedOver) -> Option<String> {
+    let cut = "its last line has no end";
+    let others = first.map(|first| {
+        let (lines, are) = (counted(lines, "line"), if lines == 1 { "is" } else { "are" });
+        format!("{lines} {are} none of the server's, the first of them line {first}")
+    });
+    let what = match (others, is_cut) {
+        (None, false) => return None,
+        (Some(others), false) => others,
+        (None, true) => cut.to_owned(),
+        (Some(others), true) => format!("{others}, and {cut}"),
+    };
+    Some(format!("note: left out of the log: {what}"))
 }
 
 fn policy(text: &str) -> Result<PolicyName, String> {
@@ -233,7 +278,28 @@ fn positive(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Where jobs take less, a second is more of them than a run can have.
+fn mean(text: &str) -> Result<Duration, String> {
+    let mean = positive(text)?;
+    if mean < Duration::from_micros(1) { Err("must be at least 1us".to_owned()) } else { Ok(mean) }
+}
+
 fn times(text: &str) -> Result<f64, String> {
     let times: f64 = text.parse().map_err(|_| "send a number, such as 2 or 0.7".to_owned())?;
     if (0.01..=100.0).contains(&times) { Ok(times) } else { Err("out of range: from 0.01 to 100".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_of_a_log_is_told_in_one_line() {
+        let told = |lines, first, is_cut| passed_over(PassedOver { lines, first, is_cut });
+        assert_eq!(told(0, None, false), None);
+        assert_eq!(told(0, None, true).as_deref(), Some("note: left out of the log: its last line has no end"));
+        let both = "note: left out of the log: 2 lines are none of the server's, the first of them line 7, and its last line \
+                    has no end";
+        assert_eq!(told(2, Some(7), true).as_deref(), Some(both));
+    }
 }

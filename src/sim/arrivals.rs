@@ -62,7 +62,7 @@ impl<'a> Arrivals<'a> {
             Pattern::OnOff => {
                 let mut gap = self.gap(0.5 / rate);
                 // What is left of the gap when the load goes off goes on when it is on again.
-                while self.now + gap >= self.on_until {
+                while self.now + gap >= self.on_until && self.now < self.load.end() {
                     gap -= self.on_until.saturating_sub(self.now).min(gap);
                     self.now = self.on_until + self.gap(SWITCH.as_secs_f64());
                     self.on_until = self.now + self.gap(SWITCH.as_secs_f64());
@@ -128,7 +128,8 @@ impl Iterator for Arrivals<'_> {
         let class = self.load.tenants[tenant].1;
         let class = class.unwrap_or_else(|| Criticality::BY_IMPORTANCE[self.dice.random_range(0..4)]);
         let service = self.mean.mul_f64(shape * slower);
-        Some(Arrival { at: self.now, service, deadline, kind: 0, tenant, class })
+        let at = self.now;
+        Some(Arrival { at, service, deadline, kind: 0, tenant, class, ordering_key: None, run_timeout: None })
     }
 }
 

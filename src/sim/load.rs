@@ -1,7 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
+use rand::{RngExt, rngs::StdRng};
+
 use super::{arrivals::Arrivals, recording::Recording};
-use crate::model::Criticality;
+use crate::{model::Criticality, pool::Law};
 
 /// How long jobs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,18 @@ impl Retry {
     }
 }
 
+/// Attempts of one call, the first among them: the most that gRPC's retry policy makes.
+pub(crate) const ATTEMPTS: u32 = 5;
+/// The back-off of callers that are told nothing, or do not listen.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a caller waits by a back-off of its own, after so many attempts.
+pub(crate) fn own_pause(attempts: u32, dice: &mut StdRng) -> Duration {
+    let pause = FIRST_PAUSE * 2_u32.pow(attempts - 1);
+    pause.min(LONGEST_PAUSE).mul_f64(dice.random_range(0.8..1.2))
+}
+
 /// Something that is so from an instant to another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spell<T> {
@@ -119,6 +133,10 @@ pub(crate) struct Load {
     /// Weight of each tenant and the class of its jobs; a class of `None` is drawn at random.
     pub(crate) tenants: Vec<(f64, Option<Criticality>)>,
     pub(crate) retry: Retry,
+    /// Most jobs that a queue holds, whatever the policy.
+    pub(crate) queue: usize,
+    /// What the pool's own machine admits by.
+    pub(crate) law: Law,
     /// Service takes so many times longer.
     pub(crate) slow: Option<Spell<f64>>,
     /// So many workers are held by jobs that do not stop.
@@ -135,6 +153,17 @@ pub(crate) struct Arrival {
     pub(crate) kind: usize,
     pub(crate) tenant: usize,
     pub(crate) class: Criticality,
+    /// Jobs of one tenant with the same key run one after the other.
+    pub(crate) ordering_key: Option<usize>,
+    /// A run is stopped after so long, whatever is left until the deadline.
+    pub(crate) run_timeout: Option<Duration>,
+}
+
+impl Arrival {
+    /// Whether it takes longer than one run may.
+    pub(super) fn outruns_its_limit(&self) -> bool {
+        self.run_timeout.is_some_and(|limit| self.service > limit)
+    }
 }
 
 impl Load {
@@ -151,6 +180,8 @@ impl Load {
             spread: false,
             tenants: vec![(1.0, Some(Criticality::Critical))],
             retry: Retry::Never,
+            queue: 1024,
+            law: Law::default(),
             slow: None,
             lost: None,
             seed,

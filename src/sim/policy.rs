@@ -50,7 +50,7 @@ pub(super) enum Decision {
 pub(crate) enum PolicyName {
     /// The machine of the pool.
     Ours,
-    /// A queue of 1,024 jobs, and workers that know of no deadline: what most people write.
+    /// A queue of bounded length, and workers that know of no deadline: what most people write.
     BoundedFifo,
     /// The same, without the jobs that have expired when their turn comes.
     FifoWithExpiry,
@@ -75,13 +75,13 @@ impl PolicyName {
     }
 
     pub(super) fn make(self, load: &Load) -> Box<dyn Policy> {
-        let workers = load.workers;
+        let Load { workers, queue, law, .. } = *load;
         match self {
-            Self::Ours => Box::new(ours::Ours::new(workers, load.kind_count(), crate::pool::Law::default())),
-            Self::HalfBudget => Box::new(others::HalfBudget::new(workers)),
-            Self::BoundedFifo => Box::new(others::Fifo::new(workers, others::Expired::Run)),
-            Self::FifoWithExpiry => Box::new(others::Fifo::new(workers, others::Expired::Dropped)),
-            Self::CodelLifo => Box::new(others::CodelLifo::new(workers)),
+            Self::Ours => Box::new(ours::Ours::new(workers, queue, load.kind_count(), law)),
+            Self::HalfBudget => Box::new(others::HalfBudget::new(workers, queue)),
+            Self::BoundedFifo => Box::new(others::Fifo::new(workers, queue, others::Expired::Run)),
+            Self::FifoWithExpiry => Box::new(others::Fifo::new(workers, queue, others::Expired::Dropped)),
+            Self::CodelLifo => Box::new(others::CodelLifo::new(workers, queue)),
         }
     }
 }

@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -10,16 +10,30 @@ use serde::Deserialize;
 use super::load::{Arrival, Load};
 use crate::{file::FileFault, model::Criticality};
 
+/// Longest run or budget that a server can be configured for, and a little more.
+const LONGEST: Duration = Duration::from_secs(8 * 24 * 3600);
+
 /// The jobs that a server logged as they came, `waterwheel serve --log waterwheel::pool=debug`.
 ///
-/// The line `job arrived` says when a job came, with what budget, for whom; the line of its end says how long it ran. What
-/// a job would have taken that was refused, or cut off, is not known: it is drawn from those of its kind that completed,
-/// and took no less.
+/// The line `job arrived` says when a job came, with what budget, for whom, after which others and how long it may run;
+/// the line of its end says how long it ran. What a job would have taken that was refused, or cut off, is not known: it is
+/// drawn from those of its kind that completed, and took no less.
 #[derive(Debug)]
 pub(crate) struct Recording {
     jobs: Vec<Recorded>,
-    tenants: Vec<String>,
+    tenants: usize,
     kinds: Vec<Vec<Duration>>,
+    passed_over: PassedOver,
+}
+
+/// Lines of a log that are none of the server's, or lack what their message promises.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PassedOver {
+    pub(crate) lines: usize,
+    /// Number of the first of them, from 1 on.
+    pub(crate) first: Option<usize>,
+    /// The log ends within a line, as where its server still writes. That line is not among them.
+    pub(crate) is_cut: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +43,8 @@ struct Recorded {
     kind: usize,
     tenant: usize,
     class: Criticality,
+    ordering_key: Option<usize>,
+    run_timeout: Option<Duration>,
     run: Run,
 }
 
@@ -42,10 +58,6 @@ enum Run {
 /// Why a log cannot be replayed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordingError {
-    #[error("cannot read {}: {fault}", path.display())]
-    Unread { path: PathBuf, fault: FileFault },
-    #[error("line {0} of the log is none of the server's: not a JSON object, or without what its message promises")]
-    Line(usize),
     #[error("the log has no line \"job arrived\"{}", pool.as_ref().map(|pool| format!(" of the pool {pool:?}")).unwrap_or_default())]
     Empty { pool: Option<String> },
     #[error("the log is of several pools: {}", .0.join(", "))]
@@ -57,8 +69,6 @@ pub(crate) enum RecordingError {
 impl RecordingError {
     pub(crate) fn help(&self) -> &'static str {
         match self {
-            Self::Unread { .. } => "pass a regular file that this user can read",
-            Self::Line(_) => "pass standard error of \"waterwheel serve\", written to a file",
             Self::Empty { .. } => "log with --log waterwheel::pool=debug, to a file",
             Self::Pools(_) => "choose one with --pool",
             Self::NothingCompleted => "log until some jobs have completed",
@@ -78,6 +88,8 @@ struct Line {
     tenant: String,
     criticality: Option<String>,
     budget_ms: Option<f64>,
+    ordering_key_hash: Option<String>,
+    run_timeout_ms: Option<f64>,
     run_ms: Option<f64>,
 }
 
@@ -88,44 +100,52 @@ struct Found {
     kind: String,
     tenant: String,
     class: Criticality,
+    ordering_key: Option<String>,
+    run_timeout: Option<Duration>,
     run: Run,
 }
 
+/// What is found in a log.
+#[derive(Default)]
+struct Findings {
+    jobs: BTreeMap<String, Found>,
+    pools: BTreeSet<String>,
+}
+
 impl Recording {
-    /// Reads a log. Lines of other things than jobs are passed over.
+    /// Reads a log. Lines of other things than jobs are passed over, and counted where no server wrote them.
     pub(crate) fn read(log: &str, pool: Option<&str>) -> Result<Self, RecordingError> {
-        let mut found: BTreeMap<String, Found> = BTreeMap::new();
-        let mut pools = BTreeSet::new();
-        for (index, text) in log.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
-            let broken = RecordingError::Line(index + 1);
-            let Ok(line) = serde_json::from_str::<Line>(text) else { return Err(broken) };
-            let ended = ["job completed", "job failed", "job did not complete"].contains(&line.message.as_str());
-            if line.message != "job arrived" && !ended {
+        let mut findings = Findings::default();
+        let mut passed_over = PassedOver::default();
+        let mut is_foreign = !log.trim().is_empty();
+        for (index, text) in log.split_inclusive('\n').enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+            let line = serde_json::from_str::<Line>(text).ok();
+            is_foreign &= line.is_none();
+            if line.and_then(|line| findings.take(line, pool)).is_some() {
                 continue;
             }
-            let (Some(job), Some(its_pool)) = (line.job.clone(), line.pool.clone()) else { return Err(broken) };
-            if pool.is_some_and(|pool| pool != its_pool) {
-                continue;
+            if text.ends_with('\n') {
+                passed_over.lines += 1;
+                passed_over.first.get_or_insert(index + 1);
+            } else {
+                passed_over.is_cut = true;
             }
-            if !ended {
-                pools.insert(its_pool);
-                found.insert(job, Found::of(line).ok_or(broken)?);
-            } else if let Some(job) = found.get_mut(&job) {
-                let took = line.run_ms.and_then(milliseconds).ok_or(broken)?;
-                job.run = if line.message == "job completed" { Run::Took(took) } else { Run::MoreThan(took) };
-            }
+        }
+        let Findings { jobs, pools } = findings;
+        if is_foreign {
+            return Err(RecordingError::Foreign);
         }
         if pools.len() > 1 {
             return Err(RecordingError::Pools(pools.into_iter().collect()));
         }
-        Self::of(found.into_values().collect())
-            .ok_or_else(|| RecordingError::Empty { pool: pool.map(str::to_owned) })?
+        let recording = Self::of(jobs.into_values().collect(), passed_over);
+        recording.ok_or_else(|| RecordingError::Empty { pool: pool.map(str::to_owned) })?
     }
 
-    fn of(mut found: Vec<Found>) -> Option<Result<Self, RecordingError>> {
+    fn of(mut found: Vec<Found>, passed_over: PassedOver) -> Option<Result<Self, RecordingError>> {
         found.sort_by_key(|job| job.at);
         let first = found.first()?.at;
-        let (mut tenants, mut kinds) = (Names::default(), Names::default());
+        let [mut tenants, mut kinds, mut keys] = std::array::from_fn(|_| Names::default());
         let jobs: Vec<Recorded> = found
             .into_iter()
             .map(|job| Recorded {
@@ -134,6 +154,8 @@ impl Recording {
                 kind: kinds.number(job.kind),
                 tenant: tenants.number(job.tenant),
                 class: job.class,
+                ordering_key: job.ordering_key.map(|key| keys.number(key)),
+                run_timeout: job.run_timeout,
                 run: job.run,
             })
             .collect();
@@ -155,11 +177,11 @@ impl Recording {
             }
             runs.sort_unstable();
         }
-        Some(Ok(Self { jobs, tenants: tenants.0, kinds: runs }))
+        Some(Ok(Self { jobs, tenants: tenants.0.len(), kinds: runs, passed_over }))
     }
 
     pub(super) fn tenants(&self) -> usize {
-        self.tenants.len()
+        self.tenants
     }
 
     pub(super) fn kinds(&self) -> usize {
@@ -176,6 +198,10 @@ impl Recording {
         (self.jobs.len(), self.jobs.iter().filter(|job| matches!(job.run, Run::Took(_))).count())
     }
 
+    pub(crate) fn passed_over(&self) -> PassedOver {
+        self.passed_over
+    }
+
     /// The jobs as they came, so many times faster.
     pub(super) fn arrivals<'a>(&'a self, load: &'a Load) -> impl Iterator<Item = Arrival> + 'a {
         let mut dice = StdRng::seed_from_u64(load.seed);
@@ -186,8 +212,9 @@ impl Recording {
                 Run::Took(took) => took,
                 Run::MoreThan(least) => self.draw(job.kind, least, &mut dice),
             };
-            let Recorded { budget, kind, tenant, class, .. } = *job;
-            Arrival { at, service: service.mul_f64(slower), deadline: budget, kind, tenant, class }
+            let service = service.mul_f64(slower);
+            let Recorded { at: _, budget: deadline, kind, tenant, class, ordering_key, run_timeout, run: _ } = *job;
+            Arrival { at, service, deadline, kind, tenant, class, ordering_key, run_timeout }
         })
     }
 
@@ -196,6 +223,28 @@ impl Recording {
         let runs = &self.kinds[kind];
         let longer = &runs[runs.partition_point(|run| *run < least)..];
         if longer.is_empty() { least } else { longer[dice.random_range(0..longer.len())] }
+    }
+}
+
+impl Findings {
+    /// Takes in what a line says; `None` where it lacks something of what its message promises.
+    fn take(&mut self, line: Line, pool: Option<&str>) -> Option<()> {
+        let ended = ["job completed", "job failed", "job did not complete"].contains(&line.message.as_str());
+        if line.message != "job arrived" && !ended {
+            return Some(());
+        }
+        let (job, its_pool) = (line.job.clone()?, line.pool.clone()?);
+        if pool.is_some_and(|pool| pool != its_pool) {
+            return Some(());
+        }
+        if !ended {
+            self.jobs.insert(job, Found::of(line)?);
+            self.pools.insert(its_pool);
+        } else if let Some(job) = self.jobs.get_mut(&job) {
+            let took = line.run_ms.and_then(milliseconds)?;
+            job.run = if line.message == "job completed" { Run::Took(took) } else { Run::MoreThan(took) };
+        }
+        Some(())
     }
 }
 
@@ -208,26 +257,27 @@ impl Found {
             kind: line.kind?,
             tenant: line.tenant,
             class: Criticality::BY_IMPORTANCE[class],
+            ordering_key: line.ordering_key_hash,
+            run_timeout: line.run_timeout_ms.and_then(milliseconds),
             run: Run::MoreThan(Duration::ZERO),
         })
     }
 }
 
-/// Names in the order in which they were seen.
+/// Names, numbered in the order in which they were seen.
 #[derive(Default)]
-struct Names(Vec<String>);
+struct Names(HashMap<String, usize>);
 
 impl Names {
     fn number(&mut self, name: String) -> usize {
-        self.0.iter().position(|known| *known == name).unwrap_or_else(|| {
-            self.0.push(name);
-            self.0.len() - 1
-        })
+        let next = self.0.len();
+        *self.0.entry(name).or_insert(next)
     }
 }
 
+/// No server logs more than [`LONGEST`]: what does is not one's.
 fn milliseconds(count: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(count / 1e3).ok()
+    Duration::try_from_secs_f64(count / 1e3).ok().filter(|duration| *duration <= LONGEST)
 }
 
 #[cfg(test)]
@@ -267,9 +317,50 @@ mod tests {
         let of = |log: &str, pool| Recording::read(log, pool).unwrap_err();
         assert_eq!(of("", None), RecordingError::Empty { pool: None });
         assert_eq!(of(LOG, Some("cpu")), RecordingError::Empty { pool: Some("cpu".into()) });
-        assert_eq!(of("2026 INFO serving", None), RecordingError::Line(1));
-        assert_eq!(of(&LOG.replace("budget_ms", "x"), None), RecordingError::Line(2));
+        assert_eq!(of("2026 INFO serving\n{}\n[1]", None), RecordingError::Foreign);
+        assert_eq!(of(&LOG.replace("budget_ms", "x"), None), RecordingError::Empty { pool: None });
         assert_eq!(of(&LOG.replacen("io", "cpu", 1), None), RecordingError::Pools(vec!["cpu".into(), "io".into()]));
         assert_eq!(of(&LOG.replace("completed", "failed"), None), RecordingError::NothingCompleted);
+    }
+
+    #[test]
+    fn what_no_server_wrote_is_passed_over_and_counted() {
+        let of = |log: &str| Recording::read(log, None).unwrap();
+        assert_eq!(of(LOG).passed_over(), PassedOver::default(), "blank lines are nothing");
+        let lines: Vec<&str> = LOG.lines().collect();
+        // The runtime of a container and another program in it, and a job without its budget.
+        let others = ["2026-01-01T00:00:00Z stderr F started", "{\"level\":\"info\"}", &lines[1].replace("budget_ms", "x")];
+        let recording = of(&[&[lines[0]], &others[..], &lines[1..]].concat().join("\n"));
+        assert_eq!(recording.counts(), (3, 1));
+        let PassedOver { lines, first, is_cut } = recording.passed_over();
+        assert_eq!((lines, first, is_cut), (3, Some(2), false));
+    }
+
+    #[test]
+    fn a_last_line_without_its_end_is_left_out() {
+        let whole = LOG.trim_end().len();
+        for cut in [1, 30, 100] {
+            let recording = Recording::read(&LOG[..whole - cut], None).unwrap();
+            assert_eq!(recording.counts(), (3, 1), "{cut}");
+            assert_eq!(recording.passed_over(), PassedOver { is_cut: true, ..PassedOver::default() }, "{cut}");
+        }
+        assert!(!Recording::read(LOG.trim_end(), None).unwrap().passed_over().is_cut, "only its line end is missing");
+    }
+
+    #[test]
+    fn keys_and_limits_of_runs_are_replayed() {
+        let log = LOG.replace("\"budget_ms\"", "\"ordering_key_hash\":\"7f\",\"run_timeout_ms\":350,\"budget_ms\"");
+        let recording = Recording::read(&log, None).unwrap();
+        let load = Load { workers: 3, ..Load::steady(1.0, 1, super::super::Service::Exponential, 1) };
+        let [a, c, b] = recording.arrivals(&load).collect::<Vec<_>>()[..] else { panic!("three jobs") };
+        assert_eq!([a, b, c].map(|job| job.ordering_key), [Some(0); 3]);
+        assert_eq!([a, b, c].map(|job| job.outruns_its_limit()), [false, false, true], "400 ms of 350");
+        let source = super::super::Source::Recorded(std::sync::Arc::new(recording));
+        let load = Load { source, lasts: Duration::from_secs(1), ..load };
+        let outcome = super::super::run(super::super::PolicyName::Ours, &load);
+        let waits = &outcome.tally.waits;
+        // The first ran for 299.5 ms from 0 on, and the second of its key came at 200: it waits for the rest.
+        assert_eq!(outcome.tally.missed, 1, "the run that is stopped: {:?}", outcome.tally);
+        assert!(waits.concat().iter().any(|wait| *wait > 0.0), "one at a time: {waits:?}");
     }
 }

@@ -57,7 +57,10 @@ impl Tally {
             self.arrived += 1;
             self.classes[arrival.class.rank()].0 += 1;
             self.tenants[arrival.tenant].0 += 1;
-            self.bound.ask(arrival.at, arrival.service, arrival.deadline);
+            // Nobody has anything of a run that is stopped before its end.
+            if !arrival.outruns_its_limit() {
+                self.bound.ask(arrival.at, arrival.service, arrival.deadline);
+            }
         }
     }
 
@@ -128,6 +131,13 @@ impl Outcome {
     /// The same of all tenants together.
     pub(crate) fn wait_of_all(&self, quantile: f64) -> f64 {
         quantile_of(self.tally.waits.concat(), quantile)
+    }
+
+    /// Of all tenants but the first: the share of their jobs that was served, and the same wait.
+    pub(crate) fn of_others(&self, quantile: f64) -> (f64, f64) {
+        let (tenants, waits) = (&self.tally.tenants[1..], &self.tally.waits[1..]);
+        let (arrived, served) = tenants.iter().fold((0, 0), |sum, tenant| (sum.0 + tenant.0, sum.1 + tenant.1));
+        (served as f64 / arrived.max(1) as f64, quantile_of(waits.concat(), quantile))
     }
 }
 

@@ -3,16 +3,11 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
-    load::{Arrival, Load, Retry},
+    load::{ATTEMPTS, Arrival, Load, Retry, own_pause},
     policy::{Decision, Policy, PolicyName},
     tally::{Outcome, Tally},
 };
 
-/// Attempts of one call, the first among them: the most that gRPC's retry policy makes.
-const ATTEMPTS: u32 = 5;
-/// The back-off of callers that are told nothing, or do not listen.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Retry throttling of gRPC, as `deploy/service-config.json` sets it: a refusal takes a token, an answer gives a tenth of
 /// one, and who has no more than half of them does not retry.
 const MOST_TOKENS: f64 = 100.0;
@@ -138,7 +133,9 @@ impl World<'_> {
         let arrival = self.jobs[index].arrival;
         let ran = now - since;
         self.jobs[index].state = State::Over;
-        let in_time = now < arrival.at + arrival.deadline;
+        // Who knows of no deadline knows of no limit of a run either.
+        let cut = arrival.outruns_its_limit() && self.policy.stops_at_deadline();
+        let in_time = now < arrival.at + arrival.deadline && !cut;
         if in_time {
             self.tally.serve(self.load, &arrival, since, now);
             let tokens = &mut self.tokens[arrival.tenant];
@@ -211,9 +208,13 @@ impl World<'_> {
         }
         let arrival = self.jobs[index].arrival;
         let deadline = arrival.at + arrival.deadline;
-        let end = now + arrival.service;
-        let stops = self.policy.stops_at_deadline();
-        self.at(if stops { end.min(deadline) } else { end }, Event::End(index));
+        let end = if self.policy.stops_at_deadline() {
+            let run = arrival.run_timeout.map_or(arrival.service, |limit| arrival.service.min(limit));
+            deadline.min(now + run)
+        } else {
+            now + arrival.service
+        };
+        self.at(end, Event::End(index));
     }
 
     fn refuse(&mut self, now: Duration, index: usize, told: Option<Duration>) {
@@ -221,16 +222,12 @@ impl World<'_> {
         let Job { arrival, attempts, .. } = self.jobs[index];
         let tokens = &mut self.tokens[arrival.tenant];
         *tokens = (*tokens - 1.0).max(0.0);
-        let own = |dice: &mut StdRng| {
-            let pause = FIRST_PAUSE * 2_u32.pow(attempts - 1);
-            pause.min(LONGEST_PAUSE).mul_f64(dice.random_range(0.8..1.2))
-        };
         let pause = match (self.load.retry, told) {
             (Retry::Never, _) => None,
             (Retry::Grpc, _) if *tokens <= MOST_TOKENS / 2.0 => None,
             // As the server spreads it.
             (Retry::Obey | Retry::Grpc, Some(told)) => Some(told.mul_f64(self.dice.random_range(0.5..1.5))),
-            (Retry::Obey | Retry::Grpc, None) | (Retry::Ignore, _) => Some(own(&mut self.dice)),
+            (Retry::Obey | Retry::Grpc, None) | (Retry::Ignore, _) => Some(own_pause(attempts, &mut self.dice)),
         };
         let again = pause.map(|pause| now + pause).filter(|at| *at < arrival.at + arrival.deadline);
         match again.filter(|_| attempts < ATTEMPTS) {

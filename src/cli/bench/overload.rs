@@ -5,6 +5,7 @@
 
 mod calls;
 mod report;
+mod retry;
 
 use std::{path::Path, time::Duration};
 
@@ -30,6 +31,7 @@ use crate::{
         failure::Failure,
         output::{Format, OutputArgs},
     },
+    model::Criticality,
     sim::{Load, Pattern, Retry, Service, Source},
 };
 
@@ -44,7 +46,8 @@ const PATIENT: Duration = Duration::from_secs(60);
 ///
 /// It measures the capacity first, in a closed loop. Then jobs come in an open loop, at instants that are drawn before;
 /// latencies count from those instants, so that a slow server does not thin out its own load. Useful is the worker time
-/// of jobs that were answered by their deadline, over the lesser of what was asked for and what the workers can do.
+/// of jobs that were answered by their deadline, over the lesser of what was asked for and all the time of the workers,
+/// each as far as it lies in the time that is measured.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:
   waterwheel bench overload --load 1,2 --duration 1s")]
@@ -70,6 +73,13 @@ pub(super) struct OverloadArgs {
     /// Size of the payload of gzip in bytes.
     #[arg(long, value_name = "BYTES", default_value = "262144", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     payload: u32,
+    /// What refused callers do, within their deadline and up to five attempts: never come back; obey the time that they
+    /// are told; or ignore it and come back by a back-off of their own.
+    #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry::read)]
+    retry: Retry,
+    /// Draw the criticality of each job from the four classes.
+    #[arg(long)]
+    classes: bool,
     /// Number of connections.
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
@@ -125,8 +135,10 @@ impl OverloadArgs {
             then: None,
             deadline: self.deadline,
             spread: false,
-            tenants: vec![(1.0, Some(crate::model::Criticality::Critical))],
-            retry: Retry::Never,
+            tenants: vec![(1.0, (!self.classes).then_some(Criticality::Critical))],
+            retry: self.retry,
+            queue: 1024,
+            law: crate::pool::Law::default(),
             slow: None,
             lost: None,
             seed: self.seed,

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Case;
+use super::{Case, law::LawView};
 use crate::{
     cli::output::table::{Align, table},
     sim::{Outcome, PolicyName},
@@ -16,6 +16,10 @@ pub(super) struct Row {
     service: &'static str,
     arrivals: &'static str,
     tenants: usize,
+    /// What one more tenant, one of them, asked for alone.
+    flood: Option<f64>,
+    queue: usize,
+    law: LawView,
     retry: &'static str,
     seed: u64,
     useful_share: f64,
@@ -37,18 +41,25 @@ pub(super) struct Row {
     fairness: f64,
     /// Served share by class, the most important first; `null` where none arrived.
     served_by_class: [Option<f64>; 4],
+    /// Of all tenants but the one that floods; `null` where none does.
+    others_served: Option<f64>,
+    others_wait_p99_ms: Option<f64>,
 }
 
 impl Row {
     pub(super) fn new(policy: PolicyName, case: &Case, seed: u64, outcome: &Outcome) -> Self {
         let share = |(arrived, served): (u64, u64)| (arrived > 0).then(|| served as f64 / arrived as f64);
         let tally = &outcome.tally;
+        let (others_served, others_wait_p99_ms) = case.flood.map(|_| outcome.of_others(0.99)).unzip();
         Self {
             policy: policy.name(),
-            load: case.load.times,
+            load: case.times,
             service: case.service,
             arrivals: case.arrivals,
             tenants: tally.tenants.len(),
+            flood: case.flood,
+            queue: case.load.queue,
+            law: case.load.law.into(),
             retry: case.load.retry.name(),
             seed,
             useful_share: outcome.useful_share,
@@ -67,18 +78,25 @@ impl Row {
                 .fold(0.0, f64::max),
             fairness: outcome.fairness,
             served_by_class: tally.classes.map(share),
+            others_served,
+            others_wait_p99_ms,
         }
     }
 }
 
 /// Means over the seeds, for people.
-pub(super) struct Table(Vec<Vec<String>>);
+pub(super) struct Table {
+    lines: Vec<Vec<String>>,
+    is_flooded: bool,
+}
 
 impl Table {
-    pub(super) fn new() -> Self {
+    /// With what the others have, where one tenant floods the workers.
+    pub(super) fn new(is_flooded: bool) -> Self {
         let heads =
             ["service", "arrivals", "load", "policy", "useful", "missed", "refused", "wait p99", "recovery", "tries"];
-        Self(vec![heads.map(str::to_owned).to_vec()])
+        let others = ["others served", "others p99"].into_iter().filter(|_| is_flooded);
+        Self { lines: vec![heads.into_iter().chain(others).map(str::to_owned).collect()], is_flooded }
     }
 
     pub(super) fn add(&mut self, rows: &[Row]) {
@@ -87,7 +105,7 @@ impl Table {
         // The longest says more than a mean would; one that never recovered says most.
         let recoveries: Option<Vec<f64>> = rows.iter().map(|row| row.recovery_ms).collect();
         let recovery = recoveries.map(|all| all.into_iter().fold(0.0, f64::max));
-        self.0.push(vec![
+        let mut line = vec![
             first.service.to_owned(),
             first.arrivals.to_owned(),
             format!("{}x", first.load),
@@ -98,14 +116,20 @@ impl Table {
             format!("{:.0}ms", mean(|row| row.wait_p99_ms)),
             recovery.map_or("-".to_owned(), |recovery| format!("{recovery:.0}ms")),
             format!("{:.2}", mean(|row| row.attempts as f64 / row.arrived.max(1) as f64)),
-        ]);
+        ];
+        if self.is_flooded {
+            line.push(format!("{:.1} %", mean(|row| row.others_served.unwrap_or_default()) * 100.0));
+            line.push(format!("{:.0}ms", mean(|row| row.others_wait_p99_ms.unwrap_or_default())));
+        }
+        self.lines.push(line);
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Align::{Left, Right};
-        let columns = [Left, Left, Right, Left, Right, Right, Right, Right, Right, Right];
-        table(&columns, &self.0).iter().try_for_each(|line| writeln!(f, "{line}"))
+        let columns = [Left, Left, Right, Left, Right, Right, Right, Right, Right, Right, Right, Right];
+        let columns = &columns[..self.lines[0].len()];
+        table(columns, &self.lines).iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }

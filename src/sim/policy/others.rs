@@ -3,8 +3,6 @@ use std::{collections::VecDeque, time::Duration};
 use super::{Decision, Policy};
 use crate::sim::load::Arrival;
 
-const QUEUE: usize = 1024;
-
 /// A job in a queue: its number, and until when it may wait there.
 #[derive(Debug, Clone, Copy)]
 struct Queued {
@@ -25,12 +23,13 @@ pub(super) enum Expired {
 pub(super) struct Fifo {
     idle: usize,
     queue: VecDeque<Queued>,
+    room: usize,
     expired: Expired,
 }
 
 impl Fifo {
-    pub(super) fn new(workers: usize, expired: Expired) -> Self {
-        Self { idle: workers, queue: VecDeque::new(), expired }
+    pub(super) fn new(workers: usize, room: usize, expired: Expired) -> Self {
+        Self { idle: workers, queue: VecDeque::new(), room, expired }
     }
 
     /// A worker is free.
@@ -54,7 +53,7 @@ impl Policy for Fifo {
             self.idle -= 1;
             return vec![Decision::Start { job }];
         }
-        if self.queue.len() >= QUEUE {
+        if self.queue.len() >= self.room {
             return vec![Decision::Refuse { job, retry_after: None }];
         }
         self.queue.push_back(Queued { job, until: now + arrival.deadline });
@@ -87,6 +86,7 @@ impl Policy for Fifo {
 pub(super) struct CodelLifo {
     idle: usize,
     queue: VecDeque<Queued>,
+    room: usize,
     last_empty: Duration,
 }
 
@@ -94,8 +94,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const TARGET: Duration = Duration::from_millis(5);
 
 impl CodelLifo {
-    pub(super) fn new(workers: usize) -> Self {
-        Self { idle: workers, queue: VecDeque::new(), last_empty: Duration::ZERO }
+    pub(super) fn new(workers: usize, room: usize) -> Self {
+        Self { idle: workers, queue: VecDeque::new(), room, last_empty: Duration::ZERO }
     }
 
     fn is_overloaded(&self, now: Duration) -> bool {
@@ -133,7 +133,7 @@ impl Policy for CodelLifo {
             self.idle -= 1;
             return vec![Decision::Start { job }];
         }
-        if self.queue.len() >= QUEUE {
+        if self.queue.len() >= self.room {
             return vec![Decision::Refuse { job, retry_after: None }];
         }
         let patience = if self.is_overloaded(now) { TARGET } else { INTERVAL };
@@ -165,8 +165,8 @@ pub(super) struct HalfBudget {
 }
 
 impl HalfBudget {
-    pub(super) fn new(workers: usize) -> Self {
-        Self { workers, queue: Fifo::new(workers, Expired::Dropped), mean: 0.05 }
+    pub(super) fn new(workers: usize, room: usize) -> Self {
+        Self { workers, queue: Fifo::new(workers, room, Expired::Dropped), mean: 0.05 }
     }
 }
 

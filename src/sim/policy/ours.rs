@@ -26,8 +26,8 @@ impl Host for Numbers {
 }
 
 impl Ours {
-    pub(super) fn new(workers: usize, kinds: usize, law: Law) -> Self {
-        let caps = Caps { jobs: 1024, bytes: usize::MAX, waiting: 0, tenant_share: 0.25, stuck: 0 };
+    pub(super) fn new(workers: usize, queue: usize, kinds: usize, law: Law) -> Self {
+        let caps = Caps { jobs: queue, bytes: usize::MAX, waiting: 0, tenant_share: 0.25, stuck: 0 };
         let mut core = Core::new(caps, law, kinds, 1);
         let origin = Instant::now();
         for _ in 0..workers {
@@ -52,6 +52,7 @@ impl Policy for Ours {
     fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision> {
         let now = self.origin + now;
         let tenant = arrival.tenant.to_string();
+        let ordering_key = arrival.ordering_key.map(|key| key.to_string()).unwrap_or_default();
         let finish_by = now + arrival.deadline;
         let offer = Offer {
             job,
@@ -61,7 +62,7 @@ impl Policy for Ours {
             start_by: finish_by,
             finish_by,
             tenant: &tenant,
-            ordering_key: "",
+            ordering_key: &ordering_key,
             limit_key: "",
             when_full: WhenFull::Reject,
             home: 0,

@@ -1,4 +1,4 @@
-use std::{cell::Cell, collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, net::SocketAddr, ops::Range, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -9,14 +9,18 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::{OverloadArgs, Work};
+use super::{
+    OverloadArgs, Work,
+    retry::{self, Retried, Told},
+};
 use crate::{
     cli::{
         bench::{BenchError, call},
         output,
     },
-    proto::{Job, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
-    sim::Load,
+    model::Criticality,
+    proto::{self, Job, SubmitRequest, SubmitResponse, worker_pool_service_client::WorkerPoolServiceClient},
+    sim::{Arrival, Load, Retry},
 };
 
 /// Words that stand for text in the payload of gzip.
@@ -47,10 +51,15 @@ pub(super) enum Ended {
 /// One call of a measured window.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
+    pub(super) class: Criticality,
+    /// Worker time that its job takes, as far as it can be told before.
+    pub(super) asks: Option<Duration>,
     /// From the instant at which it was to be sent.
     pub(super) latency: Duration,
     /// How much later than that it was sent.
     pub(super) late: Duration,
+    pub(super) attempts: u32,
+    pub(super) retried: Vec<Retried>,
     pub(super) ended: Ended,
 }
 
@@ -58,6 +67,19 @@ pub(super) struct Call {
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) calls: Vec<Call>,
+    /// Worker time in the window of jobs that ended in time, those among them that came before it.
+    pub(super) useful: Duration,
+}
+
+/// A call that is to be made.
+struct Plan {
+    due: Instant,
+    /// From `due` on.
+    deadline: Duration,
+    /// Its work in means.
+    shape: f64,
+    class: Criticality,
+    retry: Retry,
 }
 
 impl Calls {
@@ -99,8 +121,11 @@ impl Calls {
         let begin = Instant::now() + warm_up;
         let mut dice = StdRng::seed_from_u64(self.seed ^ 0xC105ED);
         let mut draw = || -(1.0 - dice.random::<f64>()).ln();
-        let mut running: FuturesUnordered<_> =
-            (0..in_flight).map(|_| self.call(Instant::now(), self.job(draw()), deadline)).collect();
+        let mut patient = |due| {
+            let class = Criticality::default();
+            self.call(Plan { due, deadline, shape: draw(), class, retry: Retry::Never })
+        };
+        let mut running: FuturesUnordered<_> = (0..in_flight).map(|_| patient(Instant::now())).collect();
         let mut tally = Tally::default();
         while let Some(call) = running.next().await {
             let now = Instant::now();
@@ -110,7 +135,7 @@ impl Calls {
             if now >= begin {
                 tally.calls.push(call);
             }
-            running.push(self.call(now, self.job(draw()), deadline));
+            running.push(patient(now));
         }
         tally
     }
@@ -118,6 +143,7 @@ impl Calls {
     /// Sends each arrival of `load` when it is due, and waits for all answers. Those that come after `warm_up` count.
     pub(super) async fn open(&self, load: &Load, warm_up: Duration) -> Tally {
         let begin = Instant::now();
+        let window = begin + warm_up..begin + load.lasts;
         let mean = load.mean().as_secs_f64();
         let mut arrivals = load.arrivals().peekable();
         let mut running = FuturesUnordered::new();
@@ -128,12 +154,16 @@ impl Calls {
                 biased;
                 () = sleep_until(due.unwrap_or(begin)), if due.is_some() => {
                     let Some(arrival) = arrivals.next() else { continue };
-                    let job = self.job(arrival.service.as_secs_f64() / mean);
                     let counts = arrival.at >= warm_up;
-                    let call = self.call(begin + arrival.at, job, arrival.deadline);
+                    let shape = arrival.service.as_secs_f64() / mean;
+                    let Arrival { at, deadline, class, .. } = arrival;
+                    let call = self.call(Plan { due: begin + at, deadline, shape, class, retry: load.retry });
                     running.push(async move { (counts, call.await) });
                 }
                 Some((counts, call)) = running.next(), if !running.is_empty() => {
+                    if let Ended::Completed { run } = call.ended {
+                        tally.useful += within(&window, Instant::now(), run);
+                    }
                     if counts {
                         tally.calls.push(call);
                     }
@@ -143,45 +173,83 @@ impl Calls {
         }
     }
 
-    /// A job that takes so many times the mean, as far as it can be told before.
-    fn job(&self, shape: f64) -> Job {
-        let payload = match self.work {
-            Work::Sleep => (self.mean.mul_f64(shape).as_secs_f64() * 1e3).round().to_string().into(),
-            Work::Gzip => self.text.clone(),
+    /// The job of a call, and the worker time that it takes, as far as that can be told before.
+    fn job(&self, plan: &Plan) -> (Job, Option<Duration>) {
+        let (payload, asks) = match self.work {
+            Work::Sleep => {
+                let ms = (self.mean.mul_f64(plan.shape).as_secs_f64() * 1e3).round();
+                (ms.to_string().into(), Some(Duration::from_secs_f64(ms / 1e3)))
+            }
+            Work::Gzip => (self.text.clone(), None),
         };
-        Job { kind: self.kind.to_owned(), payload, ..Job::default() }
+        let criticality = match plan.class {
+            Criticality::CriticalPlus => proto::Criticality::CriticalPlus,
+            Criticality::Critical => proto::Criticality::Critical,
+            Criticality::SheddablePlus => proto::Criticality::SheddablePlus,
+            Criticality::Sheddable => proto::Criticality::Sheddable,
+        };
+        let criticality = criticality.into();
+        (Job { kind: self.kind.to_owned(), payload, criticality, ..Job::default() }, asks)
     }
 
-    /// A call that was due at an instant, and must be answered so long after it.
-    fn call(&self, due: Instant, job: Job, deadline: Duration) -> impl Future<Output = Call> + use<> {
+    /// Makes a call, and comes back where it is refused as its caller does.
+    fn call(&self, plan: Plan) -> impl Future<Output = Call> + use<> {
         let turn = self.next.replace(self.next.get() + 1);
         let mut client = self.clients[turn % self.clients.len()].clone();
+        let (job, asks) = self.job(&plan);
+        let mut dice = StdRng::seed_from_u64(self.seed ^ turn as u64);
         async move {
+            let Plan { due, deadline, shape: _, class, retry } = plan;
             let late = due.elapsed();
-            let mut request = Request::new(SubmitRequest { job: Some(job) });
-            request.set_timeout(deadline.saturating_sub(late));
-            let answer = client.submit(request).await;
-            let latency = due.elapsed();
-            let ended = match answer {
-                Ok(answer) => {
-                    let waterfall = answer.into_inner().result.and_then(|result| result.waterfall);
-                    let run = waterfall.map_or(Duration::ZERO, |waterfall| output::duration(waterfall.run.as_ref()));
-                    if latency <= deadline { Ended::Completed { run } } else { Ended::Missed("LATE_ANSWER".to_owned()) }
+            let (mut attempts, mut retried) = (0, Vec::new());
+            let ended = loop {
+                attempts += 1;
+                let mut request = Request::new(SubmitRequest { job: Some(job.clone()) });
+                request.set_timeout(deadline.saturating_sub(due.elapsed()));
+                let status = match client.submit(request).await {
+                    Ok(answer) => break Ended::answered(&answer.into_inner(), due.elapsed() <= deadline),
+                    Err(status) => status,
+                };
+                let (now, ended) = (Instant::now(), Ended::of(call::reason(&status).into_owned()));
+                let told = Told::of(&status);
+                let pause = retry::pause(retry, told, attempts, &mut dice);
+                let again = pause.filter(|pause| now + *pause < due + deadline);
+                let Some(pause) = again.filter(|_| matches!(ended, Ended::Refused(_))) else { break ended };
+                sleep_until(now + pause).await;
+                if told == Told::After(pause) {
+                    retried.push(Retried { told: pause, late: (now + pause).elapsed() });
                 }
-                Err(status) => Ended::of(call::reason(&status).into_owned()),
             };
-            Call { latency, late, ended }
+            Call { class, asks, latency: due.elapsed(), late, attempts, retried, ended }
         }
     }
 }
 
+/// What of a run that ended just now lies in the window.
+fn within(window: &Range<Instant>, end: Instant, run: Duration) -> Duration {
+    let since = end.checked_sub(run).unwrap_or(window.start).max(window.start);
+    end.min(window.end).saturating_duration_since(since)
+}
+
 impl Ended {
+    fn answered(answer: &SubmitResponse, in_time: bool) -> Self {
+        let waterfall = answer.result.as_ref().and_then(|result| result.waterfall.as_ref());
+        let run = waterfall.map_or(Duration::ZERO, |waterfall| output::duration(waterfall.run.as_ref()));
+        if in_time { Self::Completed { run } } else { Self::Missed("LATE_ANSWER".to_owned()) }
+    }
+
     /// Only what the door says is a refusal; whatever else goes wrong counts against the server.
     fn of(reason: String) -> Self {
         match reason.as_str() {
             "QUEUE_FULL" | "DEADLINE_UNREACHABLE" | "QUOTA_EXCEEDED" => Self::Refused(reason),
             _ => Self::Missed(reason),
         }
+    }
+}
+
+impl Call {
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self.ended, Ended::Completed { .. })
     }
 }
 
@@ -214,5 +282,22 @@ impl Tally {
             *counts.entry(reason.clone()).or_default() += 1;
         }
         counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_count_as_far_as_they_lie_in_the_window() {
+        let ms = Duration::from_millis;
+        let begin = Instant::now();
+        let window = begin + ms(100)..begin + ms(200);
+        for (end, run, counts) in
+            [(90, 50, 0), (120, 50, 20), (180, 50, 50), (230, 50, 20), (260, 50, 0), (250, 240, 100), (150, 1 << 40, 50)]
+        {
+            assert_eq!(within(&window, begin + ms(end), ms(run)), ms(counts), "{run} ms until {end}");
+        }
     }
 }

@@ -10,12 +10,15 @@ use super::{
     OverloadArgs, Work,
     calls::{Call, Ended, Tally},
 };
-use crate::cli::{
-    bench::report::Machine,
-    output::{
-        bytes, counted, setting,
-        table::{Align, table},
+use crate::{
+    cli::{
+        bench::report::Machine,
+        output::{
+            bytes, counted, setting,
+            table::{Align, table},
+        },
     },
+    sim::Retry,
 };
 
 /// Share of the calls that may be sent late without a remark, and what is late.
@@ -38,8 +41,10 @@ pub(super) struct Step {
     offered: usize,
     offered_per_s: f64,
     completed: usize,
-    /// Worker time of jobs that were answered in time over min(demand, capacity).
+    /// Worker time of jobs that were answered in time over the lesser of what was asked for and all of the workers'.
     useful_share: f64,
+    useful_s: f64,
+    asked_s: f64,
     admitted: usize,
     admitted_then_missed: f64,
     missed_by_reason: BTreeMap<String, u64>,
@@ -49,6 +54,16 @@ pub(super) struct Step {
     admitted_p50_ms: f64,
     admitted_p99_ms: f64,
     refused_p99_ms: f64,
+    /// Attempts over calls.
+    tries: f64,
+    /// Of the retries that were made when they were told to: their number, how much later than that they were sent, and
+    /// the share of them that came within a tenth of the time that they were told.
+    retries_obeyed: usize,
+    retries_late_p50_ms: f64,
+    retries_late_p99_ms: f64,
+    retries_on_time: Option<f64>,
+    /// Served share by class, the most important first; `null` where none arrived.
+    served_by_class: [Option<f64>; 4],
     /// How much later than planned the 99th of a hundred calls was sent.
     sent_late_p99_ms: f64,
     /// The most that the server had in RAM.
@@ -66,6 +81,8 @@ pub(super) struct Report {
     connections: u16,
     deadline_ms: f64,
     duration_s: f64,
+    retry: &'static str,
+    classes: bool,
     capacity: Capacity,
     steps: Vec<Step>,
 }
@@ -81,9 +98,14 @@ impl Step {
     ) -> Self {
         let seconds = args.duration.as_secs_f64();
         let offered = tally.calls.len();
-        let (completed, useful) = tally.completed();
-        let demand = offered as f64 * capacity.mean_run_ms / 1e3;
-        let could = demand.min(capacity.busy_workers * seconds);
+        let (completed, _) = tally.completed();
+        let useful = tally.useful.as_secs_f64();
+        let asked = useful + unserved(tally, capacity);
+        // However busy a closed loop kept them, the workers have no more time than this.
+        let could = asked.min(f64::from(args.workers()) * seconds);
+        let retried = || tally.calls.iter().flat_map(|call| &call.retried);
+        let retries_late = sorted(retried().map(|retry| retry.late));
+        let on_time = retried().filter(|retry| retry.late <= retry.told / 10).count();
         let (missed_by_reason, refused_by_reason) = (tally.misses(), tally.refusals());
         let (missed, refused): (u64, u64) = (missed_by_reason.values().sum(), refused_by_reason.values().sum());
         let admitted = offered - usize::try_from(refused).unwrap_or(offered);
@@ -96,7 +118,9 @@ impl Step {
             offered,
             offered_per_s: offered as f64 / seconds,
             completed,
-            useful_share: useful.as_secs_f64() / could,
+            useful_share: if could > 0.0 { useful / could } else { 1.0 },
+            useful_s: useful,
+            asked_s: asked,
             admitted,
             admitted_then_missed: missed as f64 / admitted.max(1) as f64,
             missed_by_reason,
@@ -105,11 +129,25 @@ impl Step {
             admitted_p50_ms: quantile(&admitted_ms, 0.5),
             admitted_p99_ms: quantile(&admitted_ms, 0.99),
             refused_p99_ms: quantile(&refused_ms, 0.99),
+            tries: tally.calls.iter().map(|call| f64::from(call.attempts)).sum::<f64>() / offered.max(1) as f64,
+            retries_obeyed: retries_late.len(),
+            retries_late_p50_ms: quantile(&retries_late, 0.5),
+            retries_late_p99_ms: quantile(&retries_late, 0.99),
+            retries_on_time: (!retries_late.is_empty()).then(|| on_time as f64 / retries_late.len() as f64),
+            served_by_class: served_by_class(tally),
             sent_late_p99_ms: quantile(&sorted(tally.calls.iter().map(|call| call.late)), 1.0 - LATE),
             server_memory_bytes,
             server_cores,
             client_cores,
         }
+    }
+
+    fn retries(&self) -> String {
+        let Self { tries, retries_obeyed, retries_late_p50_ms: p50, retries_late_p99_ms: p99, .. } = self;
+        let tries = format!("{tries:.2} tries a call");
+        let Some(on_time) = self.retries_on_time else { return tries };
+        let on_time = percent(on_time);
+        format!("{tries}; {retries_obeyed} came as told, {p50:.1}ms late, p99 {p99:.1}ms; {on_time} within a tenth")
     }
 
     fn row(&self) -> Vec<String> {
@@ -139,6 +177,8 @@ impl Report {
             connections: args.connections,
             deadline_ms: args.deadline.as_secs_f64() * 1e3,
             duration_s: args.duration.as_secs_f64(),
+            retry: args.retry.name(),
+            classes: args.classes,
             capacity,
             steps,
         }
@@ -147,7 +187,8 @@ impl Report {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Self { machine, work: _, workers, connections, deadline_ms, duration_s, capacity, steps } = self;
+        let Self { machine, work: _, workers, connections, deadline_ms, duration_s, retry, classes, capacity, steps } =
+            self;
         let deadline = setting(Duration::from_secs_f64(deadline_ms / 1e3));
         writeln!(
             f,
@@ -178,6 +219,13 @@ impl Display for Report {
         columns[9] = Align::Left;
         table(&columns, &rows).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         for step in steps {
+            if *retry != Retry::Never.name() {
+                writeln!(f, "retries   {}x: {}", step.load, step.retries())?;
+            }
+            if *classes {
+                let shares = step.served_by_class.map(|share| share.map_or("-".to_owned(), percent));
+                writeln!(f, "classes   {}x: {} served, the most important first", step.load, shares.join(", "))?;
+            }
             for (reason, count) in &step.missed_by_reason {
                 writeln!(f, "missed    {}x: {reason} × {count}", step.load)?;
             }
@@ -191,6 +239,25 @@ impl Display for Report {
         }
         writeln!(f, "machine   {machine}")
     }
+}
+
+/// Seconds that the jobs of the window asked for that were not served. What their work takes that cannot be told before
+/// is what it took on average.
+fn unserved(tally: &Tally, capacity: &Capacity) -> f64 {
+    let calls = tally.calls.iter().filter(|call| !call.is_served());
+    calls.map(|call| call.asks.map_or(capacity.mean_run_ms / 1e3, |asks| asks.as_secs_f64())).sum()
+}
+
+fn served_by_class(tally: &Tally) -> [Option<f64>; 4] {
+    std::array::from_fn(|rank| {
+        let of_class: Vec<_> = tally.calls.iter().filter(|call| call.class.rank() == rank).collect();
+        let served = of_class.iter().filter(|call| call.is_served()).count();
+        (!of_class.is_empty()).then(|| served as f64 / of_class.len() as f64)
+    })
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
 }
 
 /// In milliseconds, ascending.
@@ -210,6 +277,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::{cli::bench::overload::retry::Retried, model::Criticality};
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -218,14 +286,31 @@ mod tests {
     }
 
     fn call(latency_ms: u64, ended: Ended) -> Call {
-        Call { latency: Duration::from_millis(latency_ms), late: Duration::ZERO, ended }
+        Call {
+            class: Criticality::Critical,
+            asks: None,
+            latency: Duration::from_millis(latency_ms),
+            late: Duration::ZERO,
+            attempts: 1,
+            retried: Vec::new(),
+            ended,
+        }
+    }
+
+    fn args() -> OverloadArgs {
+        Line::parse_from(["overload", "--duration", "1s", "--workers", "2"]).args
+    }
+
+    fn capacity() -> Capacity {
+        Capacity { jobs_per_s: 4.0, busy_workers: 1.9, mean_run_ms: 500.0 }
+    }
+
+    fn done() -> Call {
+        call(100, Ended::Completed { run: Duration::from_millis(450) })
     }
 
     #[test]
     fn shares_are_of_what_could_have_been_had() {
-        let args = Line::parse_from(["overload", "--duration", "1s"]).args;
-        let capacity = || Capacity { jobs_per_s: 4.0, busy_workers: 2.0, mean_run_ms: 500.0 };
-        let done = || call(100, Ended::Completed { run: Duration::from_millis(450) });
         let calls = vec![
             done(),
             done(),
@@ -234,14 +319,42 @@ mod tests {
             call(1, Ended::Refused("QUEUE_FULL".into())),
             call(3, Ended::Refused("QUEUE_FULL".into())),
         ];
-        let step = Step::new(&args, &capacity(), 1.5, &Tally { calls }, 1 << 20, [0.5, 0.25]);
-        // 1.35 of the 2 seconds that the workers had, of 3 that were asked for.
-        assert!((step.useful_share - 0.675).abs() < 1e-9, "{step:?}");
+        let tally = Tally { calls, useful: Duration::from_millis(1350) };
+        let step = Step::new(&args(), &capacity(), 1.5, &tally, 1 << 20, [0.5, 0.25]);
+        // 1.35 of the 2 seconds that the workers had, of 2.85 that were asked for.
+        assert!((step.useful_share - 0.675).abs() < 1e-9 && (step.asked_s - 2.85).abs() < 1e-9, "{step:?}");
         assert!((step.admitted_then_missed - 0.25).abs() < 1e-9 && step.admitted == 4, "{step:?}");
         assert_eq!((step.admitted_p99_ms, step.refused_p99_ms), (500.0, 3.0), "{step:?}");
         assert_eq!(step.refused_by_reason["QUEUE_FULL"], 2);
 
-        let step = Step::new(&args, &capacity(), 0.5, &Tally { calls: vec![done()] }, 0, [0.0, 0.0]);
+        let calls = vec![done(), Call { asks: Some(Duration::from_millis(50)), ..call(1, Ended::Missed("X".into())) }];
+        let tally = Tally { calls, useful: Duration::from_millis(450) };
+        let step = Step::new(&args(), &capacity(), 0.5, &tally, 0, [0.0, 0.0]);
         assert!((step.useful_share - 0.9).abs() < 1e-9, "of what was asked for: {step:?}");
+    }
+
+    #[test]
+    fn no_share_is_more_than_all() {
+        // Longer jobs than those that measured the capacity, and workers busier than then.
+        let long = || call(100, Ended::Completed { run: Duration::from_millis(660) });
+        let calls = vec![long(), long(), long(), call(1, Ended::Refused("QUEUE_FULL".into()))];
+        let tally = Tally { calls, useful: Duration::from_millis(1980) };
+        let step = Step::new(&args(), &capacity(), 1.0, &tally, 0, [0.0, 0.0]);
+        assert!((step.useful_share - 0.99).abs() < 1e-9, "{step:?}");
+        let tally = Tally { calls: vec![long()], useful: Duration::from_millis(660) };
+        let step = Step::new(&args(), &capacity(), 0.1, &tally, 0, [0.0, 0.0]);
+        assert!((step.useful_share - 1.0).abs() < 1e-9, "{step:?}");
+    }
+
+    #[test]
+    fn retries_and_classes_are_told() {
+        let ms = Duration::from_millis;
+        let retried = vec![Retried { told: ms(100), late: ms(2) }, Retried { told: ms(100), late: ms(11) }];
+        let sheddable = Call { class: Criticality::Sheddable, attempts: 3, retried, ..done() };
+        let calls = vec![done(), sheddable, Call { class: Criticality::Sheddable, ..call(1, Ended::Refused("X".into())) }];
+        let step = Step::new(&args(), &capacity(), 2.0, &Tally { calls, useful: ms(900) }, 0, [0.0, 0.0]);
+        assert_eq!(step.served_by_class, [None, Some(1.0), None, Some(0.5)]);
+        assert_eq!((step.retries_obeyed, step.retries_on_time), (2, Some(0.5)));
+        assert_eq!(step.retries(), "1.67 tries a call; 2 came as told, 11.0ms late, p99 11.0ms; 50.0 % within a tenth");
     }
 }
