@@ -14,10 +14,13 @@ const MOST: RangeInclusive<i64> = 1..=1_000_000;
 /// Reads `limit`.
 pub(super) fn read(section: &mut Section<'_>) -> KindLimits {
     let all = bounds(section);
-    section.section("per_key", |section| KindLimits {
-        all,
-        per_key: bounds(section),
-        keys: section.integer("keys", 10_000, 1..=1 << 24),
+    section.section("per_key", |section| {
+        let (per_key, keys) = (bounds(section), section.integer("keys", 10_000, 1..=1 << 24));
+        let faulty = section.is_key_faulty("concurrency") || section.is_key_faulty("rate");
+        if !per_key.is_set() && !faulty {
+            section.needs("keys", "concurrency` or `rate");
+        }
+        KindLimits { all, per_key, keys }
     })
 }
 

@@ -53,9 +53,11 @@ pub struct KindOptions {
 
 #[derive(Clone)]
 enum Factory {
-    Async(Arc<dyn Fn() -> Box<dyn AsyncInstance> + Send + Sync>),
-    Blocking(Arc<dyn Fn() -> Box<dyn BlockingInstance> + Send + Sync>),
+    Async(Arc<Make<dyn AsyncInstance>>),
+    Blocking(Arc<Make<dyn BlockingInstance>>),
 }
+
+type Make<T> = dyn Fn() -> Result<Box<T>, HandlerError> + Send + Sync;
 
 /// One worker's handler of one kind.
 pub enum Instance {
@@ -103,7 +105,18 @@ impl<H: BlockingHandler> BlockingInstance for H {
 impl Kind {
     /// A kind whose jobs mostly wait. `factory` makes one handler for each worker.
     pub fn new<H: Handler>(name: impl Into<Arc<str>>, factory: impl Fn() -> H + Send + Sync + 'static) -> Self {
-        let factory = Factory::Async(Arc::new(move || Box::new(factory())));
+        Self::try_new(name, move || Ok(factory()))
+    }
+
+    /// A kind whose jobs mostly wait, and whose handlers cannot always be made. `factory` is called on a serving thread,
+    /// for the first job of each worker and after a panic, a cut-off or a [crash](HandlerError::Crashed). Where it fails,
+    /// it is left alone for a while, longer each time, and jobs that need it are answered with
+    /// [`FailureCause::HandlerUnavailable`](crate::model::FailureCause::HandlerUnavailable).
+    pub fn try_new<H: Handler>(
+        name: impl Into<Arc<str>>,
+        factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
+    ) -> Self {
+        let factory = Factory::Async(Arc::new(move || Ok(Box::new(factory()?))));
         Self { name: name.into(), options: KindOptions::default(), factory }
     }
 
@@ -112,7 +125,16 @@ impl Kind {
         name: impl Into<Arc<str>>,
         factory: impl Fn() -> H + Send + Sync + 'static,
     ) -> Self {
-        let factory = Factory::Blocking(Arc::new(move || Box::new(factory())));
+        Self::try_blocking(name, move || Ok(factory()))
+    }
+
+    /// A kind whose jobs compute or block, and whose handlers cannot always be made, as [`try_new`](Self::try_new) has
+    /// it. `factory` is called on the worker's own thread.
+    pub fn try_blocking<H: BlockingHandler>(
+        name: impl Into<Arc<str>>,
+        factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
+    ) -> Self {
+        let factory = Factory::Blocking(Arc::new(move || Ok(Box::new(factory()?))));
         Self { name: name.into(), options: KindOptions::default(), factory }
     }
 
@@ -142,11 +164,13 @@ impl Kind {
     }
 
     /// Makes a handler for one worker. It panics where the factory does.
-    #[must_use]
-    pub fn make(&self) -> Instance {
+    ///
+    /// # Errors
+    /// What the factory says.
+    pub fn make(&self) -> Result<Instance, HandlerError> {
         match &self.factory {
-            Factory::Async(make) => Instance::Async(make()),
-            Factory::Blocking(make) => Instance::Blocking(make()),
+            Factory::Async(make) => make().map(Instance::Async),
+            Factory::Blocking(make) => make().map(Instance::Blocking),
         }
     }
 }

@@ -105,7 +105,15 @@ pub enum FailureCause {
     /// The handler returned an error.
     #[error("{0}")]
     Handler(HandlerError),
-    /// The handler panicked.
+    /// There was no handler for it: none could be made, just now or a short while ago. It did not start.
+    #[error("{message}")]
+    HandlerUnavailable {
+        /// Why none could be made.
+        message: String,
+        /// When the next one is tried.
+        retry_after: Duration,
+    },
+    /// The handler panicked, or its factory did: then the job did not start.
     #[error("the handler panicked: {message}")]
     Panicked {
         /// Message of the panic, shortened.
@@ -191,7 +199,7 @@ pub enum HandlerError {
         /// What went wrong, for people. On the wire, its middle is left out where the status would take 4 KiB.
         message: String,
     },
-    /// The process that ran the job ended by a signal or could not be started.
+    /// The process that ran the job ended by a signal or could not be started. The worker's handler is made anew.
     #[error("{message}")]
     Crashed {
         /// What happened.

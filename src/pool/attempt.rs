@@ -20,7 +20,7 @@ use crate::{
         AsyncRun, BlockingInstance, Context, Instance, identity,
         unwind::{Contained, contain},
     },
-    model::{HandlerError, Job, Output},
+    model::{FailureCause, HandlerError, Job, Output},
 };
 
 /// A poll that takes longer holds up every call of its thread.
@@ -70,6 +70,8 @@ struct Ended {
 pub(super) enum Raised {
     Error(HandlerError),
     Panic(String),
+    /// There is no handler, or nothing to run it on: the job did not start.
+    BeforeBegin(FailureCause),
 }
 
 impl Attempt {
@@ -132,8 +134,11 @@ impl Attempt {
                 let result = match polled {
                     Ok(Poll::Pending) => return Poll::Pending,
                     Ok(Poll::Ready((handler, result))) => {
-                        if let Hold::Lease(lease) = &mut self.hold {
-                            lease.put_back(self.kind, Instance::Async(handler));
+                        let handler = Contained::new(Instance::Async(handler));
+                        if let Hold::Lease(lease) = &mut self.hold
+                            && is_kept(&result)
+                        {
+                            lease.put_back(self.kind, handler.into_inner());
                         }
                         result.map_err(Raised::Error)
                     }
@@ -190,6 +195,11 @@ impl Future for Attempt {
     }
 }
 
+/// Whether the worker keeps its handler. After a crash it makes a new one, so that its factory finds out whether it can.
+fn is_kept(result: &Result<Output, HandlerError>) -> bool {
+    !matches!(result, Err(HandlerError::Crashed { .. }))
+}
+
 /// Runs `code` in the span of an attempt.
 fn entered<T>(own: Option<&Span>, cx: &Context, code: impl FnOnce() -> T) -> T {
     own.unwrap_or(cx.span()).in_scope(code)
@@ -210,7 +220,8 @@ fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, spa
         Ok(thread) => thread,
         Err(error) => {
             let message = format!("the worker's thread could not be started: {error}");
-            return (Run::Failed(Raised::Error(HandlerError::Crashed { message })), Hold::Lease(lease));
+            let cause = FailureCause::Handler(HandlerError::Crashed { message });
+            return (Run::Failed(Raised::BeforeBegin(cause)), Hold::Lease(lease));
         }
     };
     let (done, ended) = oneshot::channel();
@@ -231,7 +242,9 @@ fn run_on_thread(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) ->
     let Instance::Blocking(running) = handler.get_mut() else { unreachable!("the kind says that it is blocking") };
     match contain(|| BlockingInstance::run(&mut **running, job, cx.clone())) {
         Ok(result) => {
-            lease.put_back(kind, handler.into_inner());
+            if is_kept(&result) {
+                lease.put_back(kind, handler.into_inner());
+            }
             result.map_err(Raised::Error)
         }
         Err(message) => Err(Raised::Panic(message)),

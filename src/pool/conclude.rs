@@ -29,7 +29,8 @@ pub(super) fn conclude(
     rung: Option<Rung>,
 ) -> Result<Completed, JobError> {
     let (cx, shell, now) = (&attempt.cx, attempt.shell(), attempt.seen());
-    let run = cx.start().map_or(Duration::ZERO, |start| now - start.at);
+    let started = !matches!(result, Err(Raised::BeforeBegin(_)));
+    let run = cx.start().filter(|_| started).map_or(Duration::ZERO, |start| now - start.at);
     let outcome = match outcome(result, cx, shell, run) {
         Ok(_) if now >= cx.deadline().end() => Err(FailureCause::RunTimeout { limit: run }),
         other => other,
@@ -43,9 +44,13 @@ pub(super) fn conclude(
         note_lost(shell, cx);
     }
     let end = outcome.as_ref().map_or_else(JobEnd::of, |_| JobEnd::Completed);
-    let ended = EndedJob::of_run(cx, attempt.kind, end, rung, run, now);
+    let ended = EndedJob { started, ..EndedJob::of_run(cx, attempt.kind, end, rung, run, now) };
     let waterfall = ended.waterfall;
-    shell.meters.record(ended);
+    if started {
+        shell.meters.record(ended);
+    } else {
+        shell.meters.note(ended);
+    }
     let told = match outcome {
         Ok(output) => {
             debug!(
@@ -54,7 +59,10 @@ pub(super) fn conclude(
             );
             Ok(Completed { job: cx.job(), output, waterfall })
         }
-        Err(cause) => Err(fail(shell, cx, cause, run, rung)),
+        Err(cause) => {
+            let execution = if started { Execution::Started } else { Execution::NotStarted };
+            Err(fail(shell, cx, cause, execution, run, rung))
+        }
     };
     attempt.finish(ending, run);
     told
@@ -74,7 +82,7 @@ pub(super) fn cut_off(attempt: &Attempt, rung: Rung) -> JobError {
 
 /// A failure of a job that runs.
 pub(super) fn failure(attempt: &Attempt, cause: FailureCause, rung: Option<Rung>) -> JobError {
-    fail(attempt.shell(), &attempt.cx, cause, attempt.run_time(), rung)
+    fail(attempt.shell(), &attempt.cx, cause, Execution::Started, attempt.run_time(), rung)
 }
 
 /// What a job that ended before it began is answered with.
@@ -133,6 +141,12 @@ fn outcome(result: Result<Output, Raised>, cx: &Context, shell: &Shell, run: Dur
             log_panic(cx, &message);
             Err(FailureCause::Panicked { message })
         }
+        Err(Raised::BeforeBegin(cause)) => {
+            if let FailureCause::Panicked { message } = &cause {
+                log_panic(cx, message);
+            }
+            Err(cause)
+        }
         // Whatever a handler says after it was asked to stop, it stopped because it was asked.
         Err(Raised::Error(_)) if cx.is_cancelled() => Err(stopped(cx, shell, run)),
         Err(Raised::Error(HandlerError::Stopped)) => Err(FailureCause::Cancelled),
@@ -161,7 +175,7 @@ fn stopped(cx: &Context, shell: &Shell, run: Duration) -> FailureCause {
 
 fn ending(cause: &FailureCause) -> Ending {
     match cause {
-        FailureCause::Handler(_) => Ending::Failed,
+        FailureCause::Handler(_) | FailureCause::HandlerUnavailable { .. } => Ending::Failed,
         FailureCause::Panicked { .. } => Ending::Panicked,
         FailureCause::RunTimeout { .. } | FailureCause::ExpiredInQueue { .. } => Ending::Expired,
         FailureCause::Cancelled
@@ -192,8 +206,15 @@ pub(super) fn log_panic(cx: &Context, message: &str) {
     });
 }
 
-/// A failure of a job that ran.
-pub(super) fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Duration, rung: Option<Rung>) -> JobError {
+/// A failure of a job that had a worker.
+pub(super) fn fail(
+    shell: &Shell,
+    cx: &Context,
+    cause: FailureCause,
+    execution: Execution,
+    run: Duration,
+    rung: Option<Rung>,
+) -> JobError {
     // What a handler says is news for an operator; the other ends are in the counters, and may come by the thousand.
     if matches!(cause, FailureCause::Handler(_)) {
         info!(
@@ -211,7 +232,7 @@ pub(super) fn fail(shell: &Shell, cx: &Context, cause: FailureCause, run: Durati
         kind: Arc::clone(cx.kind()),
         pool: Arc::clone(&shell.name),
         cause,
-        execution: Execution::Started,
+        execution,
         queue: queue_time(cx),
         run,
         rung,

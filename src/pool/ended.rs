@@ -38,7 +38,9 @@ pub enum JobEnd {
     WorkerCrashed,
     /// The output was larger than allowed.
     OutputTooLarge,
-    /// The handler panicked.
+    /// There was no handler, and none could be made.
+    HandlerUnavailable,
+    /// The handler panicked, or its factory did.
     Panicked,
     /// Its time was up while it ran.
     RunTimeout,
@@ -120,6 +122,7 @@ impl JobEnd {
             FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => Self::OutputTooLarge,
             FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => Self::Cancelled,
             FailureCause::CancelledByOperator => Self::CancelledByOperator,
+            FailureCause::HandlerUnavailable { .. } => Self::HandlerUnavailable,
             FailureCause::Panicked { .. } => Self::Panicked,
             FailureCause::RunTimeout { .. } => Self::RunTimeout,
             FailureCause::ExpiredInQueue { .. } => Self::ExpiredInQueue,

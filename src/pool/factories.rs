@@ -10,7 +10,7 @@ use tracing::warn;
 use super::{attempt::Raised, shell::Shell};
 use crate::{
     handler::{Instance, unwind::contain},
-    model::{FailureCode, HandlerError},
+    model::FailureCause,
 };
 
 /// After the first failure.
@@ -108,17 +108,27 @@ impl Shell {
             let message = format!(
                 "no handler of kind {name} could be made, {in_a_row} times in a row ({last}); the next try is in {left:?}"
             );
-            Raised::Error(HandlerError::new(FailureCode::Unavailable, message))
+            Raised::BeforeBegin(FailureCause::HandlerUnavailable { message, retry_after: left })
         })?;
+        let failed = |message: &str| {
+            let left = self.factories.fail(kind, &begun, Instant::now(), message);
+            let retry_ms = left.as_millis();
+            warn!(pool = %self.name, kind = %name, retry_ms, cause = message, "a handler could not be made");
+            left
+        };
         match contain(|| self.kinds[kind].make()) {
-            Ok(handler) => {
+            Ok(Ok(handler)) => {
                 self.factories.succeed(kind, &begun);
                 Ok(handler)
             }
+            Ok(Err(error)) => {
+                let message = format!("no handler of kind {name} could be made: {error}");
+                let retry_after = failed(&error.to_string());
+                Err(Raised::BeforeBegin(FailureCause::HandlerUnavailable { message, retry_after }))
+            }
             Err(message) => {
-                let left = self.factories.fail(kind, &begun, Instant::now(), &message);
-                warn!(pool = %self.name, kind = %name, retry_ms = left.as_millis(), "a handler could not be made");
-                Err(Raised::Panic(message))
+                failed(&message);
+                Err(Raised::BeforeBegin(FailureCause::Panicked { message }))
             }
         }
     }

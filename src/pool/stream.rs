@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{conclude::fail, shell::Shell, submission::Admitted};
 use crate::{
     handler::{CancelToken, Context, Event, OutputSink, StopReason},
-    model::{Completed, FailureCause, Job, JobError, JobId},
+    model::{Completed, Execution, FailureCause, Job, JobError, JobId},
 };
 
 /// Chunks that a handler may be ahead of its reader.
@@ -143,7 +143,7 @@ impl Drop for Reporter {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
             let run = self.cx.start().map_or(Duration::ZERO, |start| start.at.elapsed());
-            let _ = done.send(Err(fail(&self.shell, &self.cx, FailureCause::Cancelled, run, None)));
+            let _ = done.send(Err(fail(&self.shell, &self.cx, FailureCause::Cancelled, Execution::Started, run, None)));
         }
     }
 }

@@ -254,6 +254,9 @@ fn failed(failure: &Failure) -> Answer {
         FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => {
             (Code::ResourceExhausted, "OUTPUT_TOO_LARGE", Pushback::Never)
         }
+        FailureCause::HandlerUnavailable { retry_after, .. } => {
+            (Code::Unavailable, "HANDLER_UNAVAILABLE", Pushback::After(*retry_after))
+        }
         FailureCause::Panicked { .. } => (Code::Internal, "HANDLER_PANICKED", Pushback::Never),
         FailureCause::RunTimeout { .. } => (Code::DeadlineExceeded, "RUN_TIMEOUT", Pushback::Never),
         FailureCause::ExpiredInQueue { .. } => (Code::DeadlineExceeded, "EXPIRED_IN_QUEUE", Pushback::Never),

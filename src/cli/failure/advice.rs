@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use tonic::Code;
 
 use super::status::{CallError, Execution};
 use crate::{
@@ -18,6 +19,8 @@ pub(crate) enum Reason {
     Shed,
     QuotaExceeded,
     Draining,
+    PoolDraining,
+    HandlerUnavailable,
     DrainKilled,
     ExpiredInQueue,
     RunTimeout,
@@ -42,12 +45,14 @@ pub(crate) enum Reason {
     Other(String),
 }
 
-const NAMES: [(&str, Reason); 25] = [
+const NAMES: [(&str, Reason); 27] = [
     ("QUEUE_FULL", Reason::QueueFull),
     ("DEADLINE_UNREACHABLE", Reason::DeadlineUnreachable),
     ("SHED", Reason::Shed),
     ("QUOTA_EXCEEDED", Reason::QuotaExceeded),
     ("DRAINING", Reason::Draining),
+    ("POOL_DRAINING", Reason::PoolDraining),
+    ("HANDLER_UNAVAILABLE", Reason::HandlerUnavailable),
     ("DRAIN_KILLED", Reason::DrainKilled),
     ("EXPIRED_IN_QUEUE", Reason::ExpiredInQueue),
     ("RUN_TIMEOUT", Reason::RunTimeout),
@@ -105,13 +110,18 @@ impl CallError {
         let started = match (&self.reason, self.execution) {
             // Without a job, or with one that no retry mends, there is nothing to say.
             (None | Some(Reason::NotFound | Reason::InvalidField | Reason::UnknownKind), _) => "",
-            (Some(reason), _) if reason.is_of_access() => "",
+            (Some(reason), _) if reason.is_of_access() || self.is_of_operators() => "",
             (_, Execution::NotStarted) => "; the job did not start",
             (Some(reason), Execution::Started) if reason.tells_the_start() => "",
             (_, Execution::Started) => "; the job had started",
             (_, Execution::Unknown) => "; whether the job started is unknown",
         };
         format!("{}{started}", what.trim_end())
+    }
+
+    /// Whether the call was an operator's, and spoke of no job: the state of the process, or of a pool, rules it out.
+    fn is_of_operators(&self) -> bool {
+        self.code == Code::FailedPrecondition && matches!(self.reason, Some(Reason::Draining | Reason::PoolDraining))
     }
 
     /// What happened where figures say it better than the server's message.
@@ -167,6 +177,9 @@ impl CallError {
             },
             Reason::Shed => self.retry_or("pass a higher --criticality"),
             Reason::QuotaExceeded => self.retry().unwrap_or_else(|| "send less for this tenant".to_owned()),
+            Reason::Draining if self.is_of_operators() => "wait for its end, or ask another server".to_owned(),
+            Reason::PoolDraining => "resume it with \"waterwheel resume\", once its drain is no longer wanted".to_owned(),
+            Reason::HandlerUnavailable => self.retry_or("look into the server's log"),
             Reason::Draining => "send it to another server, or here once it serves again".to_owned(),
             Reason::DrainKilled => "send it again if the work may run twice".to_owned(),
             Reason::ExpiredInQueue => {

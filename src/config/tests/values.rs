@@ -381,6 +381,11 @@ const OUTSIDE_OF_THE_RANGE: &[(&str, &str, &str)] = &[
         "set `rate`, or remove it",
     ),
     (
+        r#"kind.k = { pool = "base", builtin = "echo", limit.rate = 5, limit.per_key.keys = 5 }"#,
+        "`kind.k.limit.per_key.keys` has no effect without `concurrency` or `rate`",
+        "set `concurrency` or `rate`, or remove it",
+    ),
+    (
         r#"kind.k = { pool = "base", builtin = "echo", max_output = 0 }"#,
         "`kind.k.max_output` is 0B, outside of 1B to 1TiB",
         "give a value from 1B to 1TiB",

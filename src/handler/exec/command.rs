@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use super::Exec;
+use super::{Exec, start};
 use crate::{handler::Kind, model::FailureCode};
 
 /// Prefix of the variables that are set for each job.
@@ -114,7 +114,11 @@ impl ExecCommand {
             return Err(fault);
         }
         let command = Arc::new(self);
-        Ok(Kind::new(name, move || Exec { command: Arc::clone(&command) }))
+        // Two system calls for each worker, and after a crash: where the program is gone, jobs are told when to come back.
+        Ok(Kind::try_new(name, move || {
+            start::check(&command)?;
+            Ok(Exec { command: Arc::clone(&command) })
+        }))
     }
 }
 

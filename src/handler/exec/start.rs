@@ -1,5 +1,6 @@
 use std::{collections::BTreeMap, io, path::Path, process::Stdio, sync::Arc};
 
+use rustix::fs::{Access, access};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 
 use super::{
@@ -33,6 +34,16 @@ pub(super) async fn start(command: &Arc<ExecCommand>, job: &Job, cx: &Context) -
     let (command, tasks, id) = (Arc::clone(command), cx.tasks().clone(), cx.job());
     let started = cx.shield(off_thread(move || spawn(&command, variables, tasks, id))).await?;
     started.unwrap_or_else(|_| Err(crashed("the server goes away; the program was not started".into())))
+}
+
+/// Whether there is a program that can be started, as far as its file tells.
+pub(super) fn check(command: &ExecCommand) -> Result<(), HandlerError> {
+    let program = &command.program;
+    let found = std::fs::metadata(program).and_then(|file| match file.is_file() {
+        true => Ok(access(program, Access::EXEC_OK)?),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    });
+    found.map_err(|fault| crashed(cannot_start(program, &fault)))
 }
 
 fn spawn(

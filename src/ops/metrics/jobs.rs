@@ -7,8 +7,8 @@ use super::{
     family::{Families, Family},
 };
 use crate::{
-    model::{Durations, RejectionReason},
-    pool::{KindDurations, Pool, PoolStats},
+    model::{Durations, Limit, RejectionReason},
+    pool::{KindDurations, LimitStats, Pool, PoolStats},
 };
 
 /// The pools.
@@ -39,6 +39,42 @@ const LEVELS: [Level; 15] = [
     ("waterwheel_pool_slowdown_ratio", "How long jobs take, in what they took before", |pool| pool.size.slowdown),
 ];
 
+/// A gauge of every kind that has limits; without a value where that bound is not set.
+type LimitLevel = (&'static str, &'static str, fn(&LimitStats) -> Option<f64>);
+
+const LIMITS: [LimitLevel; 8] = [
+    ("waterwheel_kind_jobs_running", "Jobs of a limited kind that hold a worker", |limit| {
+        Some(f64::from(limit.running))
+    }),
+    ("waterwheel_kind_jobs_running_limit", "Most of them", |limit| most(limit.limits.all)),
+    ("waterwheel_kind_jobs_queued", "Jobs of a limited kind in the queue, which may wait for the limit", |limit| {
+        Some(limit.queued as f64)
+    }),
+    ("waterwheel_kind_starts_per_second_limit", "Most starts of a kind per second", |limit| {
+        per_second(limit.limits.all)
+    }),
+    ("waterwheel_kind_key_jobs_running_limit", "Most jobs of one limit key that hold a worker", |limit| {
+        most(limit.limits.per_key)
+    }),
+    ("waterwheel_kind_key_starts_per_second_limit", "Most starts of one limit key per second", |limit| {
+        per_second(limit.limits.per_key)
+    }),
+    ("waterwheel_kind_limit_keys", "Limit keys that are told apart", |limit| {
+        limit.limits.per_key.is_set().then_some(limit.keys as f64)
+    }),
+    ("waterwheel_kind_limit_keys_limit", "Most of them; further keys share one limit", |limit| {
+        limit.limits.per_key.is_set().then_some(limit.limits.keys as f64)
+    }),
+];
+
+fn most(limit: Limit) -> Option<f64> {
+    limit.concurrency.map(|most| f64::from(most.get()))
+}
+
+fn per_second(limit: Limit) -> Option<f64> {
+    limit.rate.map(|rate| rate.interval.as_secs_f64().recip())
+}
+
 impl fmt::Debug for JobMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JobMetrics")
@@ -55,6 +91,7 @@ impl Collector for JobMetrics {
             });
         }
         workers(&mut families, &stats);
+        limits(&mut families, &stats);
         counts(&mut families, &stats);
         families.counter("waterwheel_jobs_unknown_kind", "Jobs of kinds that nobody serves", |family| {
             family.only_count(self.0.pools.unknown_kinds())
@@ -103,6 +140,21 @@ fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
     families.counter("waterwheel_slow_polls", "Polls of handlers that held up their thread", |family| {
         stats.iter().try_for_each(|pool| family.count(&[("pool", &*pool.name)], pool.slow_polls))
     });
+}
+
+/// What is used of the limits of kinds, and what they are. A kind without limits has no series, and neither has a bound
+/// that is not set. Keys are counted and never named.
+fn limits(families: &mut Families<'_>, stats: &[PoolStats]) {
+    for (name, help, read) in LIMITS {
+        families.gauge(name, help, |family| {
+            stats.iter().try_for_each(|pool| {
+                let limited = pool.kinds.iter().filter_map(|kind| Some((kind, kind.limit.as_ref().and_then(read)?)));
+                limited.into_iter().try_for_each(|(kind, value)| {
+                    family.level(&[("pool", &*pool.name), ("kind", &*kind.name)], value)
+                })
+            })
+        });
+    }
 }
 
 fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {

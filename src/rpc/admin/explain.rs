@@ -89,6 +89,7 @@ fn outcome(end: JobEnd) -> &'static str {
         JobEnd::HandlerFailed => "HANDLER_FAILED",
         JobEnd::WorkerCrashed => "WORKER_CRASHED",
         JobEnd::OutputTooLarge => "OUTPUT_TOO_LARGE",
+        JobEnd::HandlerUnavailable => "HANDLER_UNAVAILABLE",
         JobEnd::Panicked => "HANDLER_PANICKED",
         JobEnd::RunTimeout => "RUN_TIMEOUT",
         JobEnd::ExpiredInQueue => "EXPIRED_IN_QUEUE",
