@@ -106,6 +106,18 @@ impl Attempt {
         self.shell().kinds[self.kind].is_blocking()
     }
 
+    /// Why it did not begin, where that is known without a poll: only a blocking handler is made later, on its thread.
+    /// Such an attempt is over.
+    pub(super) fn take_failure(&mut self) -> Option<Raised> {
+        match std::mem::replace(&mut self.run, Run::Over) {
+            Run::Failed(raised) => Some(raised),
+            run => {
+                self.run = run;
+                None
+            }
+        }
+    }
+
     /// Time since the run began.
     pub(super) fn run_time(&self) -> Duration {
         self.cx.start().map_or(Duration::ZERO, |start| start.at.elapsed())
@@ -154,11 +166,7 @@ impl Attempt {
                 self.hold = Hold::Lease(lease);
                 result
             }
-            run @ Run::Failed(_) => match std::mem::replace(run, Run::Over) {
-                Run::Failed(raised) => Err(raised),
-                Run::Async(_) | Run::Blocking(_) | Run::Over => unreachable!("it was seen to have failed"),
-            },
-            Run::Over => unreachable!("an attempt is not polled after its end"),
+            Run::Failed(_) | Run::Over => unreachable!("an attempt is not polled after its end"),
         };
         self.run = Run::Over;
         Poll::Ready(result)

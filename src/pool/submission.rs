@@ -14,7 +14,7 @@ use tracing::{Instrument, debug};
 use super::{
     attached::Attached,
     attempt::Attempt,
-    conclude::{conclude_queued, milliseconds},
+    conclude::{conclude, conclude_queued, milliseconds},
     core::{Ending, QueueEnd},
     drain::LostJob,
     lease::Lease,
@@ -227,7 +227,12 @@ impl Granted {
             return Err(error);
         }
         begin_run(kind, &job, &cx, &lease, now);
-        Ok(Attached::new(Attempt::new(lease, job, kind, cx, now)))
+        let mut attempt = Attempt::new(lease, job, kind, cx, now);
+        match attempt.take_failure() {
+            // Nothing runs: its caller is told at once, before the headers of a stream.
+            Some(raised) => Err(conclude(attempt, Err(raised), None).expect_err("it did not begin")),
+            None => Ok(Attached::new(attempt)),
+        }
     }
 }
 

@@ -329,7 +329,8 @@ mod tests {
         assert_eq!(of(LOG).passed_over(), PassedOver::default(), "blank lines are nothing");
         let lines: Vec<&str> = LOG.lines().collect();
         // The runtime of a container and another program in it, and a job without its budget.
-        let others = ["2026-01-01T00:00:00Z stderr F started", "{\"level\":\"info\"}", &lines[1].replace("budget_ms", "x")];
+        let others =
+            ["2026-01-01T00:00:00Z stderr F started", "{\"level\":\"info\"}", &lines[1].replace("budget_ms", "x")];
         let recording = of(&[&[lines[0]], &others[..], &lines[1..]].concat().join("\n"));
         assert_eq!(recording.counts(), (3, 1));
         let PassedOver { lines, first, is_cut } = recording.passed_over();

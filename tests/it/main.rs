@@ -23,6 +23,7 @@ mod deadlines;
 mod drain;
 mod environment;
 mod explain;
+mod factories;
 mod first_run;
 mod full_output;
 mod full_pool;

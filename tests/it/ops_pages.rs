@@ -139,6 +139,7 @@ async fn metrics_tell_what_stats_tell_and_what_calls_took() {
     ] {
         assert_eq!(metrics.get(name), Some(&value), "{name} of {metrics:#?}");
     }
+    assert!(!metrics.keys().any(|name| name.starts_with("waterwheel_kind_")), "no kind has limits: {metrics:#?}");
     let calls = |kind: &str, status: &str| {
         let labels =
             format!(r#"rpc_method="waterwheel.v1.WorkerPoolService/Submit",kind="{kind}",rpc_status_code="{status}""#);

@@ -1,6 +1,6 @@
 //! Every command of the README runs, in its order, and every file in it is sound.
 
-use std::{path::Path, process::Output};
+use std::{collections::BTreeSet, path::Path, process::Output};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -14,6 +14,36 @@ const README: &str = include_str!("../../README.md");
 fn blocks(language: &str) -> Vec<&'static str> {
     let fence = format!("```{language}\n");
     README.split(&fence).skip(1).map(|rest| rest.split("```").next().expect("a block ends")).collect()
+}
+
+/// Names of reasons in what tells them: words of capitals between quotes.
+fn reasons() -> BTreeSet<String> {
+    const SOURCES: [&str; 6] = [
+        "model/rejection.rs",
+        "auth/denial.rs",
+        "rpc/status.rs",
+        "rpc/catalog.rs",
+        "rpc/admin/pool.rs",
+        "rpc/admin/cancel.rs",
+    ];
+    /// What `execution` says.
+    const OTHERS: [&str; 3] = ["NOT_STARTED", "STARTED", "UNKNOWN"];
+    let is_name = |text: &&str| text.len() > 3 && text.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    let read = |path| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(path)).unwrap();
+    let texts = SOURCES.map(read);
+    let names = texts.iter().flat_map(|text| text.split('"')).filter(is_name).map(str::to_owned);
+    names.filter(|name| !OTHERS.contains(&name.as_str())).collect()
+}
+
+#[test]
+fn the_table_of_reasons_has_each_of_them() {
+    let rows = README.lines().skip_while(|line| !line.starts_with("| reason |")).skip(2);
+    let first_cells = rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
+    let told: BTreeSet<String> =
+        first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    let reasons = reasons();
+    assert!(reasons.contains("POOL_DRAINING") && reasons.contains("QUEUE_FULL") && reasons.len() > 25, "{reasons:?}");
+    assert_eq!(told, reasons);
 }
 
 fn commands() -> Vec<&'static str> {

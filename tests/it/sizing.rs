@@ -15,13 +15,13 @@ use std::{
 
 use waterwheel::{
     Job, JobError, Output, Pool,
-    handler::{Context, Handler, Kind},
-    model::{FailureCause, FailureCode, HandlerError},
+    handler::{BlockingHandler, Context, Handler, Kind},
+    model::{Execution, FailureCause, HandlerError},
     pool::{FactoryStats, PoolBuilder},
 };
 
 use self::load::{Load, monotonic};
-use crate::support::{BlockingGate, blocking_kind, echo, kind, pass_time, pool};
+use crate::support::{BlockingGate, blocking_kind, echo, holding_clock, kind, pass_time, pool};
 
 fn count(workers: usize) -> NonZeroUsize {
     NonZeroUsize::new(workers).expect("a pool has workers")
@@ -189,7 +189,10 @@ impl Handler for Fragile {
 
 fn cause(error: JobError) -> FailureCause {
     match error {
-        JobError::Failed(failure) => failure.cause,
+        JobError::Failed(failure) => {
+            assert_eq!((failure.execution, failure.run), (Execution::NotStarted, Duration::ZERO), "{failure:?}");
+            failure.cause
+        }
         JobError::Rejected(rejection) => panic!("{rejection:?}"),
     }
 }
@@ -217,11 +220,10 @@ async fn factories_that_fail_are_left_alone_for_a_while() {
         let first = cause(submit("fragile").await.expect_err("it fails"));
         assert!(matches!(&first, FailureCause::Panicked { message } if message == "no route"), "{first:?}");
         let second = cause(submit("fragile").await.expect_err("it is left alone"));
-        let FailureCause::Handler(HandlerError::Refused { code: FailureCode::Unavailable, message }) = &second else {
-            panic!("{second:?}")
-        };
+        let FailureCause::HandlerUnavailable { message, retry_after } = &second else { panic!("{second:?}") };
         assert!(message.contains("no route") && message.contains("next try"), "{message}");
         let stats = factory(&pool);
+        assert_eq!(*retry_after, stats.retry_in, "the clock stands still");
         assert_eq!((stats.failures, stats.in_a_row, tries.load(Ordering::Relaxed)), (round, round as u32, round));
         submit("echo").await.expect("another kind goes on");
         let retry = stats.retry_in;
@@ -234,4 +236,59 @@ async fn factories_that_fail_are_left_alone_for_a_while() {
     broken.store(false, Ordering::Relaxed);
     submit("fragile").await.expect("it is mended");
     assert_eq!(factory(&pool), FactoryStats { failures: 3, in_a_row: 0, retry_in: Duration::ZERO });
+}
+
+/// Counts its jobs, and crashes where it is told to.
+struct Brittle(u64);
+
+impl Brittle {
+    fn act(&mut self, job: &Job) -> Result<Output, HandlerError> {
+        self.0 += 1;
+        match &job.payload[..] {
+            b"crash" => Err(HandlerError::Crashed { message: "it crashed".into() }),
+            b"refuse" => Err(HandlerError::invalid("no")),
+            _ => Ok(Output::new(self.0.to_string())),
+        }
+    }
+}
+
+impl Handler for Brittle {
+    async fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+        self.act(&job)
+    }
+}
+
+impl BlockingHandler for Brittle {
+    fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+        self.act(&job)
+    }
+}
+
+/// After a crash a worker makes a new handler, and where that fails its jobs are told so before they start.
+#[tokio::test(start_paused = true)]
+async fn a_factory_that_says_why_is_asked_after_each_crash() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let factory = {
+        let broken = Arc::clone(&broken);
+        move || match broken.load(Ordering::Relaxed) {
+            true => Err(HandlerError::Crashed { message: "no route".into() }),
+            false => Ok(Brittle(0)),
+        }
+    };
+    let pool = pool(1).kind(Kind::try_new("async", factory.clone())).kind(Kind::try_blocking("block", factory)).build();
+    for kind in ["async", "block"] {
+        broken.store(false, Ordering::Relaxed);
+        let submit = |payload: &'static str| holding_clock(pool.submit(Job::new(kind, payload)));
+        submit("").await.expect("it completes");
+        submit("refuse").await.expect_err("it is told to");
+        assert_eq!(submit("").await.expect("it completes").output.bytes, "3", "what refuses is kept");
+        submit("crash").await.expect_err("it is told to");
+        assert_eq!(submit("").await.expect("it completes").output.bytes, "1", "what crashed is made anew");
+        broken.store(true, Ordering::Relaxed);
+        submit("crash").await.expect_err("it is told to");
+        let told = cause(submit("").await.expect_err("there is no handler"));
+        let FailureCause::HandlerUnavailable { message, retry_after } = &told else { panic!("{told:?}") };
+        assert!(message.contains("no route") && !retry_after.is_zero(), "{told:?}");
+        pass_time(*retry_after).await;
+    }
 }

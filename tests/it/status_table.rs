@@ -208,6 +208,7 @@ fn own_kinds() -> Vec<OwnKind> {
     let kinds = [
         Kind::new("wrong", || Wrong),
         Kind::blocking("wrong-blocking", || Wrong),
+        Kind::try_new("gone", || Err::<Wrong, _>(HandlerError::invalid("there is none"))),
         Kind::new("small", || Echo).options(small),
         Kind::new("forever", || Forever),
         Kind::new("forever-again", || Forever).options(again),

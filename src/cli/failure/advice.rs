@@ -178,7 +178,9 @@ impl CallError {
             Reason::Shed => self.retry_or("pass a higher --criticality"),
             Reason::QuotaExceeded => self.retry().unwrap_or_else(|| "send less for this tenant".to_owned()),
             Reason::Draining if self.is_of_operators() => "wait for its end, or ask another server".to_owned(),
-            Reason::PoolDraining => "resume it with \"waterwheel resume\", once its drain is no longer wanted".to_owned(),
+            Reason::PoolDraining => {
+                "resume it with \"waterwheel resume\", once its drain is no longer wanted".to_owned()
+            }
             Reason::HandlerUnavailable => self.retry_or("look into the server's log"),
             Reason::Draining => "send it to another server, or here once it serves again".to_owned(),
             Reason::DrainKilled => "send it again if the work may run twice".to_owned(),

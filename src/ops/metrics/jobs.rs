@@ -149,9 +149,9 @@ fn limits(families: &mut Families<'_>, stats: &[PoolStats]) {
         families.gauge(name, help, |family| {
             stats.iter().try_for_each(|pool| {
                 let limited = pool.kinds.iter().filter_map(|kind| Some((kind, kind.limit.as_ref().and_then(read)?)));
-                limited.into_iter().try_for_each(|(kind, value)| {
-                    family.level(&[("pool", &*pool.name), ("kind", &*kind.name)], value)
-                })
+                limited
+                    .into_iter()
+                    .try_for_each(|(kind, value)| family.level(&[("pool", &*pool.name), ("kind", &*kind.name)], value))
             })
         });
     }

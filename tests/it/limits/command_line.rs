@@ -1,4 +1,5 @@
 use crate::{
+    ops_pages,
     process::{Process, program},
     service::{Caller, queued},
 };
@@ -9,7 +10,7 @@ const CONFIG: &str = r#"
     [kind.sleep]
     pool = "one"
     builtin = "sleep"
-    limit = { concurrency = 3, per_key.concurrency = 1 }
+    limit = { concurrency = 3, rate = 20, per_key.concurrency = 1 }
 "#;
 
 #[tokio::test]
@@ -23,8 +24,21 @@ async fn a_limit_key_reaches_the_limit_and_stats_show_it() {
     };
     let (_first, _second) = (submit(), submit());
     caller.until(|pool| pool.in_flight == 1 && queued(pool) == 1).await;
+    let metrics = ops_pages::metrics(process.ops).await;
+    let of_kinds: Vec<_> = metrics.iter().filter(|(name, _)| name.starts_with("waterwheel_kind_")).collect();
+    let expected = [
+        (r#"waterwheel_kind_jobs_queued{pool="one",kind="sleep"}"#, 1.0),
+        (r#"waterwheel_kind_jobs_running_limit{pool="one",kind="sleep"}"#, 3.0),
+        (r#"waterwheel_kind_jobs_running{pool="one",kind="sleep"}"#, 1.0),
+        (r#"waterwheel_kind_key_jobs_running_limit{pool="one",kind="sleep"}"#, 1.0),
+        (r#"waterwheel_kind_limit_keys_limit{pool="one",kind="sleep"}"#, 10_000.0),
+        (r#"waterwheel_kind_limit_keys{pool="one",kind="sleep"}"#, 1.0),
+        (r#"waterwheel_kind_starts_per_second_limit{pool="one",kind="sleep"}"#, 20.0),
+    ];
+    let of_kinds: Vec<_> = of_kinds.into_iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    assert_eq!(of_kinds, expected);
     let shown = program(&["stats", "--server", &address]).output().await.unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    let line = "limit of sleep  1 running  1 queued  at most 3  each of 1 keys: at most 1";
+    let line = "limit of sleep  1 running  1 queued  at most 3, 20/s, 2 at once  each of 1 keys: at most 1";
     assert!(shown.lines().any(|shown| shown.trim() == line), "{shown}");
 }

@@ -125,6 +125,20 @@ async fn handler_panicked() {
 }
 
 #[tokio::test]
+async fn no_handler_could_be_made() {
+    let expected = Expected {
+        code: Code::Unavailable,
+        reason: "HANDLER_UNAVAILABLE",
+        execution: "NOT_STARTED",
+        pushback: Pushback::After,
+        ..STOPPED
+    };
+    for refusal in check_alone(Row::of(job("gone", ""), expected)).await {
+        assert!(refusal.status.message().contains("there is none"), "{refusal:?}");
+    }
+}
+
+#[tokio::test]
 async fn process_crashed() {
     let config = program("kill -9 $$");
     let expected = Expected { code: Code::Internal, reason: "WORKER_CRASHED", ..STOPPED };

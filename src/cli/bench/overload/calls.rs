@@ -294,9 +294,15 @@ mod tests {
         let ms = Duration::from_millis;
         let begin = Instant::now();
         let window = begin + ms(100)..begin + ms(200);
-        for (end, run, counts) in
-            [(90, 50, 0), (120, 50, 20), (180, 50, 50), (230, 50, 20), (260, 50, 0), (250, 240, 100), (150, 1 << 40, 50)]
-        {
+        for (end, run, counts) in [
+            (90, 50, 0),
+            (120, 50, 20),
+            (180, 50, 50),
+            (230, 50, 20),
+            (260, 50, 0),
+            (250, 240, 100),
+            (150, 1 << 40, 50),
+        ] {
             assert_eq!(within(&window, begin + ms(end), ms(run)), ms(counts), "{run} ms until {end}");
         }
     }

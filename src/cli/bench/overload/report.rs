@@ -351,7 +351,8 @@ mod tests {
         let ms = Duration::from_millis;
         let retried = vec![Retried { told: ms(100), late: ms(2) }, Retried { told: ms(100), late: ms(11) }];
         let sheddable = Call { class: Criticality::Sheddable, attempts: 3, retried, ..done() };
-        let calls = vec![done(), sheddable, Call { class: Criticality::Sheddable, ..call(1, Ended::Refused("X".into())) }];
+        let calls =
+            vec![done(), sheddable, Call { class: Criticality::Sheddable, ..call(1, Ended::Refused("X".into())) }];
         let step = Step::new(&args(), &capacity(), 2.0, &Tally { calls, useful: ms(900) }, 0, [0.0, 0.0]);
         assert_eq!(step.served_by_class, [None, Some(1.0), None, Some(0.5)]);
         assert_eq!((step.retries_obeyed, step.retries_on_time), (2, Some(0.5)));
