@@ -253,13 +253,13 @@ impl Brittle {
 }
 
 impl Handler for Brittle {
-    async fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+    async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
         self.act(&job)
     }
 }
 
 impl BlockingHandler for Brittle {
-    fn handle(&mut self, job: Job, _: Context) -> Result<Output, HandlerError> {
+    fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
         self.act(&job)
     }
 }
