@@ -64,7 +64,7 @@ async fn a_program_that_goes_away_is_left_alone_for_a_while_and_shown() {
     assert!(stats.contains("run"), "{stats}");
     let metrics = ops_pages::metrics(process.ops).await;
     let failures = metrics[r#"waterwheel_factory_failures_total{pool="one",kind="run"}"#];
-    assert!(failures >= 1.0 && failures < 20.0, "{failures}: most jobs found it left alone");
+    assert!((1.0..20.0).contains(&failures), "{failures}: it is left alone, longer each time");
     let measured = metrics[r#"waterwheel_job_run_time_seconds_count{pool="one",kind="run"}"#];
     assert_eq!(measured, 2.0, "no job ran but the first two");
 
