@@ -104,11 +104,9 @@ impl Failure {
     /// The code that the process ends with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::ReadPayload { .. }
-            | Self::Access(_)
-            | Self::Config(_)
-            | Self::Replay(_)
-            | Self::Simulation(_) => Exit::Usage,
+            Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) | Self::Replay(_) | Self::Simulation(_) => {
+                Exit::Usage
+            }
             Self::Misfit { misfit: Misfit::HeadersTooLarge, .. } => Exit::Usage,
             Self::Unreachable { .. } | Self::OpsUnreachable { .. } | Self::NoTls { .. } | Self::Misfit { .. } => {
                 Exit::Unreachable

@@ -10,18 +10,27 @@ use crate::model::{KindLimits, Limit, Rate};
 /// Starts per second: one in a quarter of an hour, to what no timer could tell apart any more.
 const RATE: RangeInclusive<f64> = 0.001..=1_000_000.0;
 const MOST: RangeInclusive<i64> = 1..=1_000_000;
+/// Limit keys that are told apart.
+const KEYS: i64 = 10_000;
+const MOST_KEYS: RangeInclusive<i64> = 1..=1 << 24;
 
 /// Reads `limit`.
 pub(super) fn read(section: &mut Section<'_>) -> KindLimits {
     let all = bounds(section);
     section.section("per_key", |section| {
-        let (per_key, keys) = (bounds(section), section.integer("keys", 10_000, 1..=1 << 24));
-        let faulty = section.is_key_faulty("concurrency") || section.is_key_faulty("rate");
-        if !per_key.is_set() && !faulty {
-            section.needs("keys", "concurrency` or `rate");
-        }
+        let per_key = bounds(section);
+        let keys = if per_key.is_set() { section.integer("keys", KEYS, MOST_KEYS) } else { without_bounds(section) };
         KindLimits { all, per_key, keys }
     })
+}
+
+/// Keys that no bound is for: they are shown as not set, and setting them has no effect.
+fn without_bounds(section: &mut Section<'_>) -> usize {
+    let keys = section.optional("keys", within(MOST_KEYS));
+    if !section.is_key_faulty("concurrency") && !section.is_key_faulty("rate") {
+        section.needs("keys", "concurrency` or `rate");
+    }
+    usize::try_from(keys.unwrap_or(KEYS)).expect("the range of the key fits its type")
 }
 
 fn bounds(section: &mut Section<'_>) -> Limit {

@@ -58,6 +58,10 @@ enum Run {
 /// Why a log cannot be replayed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordingError {
+    #[error("cannot read {}: {fault}", path.display())]
+    Unread { path: PathBuf, fault: FileFault },
+    #[error("no line of the log is one of the server's: JSON objects with a timestamp and a message")]
+    Foreign,
     #[error("the log has no line \"job arrived\"{}", pool.as_ref().map(|pool| format!(" of the pool {pool:?}")).unwrap_or_default())]
     Empty { pool: Option<String> },
     #[error("the log is of several pools: {}", .0.join(", "))]
@@ -69,6 +73,8 @@ pub(crate) enum RecordingError {
 impl RecordingError {
     pub(crate) fn help(&self) -> &'static str {
         match self {
+            Self::Unread { .. } => "pass a regular file that this user can read",
+            Self::Foreign => "pass standard error of \"waterwheel serve\", written to a file",
             Self::Empty { .. } => "log with --log waterwheel::pool=debug, to a file",
             Self::Pools(_) => "choose one with --pool",
             Self::NothingCompleted => "log until some jobs have completed",

@@ -38,32 +38,6 @@ const STARTED: (&str, &str) = ("execution", "STARTED");
 
 const CASES: [Case; 26] = [
     Case {
-        code: Code::FailedPrecondition,
-        reason: "POOL_DRAINING",
-        facts: &[NOT_STARTED],
-        retry: None,
-        text: "POOL_DRAINING  what the server says\n  \
-               help: resume it with \"waterwheel resume\", once its drain is no longer wanted",
-        exit: Exit::Failed,
-    },
-    Case {
-        code: Code::FailedPrecondition,
-        reason: "DRAINING",
-        facts: &[NOT_STARTED],
-        retry: None,
-        text: "DRAINING  what the server says\n  help: wait for its end, or ask another server",
-        exit: Exit::Failed,
-    },
-    Case {
-        code: Code::Unavailable,
-        reason: "HANDLER_UNAVAILABLE",
-        facts: &[NOT_STARTED],
-        retry: Some(200),
-        text: "HANDLER_UNAVAILABLE  what the server says; the job did not start\n  \
-               help: try again in 200ms, or look into the server's log",
-        exit: Exit::Failed,
-    },
-    Case {
         code: Code::ResourceExhausted,
         reason: "QUEUE_FULL",
         facts: &[NOT_STARTED, ("pool", "cpu")],
@@ -267,6 +241,32 @@ const CASES: [Case; 26] = [
         retry: Some(2000),
         text: "SOMETHING_NEW  what the server says; the job did not start\n  \
                help: try again in 2.0s",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::FailedPrecondition,
+        reason: "POOL_DRAINING",
+        facts: &[NOT_STARTED],
+        retry: None,
+        text: "POOL_DRAINING  what the server says\n  \
+               help: resume it with \"waterwheel resume\", once its drain is no longer wanted",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::FailedPrecondition,
+        reason: "DRAINING",
+        facts: &[NOT_STARTED],
+        retry: None,
+        text: "DRAINING  what the server says\n  help: wait for its end, or ask another server",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::Unavailable,
+        reason: "HANDLER_UNAVAILABLE",
+        facts: &[NOT_STARTED],
+        retry: Some(200),
+        text: "HANDLER_UNAVAILABLE  what the server says; the job did not start\n  \
+               help: try again in 200ms, or look into the server's log",
         exit: Exit::Refused,
     },
 ];
