@@ -72,7 +72,7 @@ fn count_faults(counts: &Counts, entries: &[Entry], is_crashed: bool) -> Vec<Str
 fn column_of(end: JobEnd) -> &'static str {
     match end {
         JobEnd::Completed => "completed",
-        JobEnd::HandlerFailed | JobEnd::WorkerCrashed | JobEnd::OutputTooLarge => "failed",
+        JobEnd::HandlerFailed | JobEnd::HandlerUnavailable | JobEnd::WorkerCrashed | JobEnd::OutputTooLarge => "failed",
         JobEnd::Panicked => "panicked",
         JobEnd::RunTimeout | JobEnd::ExpiredInQueue => "expired",
         JobEnd::Cancelled | JobEnd::CancelledByOperator | JobEnd::Drained | JobEnd::DrainKilled => "cancelled",
@@ -108,6 +108,7 @@ fn name_of(end: JobEnd) -> &'static str {
         JobEnd::HandlerFailed => "HANDLER_FAILED",
         JobEnd::WorkerCrashed => "WORKER_CRASHED",
         JobEnd::OutputTooLarge => "OUTPUT_TOO_LARGE",
+        JobEnd::HandlerUnavailable => "HANDLER_UNAVAILABLE",
         JobEnd::Panicked => "HANDLER_PANICKED",
         JobEnd::RunTimeout => "RUN_TIMEOUT",
         JobEnd::ExpiredInQueue => "EXPIRED_IN_QUEUE",
