@@ -109,12 +109,12 @@ impl Attempt {
     /// Why it did not begin, where that is known without a poll: only a blocking handler is made later, on its thread.
     /// Such an attempt is over.
     pub(super) fn take_failure(&mut self) -> Option<Raised> {
+        if !matches!(self.run, Run::Failed(_)) {
+            return None;
+        }
         match std::mem::replace(&mut self.run, Run::Over) {
             Run::Failed(raised) => Some(raised),
-            run => {
-                self.run = run;
-                None
-            }
+            Run::Async(_) | Run::Blocking(_) | Run::Over => unreachable!("it was seen to have failed"),
         }
     }
 
