@@ -175,7 +175,8 @@ fn stopped(cx: &Context, shell: &Shell, run: Duration) -> FailureCause {
 
 fn ending(cause: &FailureCause) -> Ending {
     match cause {
-        FailureCause::Handler(_) | FailureCause::HandlerUnavailable { .. } => Ending::Failed,
+        FailureCause::Handler(_) => Ending::Failed,
+        FailureCause::HandlerUnavailable { .. } => Ending::Unmade,
         FailureCause::Panicked { .. } => Ending::Panicked,
         FailureCause::RunTimeout { .. } | FailureCause::ExpiredInQueue { .. } => Ending::Expired,
         FailureCause::Cancelled

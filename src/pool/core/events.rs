@@ -150,7 +150,7 @@ impl<H: Host> Core<H> {
             Ending::Completed | Ending::Failed | Ending::Panicked | Ending::Shed => self.estimates.observe(kind, run),
             Ending::Expired => self.estimates.observe_cut(kind, run, finish_by),
             Ending::Overran => self.estimates.observe_longer(kind, run),
-            Ending::Cancelled => {}
+            Ending::Cancelled | Ending::Unmade => {}
         }
         true
     }

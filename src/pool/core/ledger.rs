@@ -6,6 +6,8 @@ use crate::model::RejectionReason;
 pub(crate) enum Ending {
     Completed,
     Failed,
+    /// It had no handler: it failed without a run, which tells nothing of how long its kind takes.
+    Unmade,
     Cancelled,
     /// It reached its deadline.
     Expired,
@@ -57,7 +59,7 @@ impl Ledger {
         let counts = &mut self.counts;
         *match ending {
             Ending::Completed => &mut counts.completed,
-            Ending::Failed => &mut counts.failed,
+            Ending::Failed | Ending::Unmade => &mut counts.failed,
             Ending::Cancelled => &mut counts.cancelled,
             Ending::Expired | Ending::Overran => &mut counts.expired,
             Ending::Panicked => &mut counts.panicked,

@@ -130,7 +130,7 @@ impl Naive {
         let (worker, kind, job) = (found.worker, found.job.offer.kind, found.job.clone());
         match ending {
             Ending::Completed => self.counts.completed += 1,
-            Ending::Failed => self.counts.failed += 1,
+            Ending::Failed | Ending::Unmade => self.counts.failed += 1,
             Ending::Cancelled => self.counts.cancelled += 1,
             Ending::Expired | Ending::Overran => self.counts.expired += 1,
             Ending::Panicked => self.counts.panicked += 1,
@@ -152,7 +152,7 @@ impl Naive {
             self.bars[kind] = job.finish_by + run * 20;
         }
         match ending {
-            Ending::Cancelled => {}
+            Ending::Cancelled | Ending::Unmade => {}
             Ending::Overran if took <= known => {}
             Ending::Expired => {
                 let more = Duration::from_secs_f64(known.min(took));
