@@ -165,9 +165,10 @@ impl Dice {
     }
 
     fn end(&mut self) -> (Ending, Duration) {
-        use Ending::{Cancelled, Completed, Expired, Failed, Overran, Panicked};
+        use Ending::{Cancelled, Completed, Expired, Failed, Overran, Panicked, Unmade};
         let well = self.roll(2) == 0;
-        let ending = if well { Completed } else { self.one(&[Failed, Cancelled, Expired, Expired, Overran, Panicked]) };
+        let ending =
+            if well { Completed } else { self.one(&[Failed, Cancelled, Expired, Expired, Overran, Panicked, Unmade]) };
         let below = self.one(&[3, 3, 3, 60]);
         // Never whole milliseconds, as deadlines are: an estimate then never ties with a budget.
         (ending, self.millis(below) + Duration::from_nanos(123_457))
