@@ -2,13 +2,39 @@
 //!
 //! | | when | by |
 //! |---|---|---|
-//! | grow | a job that arrives would wait longer than it runs, at two looks in a row, or `busy ≥ 0.8` at three | `max(1, n/4)`; `max(1, n/2)` where it would wait four times as long |
-//! | shrink | `busy < 0.3` at thirty looks in a row, and at each one after that | `max(1, n/4)` |
+//! | grow | what is queued takes the workers `w > 1` mean runs, or a share `r ≥ 0.1` of the jobs is refused for want of workers, at two looks in a row; `w > 4` or `r ≥ 0.5`, at one | `max(n/4, n·w/4, n·r/(1 - r), 1)`, up to `2n` |
+//! | | `busy ≥ 0.8` at three looks in a row | `max(n/4, 1)` |
+//! | shrink | `busy < 0.3` on the mean of thirty looks, and not more at three of them in a row | to where the mean is 0.5 (`sizer/demand.rs`) |
+//!
+//! A size follows its load where its workers are busy for 0.3 to 0.8 of their time: within that band nothing moves, however
+//! long it lasts, so that chance moves nothing. A load that leaves it upwards is followed within five seconds. One that
+//! leaves it downwards must do so for thirty, and is followed within five seconds after them, in one step: to the fewest
+//! workers that none of these looks would have found too few.
 //!
 //! The two never undo each other: a pool does not grow to where the load that it has would be under 0.3 of it, shrinking
-//! leaves it under 0.8, and it does not grow at the three looks after it shrank. Where jobs take twice as long as they
-//! used to, more workers would only press harder on what is slow: from then on, until they take less than one and a half
-//! times as long, the pool grows by one step at most.
+//! leaves it at 0.5 at the most, and for three looks after it shrank a pool grows only where one look is enough.
+//!
+//! Where jobs take twice as long as they used to (`slowdown.rs`), until they take less than one and a half times as
+//! long, a pool does not grow but for tries (`sizer/guard.rs`). The work that is finished in a second is counted in what jobs
+//! used to take, and only where they ended in time.
+//!
+//! | | when | then |
+//! |---|---|---|
+//! | try | the pool would grow, and five looks have passed; ten, twenty, up to 160 after tries that were of no use | twice the workers |
+//! | it is of use | the finished work rises by half as much as the busy workers do, or more | the pool grows, to twice its workers at a time, and each time only where that held for the last one; after thirty looks, what jobs take now is what they are compared with |
+//! | it is not | it rises by less | the workers that it had |
+//! | waste | most jobs are stopped at their deadline, or fail | a quarter fewer workers |
+//!
+//! None of these figures can be configured. They are shares, and counts of looks and of runs, so that they hold for jobs of
+//! a millisecond and of a minute alike; what an operator knows and a pool does not is how many workers it may have.
+
+mod demand;
+mod guard;
+
+use demand::Demand;
+#[cfg(test)]
+use guard::SLOW;
+use guard::{Guard, SLOW_NO_MORE, Word};
 
 /// The least and the most workers of a pool; the same where its size is fixed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,37 +50,59 @@ pub(super) struct Sample {
     pub(super) workers: usize,
     /// Share of their time in which they had jobs, from 0 to 1.
     pub(super) busy: f64,
-    /// Wait that a job which arrives now should expect, in mean runs.
+    /// Time that they need for what is queued, in mean runs.
     pub(super) wait: f64,
+    /// Share of the jobs that were refused for want of workers.
+    pub(super) refused: f64,
     /// How long jobs take, in what they took before.
     pub(super) slowdown: f64,
+    /// Jobs that ended.
+    pub(super) jobs: f64,
+    /// Of them, those that completed in time.
+    pub(super) in_time: f64,
+    /// Work that was finished in a second, in seconds that it took before.
+    pub(super) done: f64,
+    /// Mean run, in seconds.
+    pub(super) run: f64,
     /// Whether new workers would be of use.
     pub(super) may_grow: bool,
 }
 
-/// What is remembered from look to look.
+/// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// Workers that the pool should have from now on.
+    pub(super) workers: usize,
+    /// Whether what jobs take now is what they are compared with from now on.
+    pub(super) grown: bool,
+}
+
+/// What is remembered from look to look.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sizer {
-    /// Looks in a row at which jobs waited too long, at which the workers were busy, and at which they were not.
+    /// Looks in a row at which jobs waited too long, and at which the workers were busy.
     late: u32,
     hot: u32,
-    quiet: u32,
+    demand: Demand,
     /// Looks since it shrank.
     rested: u32,
-    /// Most workers while jobs take much longer than they used to.
-    pub(super) ceiling: Option<usize>,
+    guard: Guard,
 }
 
 const LONG_WAIT: f64 = 1.0;
 const VERY_LONG_WAIT: f64 = 4.0;
+const MANY_REFUSED: f64 = 0.1;
+const MOST_REFUSED: f64 = 0.5;
 const LATE_LOOKS: u32 = 2;
+/// Most times as many workers after one look; and where it is not sure that more of them are of use.
+const MOST_TIMES: f64 = 3.0;
+const CAREFUL_TIMES: f64 = 2.0;
 const HOT: f64 = 0.8;
 const HOT_LOOKS: u32 = 3;
 const QUIET: f64 = 0.3;
-const QUIET_LOOKS: u32 = 30;
+/// Where shrinking leads to.
+const EASY: f64 = 0.5;
 const REST: u32 = 3;
-const SLOW: f64 = 2.0;
-const SLOW_NO_MORE: f64 = 1.5;
 
 impl Bounds {
     pub(super) fn is_elastic(self) -> bool {
@@ -63,42 +111,74 @@ impl Bounds {
 }
 
 impl Sizer {
-    pub(super) const NEW: Self = Self { late: 0, hot: 0, quiet: 0, rested: REST, ceiling: None };
+    pub(super) const NEW: Self = Self { late: 0, hot: 0, demand: Demand::NEW, rested: REST, guard: Guard::NEW };
 
-    /// The workers that the pool should have from now on.
-    pub(super) fn decide(self, sample: &Sample, bounds: Bounds) -> (Self, usize) {
-        let Sample { workers, busy, wait, slowdown, may_grow } = *sample;
+    /// Whether jobs take so much longer that the pool does not grow.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.guard.holds()
+    }
+
+    /// Whether what is slow may become what is normal: not where it may be the pool that makes it slow.
+    pub(super) fn may_learn(&self, wait: f64, refused: f64) -> bool {
+        self.guard.is_free() || !is_late(wait, refused)
+    }
+
+    pub(super) fn decide(self, sample: &Sample, bounds: Bounds) -> (Self, Decision) {
+        let Sample { workers, busy, wait, refused, slowdown, may_grow, .. } = *sample;
+        let is_late = is_late(wait, refused);
+        let is_very_late = wait > VERY_LONG_WAIT || refused >= MOST_REFUSED;
         let counted = |happens: bool, looks: u32| if happens { looks.saturating_add(1) } else { 0 };
-        let next = Self {
-            late: counted(wait > LONG_WAIT, self.late),
+        let mut next = Self {
+            late: if is_very_late { LATE_LOOKS.max(self.late) } else { counted(is_late, self.late) },
             hot: counted(busy >= HOT, self.hot),
-            quiet: counted(busy < QUIET && wait <= LONG_WAIT, self.quiet),
             rested: self.rested.saturating_add(1),
-            ceiling: match self.ceiling {
-                None if slowdown >= SLOW => Some(workers + step(workers)),
-                Some(_) if slowdown < SLOW_NO_MORE => None,
-                other => other,
-            },
+            ..self
         };
-        let pressed = next.late >= LATE_LOOKS || next.hot >= HOT_LOOKS;
-        if may_grow && pressed && next.rested > REST {
-            let step = if wait > VERY_LONG_WAIT { (workers / 2).max(1) } else { step(workers) };
-            let most = next.ceiling.unwrap_or(usize::MAX).min(bounds.max).min(useful(workers, busy));
-            let grown = (workers + step).min(most);
-            if grown > workers {
-                return (Self { quiet: 0, ..next }, grown);
+        next.demand.add(if is_late { workers as f64 } else { workers as f64 * busy });
+        let is_pressed = next.late >= LATE_LOOKS || next.hot >= HOT_LOOKS;
+        let wants = may_grow && is_pressed && (is_very_late || next.rested > REST);
+        let most = bounds.max.min(useful(workers, busy));
+        let (guard, word) = self.guard.look(sample, wants, Bounds { max: most, ..bounds });
+        next.guard = guard;
+        let grown = word == Word::Grown;
+        let most_times = match word {
+            Word::Free if slowdown < SLOW_NO_MORE => MOST_TIMES,
+            Word::Careful | Word::Grown => CAREFUL_TIMES,
+            _ => 1.0,
+        };
+        let times = (1.0 + wait / VERY_LONG_WAIT).max(1.0 / (1.0 - refused)).min(most_times);
+        let step = step(workers).max(more(workers, times));
+        let larger = if wants { (workers + step).min(most).max(workers) } else { workers };
+        let size = match word {
+            Word::Free | Word::Careful | Word::Grown => larger,
+            Word::Most(held) => larger.min(held).max(workers),
+            Word::Exactly(size) => size.clamp(bounds.min, bounds.max),
+        };
+        if size > workers {
+            next.demand = Demand::NEW;
+        } else if size == workers && !is_pressed && next.demand.is_quiet(workers) {
+            let fewer = next.demand.fits(workers).max(bounds.min);
+            if fewer < workers {
+                next.rested = 0;
+                return (next, Decision { workers: fewer, grown });
             }
         }
-        let fewer = workers.saturating_sub(step(workers)).max(bounds.min);
-        if next.quiet >= QUIET_LOOKS && fewer < workers {
-            return (Self { rested: 0, ..next }, fewer);
-        }
-        (next, workers)
+        (next, Decision { workers: size, grown })
     }
+}
+
+fn is_late(wait: f64, refused: f64) -> bool {
+    wait > LONG_WAIT || refused >= MANY_REFUSED
 }
 
 fn step(workers: usize) -> usize {
     (workers / 4).max(1)
+}
+
+/// Workers more, to be so many times as many.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that is not negative")]
+fn more(workers: usize, times: f64) -> usize {
+    ((times - 1.0) * workers as f64) as usize
 }
 
 /// Most workers for which the load that was seen is not too little.

@@ -94,7 +94,7 @@ impl<H: Host> Core<H> {
             workers: self.workers.configured(),
             retiring: self.workers.surplus(),
             slowdown: self.sizing.slowdown.ratio(),
-            held_back: self.sizing.sizer.ceiling.is_some(),
+            held_back: self.sizing.sizer.is_held_back(),
         }
     }
 

@@ -5,6 +5,7 @@ mod drive;
 mod naive;
 mod property;
 mod script;
+mod sizing;
 mod storm;
 
 use std::{fmt, time::Duration};
