@@ -166,9 +166,8 @@ impl Dice {
 
     fn end(&mut self) -> (Ending, Duration) {
         use Ending::{Cancelled, Completed, Expired, Failed, Overran, Panicked, Unmade};
-        let well = self.roll(2) == 0;
-        let ending =
-            if well { Completed } else { self.one(&[Failed, Cancelled, Expired, Expired, Overran, Panicked, Unmade]) };
+        let ending = self.one(&[Failed, Cancelled, Expired, Expired, Overran, Panicked, Unmade]);
+        let ending = if self.roll(2) == 0 { Completed } else { ending };
         let below = self.one(&[3, 3, 3, 60]);
         // Never whole milliseconds, as deadlines are: an estimate then never ties with a budget.
         (ending, self.millis(below) + Duration::from_nanos(123_457))
