@@ -103,7 +103,7 @@ impl Keys {
 impl Key {
     /// `None` for a key that may verify nothing here: one for encryption, one that is a secret, one that does not fit.
     fn new(jwk: &Jwk, config: &Jwt) -> Option<Self> {
-        if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
+        if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) || !is_whole(jwk) {
             return None;
         }
         let own = jwk.common.key_algorithm;
@@ -120,6 +120,24 @@ impl Key {
         validation.set_audience(&config.audience);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         Some(Self { id: jwk.common.key_id.clone(), decoding: DecodingKey::from_jwk(jwk).ok()?, validation })
+    }
+}
+
+/// Whether the numbers of a key are as long as its kind has them, in base64url: one that was cut verifies nothing, and must
+/// not take the place of one that does.
+fn is_whole(jwk: &Jwk) -> bool {
+    let all =
+        |numbers: &[&String], length: usize| numbers.iter().all(|number| number.trim_end_matches('=').len() == length);
+    match &jwk.algorithm {
+        // At least 2,048 bits.
+        AlgorithmParameters::RSA(params) => params.n.trim_end_matches('=').len() >= 342 && !params.e.is_empty(),
+        AlgorithmParameters::EllipticCurve(params) => match params.curve {
+            EllipticCurve::P256 => all(&[&params.x, &params.y], 43),
+            EllipticCurve::P384 => all(&[&params.x, &params.y], 64),
+            _ => false,
+        },
+        AlgorithmParameters::OctetKeyPair(params) => all(&[&params.x], 43),
+        _ => false,
     }
 }
 

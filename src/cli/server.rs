@@ -115,11 +115,11 @@ fn hand_out(receipt: &Receipt) {
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP: a terminal that closes ends the service as an operator does.
+/// SIGTERM, SIGINT and SIGHUP: a terminal that closes ends the service as an operator does, but for one that `nohup` started.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    hang_up: Signal,
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
@@ -127,7 +127,7 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
+            hang_up: if ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) },
         })
     }
 
@@ -145,7 +145,22 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
-            _ = self.hang_up.recv() => {}
+            () = received(self.hang_up.as_mut()) => {}
         }
     }
+}
+
+async fn received(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => _ = signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether whoever started the process had it ignore SIGHUP. Where `/proc` does not tell, nobody did.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // SIGHUP is the first of the signals.
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }

@@ -1,14 +1,20 @@
 //! Faults with the places that they are about, and how they are shown.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
-use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
 use serde_json::json;
 
 use super::problem::Problem;
 use super::source::{Medium, Span, Texts};
 use super::withhold;
+
+/// What is shown of each text; none where it would show a secret.
+type Sources = BTreeMap<usize, Option<withhold::Shown>>;
 
 /// One problem and the places that it is about.
 #[derive(Clone, Debug)]
@@ -98,12 +104,15 @@ impl Faults {
 
     fn render(&self, renderer: &Renderer) -> String {
         let faults = self.faults.iter();
-        let reports = faults.map(|fault| renderer.render(&[self.report(fault)]));
+        // Each text once: it may have as many faults as lines.
+        let texts = faults.clone().flat_map(|fault| &fault.places).map(|place| place.text).collect::<BTreeSet<_>>();
+        let shown: Sources = texts.iter().map(|text| (*text, withhold::from_source(self.texts.get(*text)))).collect();
+        let reports = faults.map(|fault| renderer.render(&[self.report(fault, &shown)]));
         let reports: Vec<String> = reports.collect();
         reports.join("\n\n")
     }
 
-    fn report<'a>(&'a self, fault: &'a Fault) -> Group<'a> {
+    fn report<'a>(&'a self, fault: &'a Fault, sources: &'a Sources) -> Group<'a> {
         let mut group = Group::with_title(Level::ERROR.primary_title(withhold::from_words(&fault.problem.to_string())));
         for (index, first) in fault.places.iter().enumerate() {
             let same_text = |other: &Span| other.text == first.text;
@@ -113,9 +122,14 @@ impl Faults {
             let places = fault.places.iter().enumerate();
             let places = places.filter(|(_, place)| same_text(place));
             let text = self.texts.get(first.text);
-            let Some(shown) = withhold::from_source(text) else { continue };
-            let annotations: Vec<_> = places.map(|place| annotation(place, &shown)).collect();
-            let snippet = Snippet::source(shown.text).annotations(annotations);
+            let Some(shown) = sources.get(&first.text).and_then(Option::as_ref) else {
+                if let super::source::Origin::File { name, line } = self.texts.origin(first) {
+                    group = group.element(Origin::path(name).line(line).char_column(self.texts.column(first)));
+                }
+                continue;
+            };
+            let annotations: Vec<_> = places.map(|place| annotation(place, shown)).collect();
+            let snippet = Snippet::source(&shown.text).annotations(annotations);
             group = match &text.medium {
                 Medium::File(name) => group.element(snippet.path(name)),
                 Medium::Environment(_) => group.element(snippet.path("environment").line_numbering(false)),

@@ -37,10 +37,11 @@ pub(super) fn from_value(value: toml::Value) -> toml::Value {
     }
 }
 
-/// A source without what is withheld; none where it holds the text of a key.
+/// A source without what is withheld; none where it holds the text of a key, or variables in what is no TOML: where they
+/// begin and end cannot be known.
 pub(super) fn from_source(source: &Text) -> Option<Shown> {
     let Text { medium, text } = source;
-    if text.contains(KEY) {
+    if text.contains(KEY) || (matches!(medium, Medium::File(_)) && may_have_variables(text)) {
         return None;
     }
     let mut cuts = userinfo(text);
@@ -92,7 +93,8 @@ impl Shown {
 /// Whether the values under a path are those of a program's variables, or were meant to be: a slip in the key must not
 /// print them. The names of kinds and the like may be anything.
 pub(super) fn is_withheld<S: AsRef<str>>(path: &[S]) -> bool {
-    path.iter().enumerate().any(|(index, key)| index != 1 && is_env(key.as_ref()))
+    let is_meant = |(index, key): (usize, &S)| is_env(key.as_ref()) && (index != 1 || is_just_env(key.as_ref()));
+    path.iter().enumerate().any(is_meant)
 }
 
 /// Whether a collector was given as somebody at a host, even without the scheme that makes it a URL.
@@ -115,6 +117,20 @@ pub(super) fn repeated(key: &str, value: String) -> Option<String> {
     }
 }
 
+/// Whether somebody left the name of the kind out.
+fn is_just_env(key: &str) -> bool {
+    key.trim_matches([' ', '\t', '"', '\'']).eq_ignore_ascii_case("env")
+}
+
+/// Whether a text that is no TOML may hold variables; an escape may spell anything.
+fn may_have_variables(text: &str) -> bool {
+    mentions_variables(text) && DeTable::parse(text).is_err()
+}
+
+fn mentions_variables(text: &str) -> bool {
+    text.to_ascii_lowercase().contains("env") || text.contains("\\u") || text.contains("\\U")
+}
+
 fn is_env(key: &str) -> bool {
     let key = key.trim_matches([' ', '\t', '"', '\'']).to_ascii_lowercase().replace('-', "_");
     key != "pass_env" && key.contains("env")
@@ -122,9 +138,10 @@ fn is_env(key: &str) -> bool {
 
 fn variables(medium: &Medium, text: &str, cuts: &mut Vec<Range<usize>>) {
     let Some((path, offset)) = overlay::set_by(medium, text) else {
-        match DeTable::parse(text) {
-            Ok(table) => within_table(table.get_ref(), &mut Vec::new(), 0, cuts),
-            Err(_) => lines(text, cuts),
+        if let Ok(table) = DeTable::parse(text) {
+            within_table(table.get_ref(), &mut Vec::new(), 0, cuts);
+        } else {
+            logins(text, cuts);
         }
         return;
     };
@@ -133,7 +150,9 @@ fn variables(medium: &Medium, text: &str, cuts: &mut Vec<Range<usize>>) {
     match DeValue::parse(value) {
         _ if is_withheld(&path) || is_login(&path, value) => cuts.push(offset..text.len()),
         Ok(value) => within_value(value.get_ref(), &mut path, offset, cuts),
-        Err(_) if value.to_ascii_lowercase().contains("env") => cuts.push(offset..text.len()),
+        Err(_) if mentions_variables(value) || (value.contains("otlp") && value.contains('@')) => {
+            cuts.push(offset..text.len())
+        }
         Err(_) => {}
     }
 }
@@ -169,26 +188,15 @@ fn within_value<'t>(value: &'t DeValue<'_>, path: &mut Vec<&'t str>, offset: usi
     }
 }
 
-/// As [`within_table`] for a text that is not TOML, of which more is cut than would have to be.
-fn lines(text: &str, cuts: &mut Vec<Range<usize>>) {
-    let (mut start, mut is_section, mut is_open, mut is_string) = (0, false, false, false);
+/// Who logs in to a collector, in a text that is not TOML.
+fn logins(text: &str, cuts: &mut Vec<Range<usize>>) {
+    let mut start = 0;
     for line in text.split_inclusive('\n') {
         let shown = line.trim_end();
-        let (key, value) = match shown.split_once('=') {
-            Some((key, _)) if !is_string => (key, key.len() + 1),
-            _ => ("", 0),
-        };
-        if shown.starts_with('[') && !is_string {
-            is_section = shown.split(['.', '[', ']']).any(is_env);
-            is_open = false;
-        } else {
-            let is_inline = shown.contains('{') && shown.split(['{', '}', ',', '=', '.']).any(is_env);
+        if let Some((key, value)) = shown.split_once('=') {
             let path: Vec<_> = key.split('.').collect();
-            let is_secret = is_inline || is_login(&path, shown) || path.into_iter().any(is_env);
-            if is_section || is_open || is_string || is_secret {
-                cuts.push(start + value.min(shown.len())..start + shown.len());
-                is_string ^= (shown.matches("\"\"\"").count() + shown.matches("'''").count()) % 2 == 1;
-                is_open = (is_open || shown.contains(['{', '['])) && !shown.ends_with(['}', ']']);
+            if is_login(&path, value) {
+                cuts.push(start + key.len() + 1..start + shown.len());
             }
         }
         start += line.len();

@@ -92,20 +92,22 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// The last mode of the parameters, which nothing else may stand beside: what is misread would let others in.
+/// The mode, which nothing else may stand beside, nor another one: what is misread would let others in.
 fn mode(parameters: &str) -> Result<u32, InvalidListenAddress> {
-    let mut mode = DEFAULT_MODE;
-    for parameter in parameters.split('&') {
-        let octal = match parameter.split_once('=') {
-            Some(("mode", octal)) => octal,
-            Some((name, _)) => return Err(InvalidListenAddress::Parameter(name.to_owned())),
-            None => return Err(InvalidListenAddress::Parameter(parameter.to_owned())),
-        };
-        let is_octal = matches!(octal.len(), 1..=4) && octal.bytes().all(|digit| digit.is_ascii_digit());
-        let read = u32::from_str_radix(octal, 8).ok().filter(|mode| is_octal && *mode <= 0o777);
-        mode = read.ok_or_else(|| InvalidListenAddress::Mode(octal.to_owned()))?;
+    let (parameter, more) = parameters.split_once('&').map_or((parameters, None), |(first, more)| (first, Some(more)));
+    let octal = match parameter.split_once('=') {
+        Some(("mode", octal)) => octal,
+        Some((name, _)) => return Err(InvalidListenAddress::Parameter(name.to_owned())),
+        None => return Err(InvalidListenAddress::Parameter(parameter.to_owned())),
+    };
+    if let Some(more) = more {
+        let name = more.split(['=', '&']).next().unwrap_or(more);
+        let name = if name == "mode" { "another mode" } else { name };
+        return Err(InvalidListenAddress::Parameter(name.to_owned()));
     }
-    Ok(mode)
+    let is_octal = matches!(octal.len(), 1..=4) && octal.bytes().all(|digit| digit.is_ascii_digit());
+    let read = u32::from_str_radix(octal, 8).ok().filter(|mode| is_octal && *mode <= 0o777);
+    read.ok_or_else(|| InvalidListenAddress::Mode(octal.to_owned()))
 }
 
 impl fmt::Display for ListenAddress {
@@ -147,6 +149,7 @@ mod tests {
             ("unix:/a?Mode=600", "Mode"),
             ("unix:/a?mode=600&owner=me", "owner"),
             ("unix:/a?b?mode=600", "b?mode"),
+            ("unix:/a?mode=600&mode=666", "another mode"),
         ] {
             assert_eq!(read(text), Err(InvalidListenAddress::Parameter(name.into())), "{text}");
         }

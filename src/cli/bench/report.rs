@@ -163,7 +163,7 @@ impl Figures {
 impl LoadReport {
     /// Whether any call was answered as it should be.
     pub(super) fn has_replies(&self) -> bool {
-        self.figures.replies > 0
+        self.figures.replies > self.figures.errors.values().sum()
     }
 
     /// The report of one load.

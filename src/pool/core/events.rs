@@ -146,11 +146,15 @@ impl<H: Host> Core<H> {
                 self.margin.miss();
             }
         }
+        let was_measured = self.estimates.runs(kind) > 0;
         match ending {
             Ending::Completed | Ending::Failed | Ending::Panicked | Ending::Shed => self.estimates.observe(kind, run),
             Ending::Expired => self.estimates.observe_cut(kind, run, finish_by),
             Ending::Overran => self.estimates.observe_longer(kind, run),
             Ending::Cancelled | Ending::Unmade => {}
+        }
+        if !was_measured && self.estimates.runs(kind) > 0 {
+            self.revalue(kind);
         }
         true
     }

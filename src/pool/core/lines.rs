@@ -53,6 +53,12 @@ impl Lines {
         line.work = if line.jobs == 0 { 0.0 } else { (line.work - work).max(0.0) };
     }
 
+    /// A job of the line is expected to take so many seconds more.
+    pub(super) fn revalue(&mut self, line: usize, more: f64) {
+        let line = &mut self.lines[line];
+        line.work = (line.work + more).max(0.0);
+    }
+
     fn find_or_make(&mut self, key: &str) -> usize {
         if let Some(line) = self.by_key.get(key) {
             return *line;

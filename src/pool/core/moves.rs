@@ -105,6 +105,26 @@ impl<H: Host> Core<H> {
         self.queues.leave(&self.entries[index]);
     }
 
+    /// A kind was measured for the first time: its jobs that stand in line were valued by a guess, which must refuse nobody.
+    pub(super) fn revalue(&mut self, kind: usize) {
+        let work = self.estimates.service(kind);
+        let is_of_kind = |index: &usize| self.entries[*index].kind == kind;
+        let queued: Vec<usize> = self.queued.iter(&self.entries, AGE).filter(is_of_kind).collect();
+        let waiting: Vec<usize> = self.waiting.iter(&self.entries).filter(is_of_kind).collect();
+        for index in queued {
+            let entry = &mut self.entries[index];
+            let more = work - entry.work;
+            self.queues.take(entry.class, more);
+            self.queues.revalue(entry, work);
+            if let Some(line) = entry.line {
+                self.lines.revalue(line, more);
+            }
+        }
+        for index in waiting {
+            self.waiting.revalue(&mut self.entries[index], work);
+        }
+    }
+
     /// A job is over: its tenant and its ordering key hold it no more.
     pub(super) fn depart(&mut self, entry: &Entry<H>) {
         if let Some(tenant) = entry.tenant {

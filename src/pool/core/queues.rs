@@ -146,6 +146,18 @@ impl Queues {
         self.tenants.unqueue(tenant, entry.bytes);
     }
 
+    /// A queued job is expected to take so many seconds.
+    pub(super) fn revalue<H: Host>(&mut self, entry: &mut Entry<H>, work: f64) {
+        let before = entry.load();
+        entry.work = work;
+        let (more, slot) = (entry.load() - before, entry.slot());
+        let (lane, share) = (&mut self.lanes[slot], self.tenants.share_mut(tenant_of(entry), slot));
+        lane.load = (lane.load + more).max(0.0);
+        let load = (share.load + more).max(f64::MIN_POSITIVE);
+        lane.backlogs.change(share.load, load);
+        share.load = load;
+    }
+
     /// A queued job is ready to start.
     pub(super) fn push<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let entry = &entries[index];

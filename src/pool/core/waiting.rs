@@ -69,6 +69,13 @@ impl Waiting {
         *sum = if list.is_empty() { 0.0 } else { (*sum - work).max(0.0) };
     }
 
+    /// A job is expected to take so many seconds.
+    pub(super) fn revalue<H: Host>(&mut self, entry: &mut Entry<H>, work: f64) {
+        let sum = &mut self.work[entry.class.rank()];
+        *sum = (*sum + work - entry.work).max(0.0);
+        entry.work = work;
+    }
+
     /// All of them, in order.
     pub(super) fn iter<H: Host>(&self, entries: &Slab<Entry<H>>) -> impl Iterator<Item = usize> {
         self.classes.iter().flat_map(|list| list.iter(entries, LINE))

@@ -27,8 +27,8 @@ pub(super) const CASES: &[Case] = &[
          release now => done; a starts on 0
          offer b for=1 => queued
          end a completed 500 => decided
-         offer c for=1099 => refused: unreachable
-         offer d for=1200 => queued
+         offer c for=1999 => refused: unreachable
+         offer d for=2100 => queued
          offer e for=1200 plus => queued
          offer f for=1200 => refused: unreachable
          offer g for=700 spare=500 plus kind=1 => refused: unreachable
@@ -119,5 +119,16 @@ pub(super) const CASES: &[Case] = &[
          offer c for=150 => refused: unreachable
          offer d for=400 => queued
          ledger => 3 accepted, 1 completed, 1 expired, 1 rejected",
+    ),
+    pool(
+        "a guess refuses nobody, nor do those that were queued by one",
+        ROOMY,
+        "offer a => starts on 0
+         offer b => queued
+         offer c => queued
+         offer d => queued
+         offer e => queued
+         end a completed 1 => decided
+         offer f for=100 => queued",
     ),
 ];

@@ -108,6 +108,16 @@ impl Naive {
         self.samples.iter().any(|(of, _)| kind.is_none_or(|kind| kind == *of))
     }
 
+    /// A kind was measured for the first time: what was a guess is known.
+    pub(super) fn revalue(&mut self, kind: usize) {
+        let work = self.service(Some(kind));
+        for job in self.queued.iter_mut().filter(|job| job.offer.kind == kind) {
+            self.history.open().taken[job.offer.class.rank()] += work - job.work;
+            job.work = work;
+        }
+        self.waiting.iter_mut().filter(|job| job.offer.kind == kind).for_each(|job| job.work = work);
+    }
+
     pub(in super::super) fn expected(&self, rank: usize) -> Duration {
         duration(self.behind_all(rank) + self.callers_before(rank))
     }

@@ -147,6 +147,7 @@ impl Naive {
         worker.completed += u64::from(ending == Ending::Completed);
         worker.failed += u64::from(ending != Ending::Completed);
         worker.total_run += run;
+        let was_measured = self.is_measured(Some(kind));
         let (known, took) = (self.service(Some(kind)), run.as_secs_f64());
         if ending == Ending::Expired && self.is_measured(Some(kind)) && took < known {
             self.bars[kind] = job.finish_by + run * 20;
@@ -159,6 +160,9 @@ impl Naive {
                 self.samples.push((kind, (run + more).as_secs_f64()));
             }
             _ => self.samples.push((kind, took)),
+        }
+        if !was_measured && self.is_measured(Some(kind)) {
+            self.revalue(kind);
         }
         true
     }
