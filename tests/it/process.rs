@@ -64,6 +64,18 @@ impl Process {
         Self::start(dir, command).await
     }
 
+    /// As [`serve`](Self::serve), by somebody who has it ignore SIGHUP, as `nohup` does.
+    pub(crate) async fn serve_after_hang_ups(config: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("waterwheel.toml");
+        std::fs::write(&file, config).unwrap();
+        let own = on_free_ports(&["serve", "--config", file.to_str().unwrap(), "--log", "warn"]);
+        let mut command = clean("/bin/sh".into());
+        command.args(["-c", r#"trap '' HUP; exec "$0" "$@""#]).arg(own.as_std().get_program());
+        command.args(own.as_std().get_args());
+        Self::start(dir, command).await
+    }
+
     /// Starts `waterwheel dev` on ports that are free.
     pub(crate) async fn dev(args: &[&str]) -> Self {
         let all = [&["dev"], args].concat();
