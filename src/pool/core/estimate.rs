@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::law::JOB_WEIGHT;
 
 /// After a job had less time than its kind takes, and missed its deadline, others with so little time are not started for
-/// so many times the time that it ran: such attempts take at most a twentieth of the workers' time.
+/// so many times the time that it ran, while half of the workers are busy: such attempts take little of what others need.
 const BAR: u32 = 20;
 
 /// How long jobs run, in seconds.

@@ -60,7 +60,9 @@ impl<H: Host> Core<H> {
         let startable = self.can_start() && self.lines.is_free(arrival.ordering_key);
         let startable = startable && (lane == OPEN || self.is_within_limits(now, lane, arrival.limit_key));
         if startable && self.leaves_room_for_callers(arrival.class, arrival.bytes) {
-            return match self.estimates.bar(arrival.kind, now, arrival.finish_by) {
+            // Where most workers are idle, nobody needs the one that such a job would waste.
+            let bar = self.estimates.bar(arrival.kind, now, arrival.finish_by);
+            return match bar.filter(|_| !self.workers.has_plenty_idle()) {
                 None => Verdict::Start(self.start_at_once(now, arrival)),
                 Some(until) => {
                     let refusal = self.barred(now, &arrival, until);

@@ -1,6 +1,6 @@
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, jobs, pool,
+    ROOMY, STRICT, UNLIMITED, jobs, pool,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -91,23 +91,31 @@ pub(super) const CASES: &[Case] = &[
          offer h of=3 => queued
          show => ready b c g h; runs now; 5 bytes",
     ),
-    pool(
-        "where a job with less time than its kind takes ended too late, others are not tried for a while",
-        ROOMY,
-        "offer a => starts on 0
-         end a completed 100 => decided
-         release a => done
-         offer b for=50 => starts on 0
-         end b expired 50 => decided
-         release b => done
-         offer c for=50 => refused: unreachable
-         offer d for=200 => starts on 0
-         release d => done
-         pass 1049 => done
-         offer e for=50 => refused: unreachable
-         pass 1 => done
-         offer f for=50 => starts on 0",
-    ),
+    Case {
+        rule: "where a job with less time than its kind takes ended too late, others are tried only where most are idle",
+        caps: ROOMY,
+        law: STRICT,
+        limits: UNLIMITED,
+        workers: 2,
+        homes: 1,
+        script: "offer a => starts on 1
+                 end a completed 100 => decided
+                 release a => done
+                 offer b for=50 => starts on 1
+                 end b expired 50 => decided
+                 release b => done
+                 offer rest => starts on 1
+                 offer c for=50 => refused: unreachable
+                 offer d for=200 => starts on 0
+                 release d => done
+                 pass 1049 => done
+                 offer e for=50 => refused: unreachable
+                 release rest => done
+                 offer f for=50 => starts on 1
+                 offer g for=50 => refused: unreachable
+                 pass 1 => done
+                 offer h for=50 => starts on 0",
+    },
     pool(
         "a run that was cut by a bound of its own tells nothing of shorter ones",
         ROOMY,

@@ -45,7 +45,7 @@ impl Naive {
         if startable && self.leaves_room(offer.class.rank(), offer.bytes) && self.is_within_limits(&offer) {
             let (needed, budget) = (self.service(Some(offer.kind)), finish_by - self.now);
             let bar = self.bars[offer.kind].saturating_sub(self.now);
-            if !bar.is_zero() && budget.as_secs_f64() < needed {
+            if !bar.is_zero() && budget.as_secs_f64() < needed && 2 * self.parked.len() <= self.live() {
                 let (expected, needed) = (Duration::ZERO, Duration::from_secs_f64(needed));
                 let reason = RefusalReason::DeadlineUnreachable { expected, needed, budget };
                 return self.refuse(reason, come_back(bar.as_secs_f64()));
