@@ -11,6 +11,7 @@ use waterwheel::proto::{
 };
 
 use crate::{
+    calls::LONGEST_UPLOAD,
     plan::SERVERS,
     record::{LifeEnd, Record, now},
     server::LONGEST_DRAIN,
@@ -43,6 +44,9 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
     while now() < settled || record.lock().callers_left > 0 {
         sleep(LOOK).await;
     }
+    // The last words of callers that are gone are still under way: a call, the rest of its jobs, or its end.
+    let latency = record.lock().latency;
+    sleep(LONGEST_UPLOAD + 3 * latency).await;
     for server in 0..SERVERS {
         if timeout(REST, at_rest(server, &record)).await.is_err() {
             record.fault(format!("server {server} has jobs of callers that are gone"));
