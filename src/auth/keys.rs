@@ -177,3 +177,39 @@ fn signature(algorithm: Algorithm) -> Signature {
 pub fn check(config: &Jwt) -> Result<(), KeysError> {
     Keys::first(&file(config).read(), config).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const X: &str = "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4";
+    const Y: &str = "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM";
+
+    fn parse(keys: &str) -> Result<usize, KeysError> {
+        let jwt = Jwt {
+            jwks: "jwks.json".into(),
+            algorithms: vec![Algorithm::EdDsa, Algorithm::Es256, Algorithm::Rs256],
+            issuer: "issuer".into(),
+            audience: vec!["waterwheel".into()],
+            tenant_claim: None,
+            leeway: Duration::from_secs(30),
+            reload: Duration::from_secs(10),
+        };
+        Keys::parse(format!(r#"{{"keys":[{keys}]}}"#).as_bytes(), &jwt, 0).map(|keys| keys.keys.len())
+    }
+
+    #[test]
+    fn a_key_that_was_cut_takes_no_place() {
+        let elliptic = |x: &str, y: &str| format!(r#"{{"kty":"EC","crv":"P-256","x":"{x}","y":"{y}"}}"#);
+        let edwards = |x: &str| format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}"#);
+        let rsa = |n: &str| format!(r#"{{"kty":"RSA","e":"AQAB","n":"{n}"}}"#);
+        let whole = [elliptic(X, Y), edwards(X), rsa(&"w".repeat(342))];
+        assert_eq!(parse(&whole.join(",")), Ok(3));
+        for cut in [elliptic("AAAA", Y), elliptic(X, "AAAA"), edwards("AAAA"), edwards(""), rsa("AAAA")] {
+            assert_eq!(parse(&cut), Err(KeysError::NoKey), "{cut}");
+            assert_eq!(parse(&format!("{cut},{}", whole[0])), Ok(1), "{cut}");
+        }
+    }
+}

@@ -105,7 +105,14 @@ fn no_fault_prints_a_secret() {
         "kind = { k = { env = { A = hunter2 } } }",
         "telemetry.otlp = \"me:hunter2@host",
         "telemetry.otlp = http://me:hunter2@host",
+        "[kind.k]\nenv.A = \"a\nhunter2\"",
+        "[kind.k.env] A=\"hunter2\"",
+        "[kind.k]\nenv = {\n A = \"hunter2\" # }\n B = \"hunter2\n}",
+        "[kind.k]\nenv = [ \"a\", [1]\n \"hunter2\" ]",
+        "[kind.k]\n\"e\\u006ev\".A = hunter2",
         // What does, and slips in its keys.
+        "[kind]\nenv = { TOKEN = \"hunter2\" }",
+        "[kind.env]\nTOKEN = \"hunter2\"",
         "[kind.k]\nenvs = { TOKEN = \"hunter2\" }",
         "[kind.k]\nEnvironment = { TOKEN = \"hunter2\" }",
         "[kind.k]\nenv = \"hunter2\"",
@@ -119,6 +126,7 @@ fn no_fault_prints_a_secret() {
     ];
     let sets = [
         ("kind.k.env", "hunter2"),
+        ("kind.env.TOKEN", "hunter2"),
         ("kind.k.env.TOKEN.x", "hunter2"),
         ("kind.k", "{ env = { TOKEN = \"hunter2\" } }"),
         ("kind.k", "{ env = { TOKEN = \"hunter2 } }"),
