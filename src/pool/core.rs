@@ -35,6 +35,7 @@ mod snapshot;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod waiting;
 mod workers;
 

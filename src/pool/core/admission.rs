@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Host,
-    entry::{Entry, slot},
+    entry::{Names, slot},
     gate::{LimitWait, TIE},
     law::LEAST_LEFT,
     limits::OPEN,
@@ -36,7 +36,8 @@ pub(super) struct Applicant<'a> {
     pub(super) bytes: usize,
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
-    pub(super) tenant: &'a str,
+    /// Its tenant, where that has jobs in the pool, or owes for some.
+    pub(super) known_tenant: Option<usize>,
     pub(super) ordering_key: &'a str,
     pub(super) limit_key: &'a str,
     pub(super) when_full: WhenFull,
@@ -95,8 +96,8 @@ impl RefusalReason {
 impl<H: Host> Core<H> {
     /// What a tenant is told that has its part of the queue.
     pub(super) fn over_its_part(&self, now: Instant, applicant: &Applicant<'_>) -> Option<Refusal> {
-        let Applicant { class, tenant, bytes, .. } = *applicant;
-        self.has_its_part(class, tenant, bytes).then(|| Refusal {
+        let Applicant { class, known_tenant, bytes, .. } = *applicant;
+        self.has_its_part(class, known_tenant, bytes).then(|| Refusal {
             reason: RefusalReason::QuotaExceeded,
             retry_after: Some(pushback(self.wait_of(now, applicant))),
         })
@@ -118,6 +119,7 @@ impl<H: Host> Core<H> {
         // What its own kind takes is known once it was measured.
         let service = self.estimates.measured(arrival.kind).unwrap_or(0.0);
         let budget = arrival.finish_by.saturating_duration_since(now);
+        let left = budget.as_secs_f64();
         let over = |limit| RefusalReason::LimitExceeded { limit, expected: seconds(wait), budget };
         if self.has_lane_cap(lane) && self.queues.jobs_of(lane) >= self.lane_cap() {
             let reason = over(by.unwrap_or_else(|| self.limits.any(lane)));
@@ -125,10 +127,10 @@ impl<H: Host> Core<H> {
         }
         let share = self.law.wait_share * self.margin.value;
         let patience = arrival.start_by.saturating_duration_since(now).as_secs_f64();
-        let allowed = (share * budget.as_secs_f64()).min(patience);
-        if wait > allowed || wait + service > budget.as_secs_f64() {
+        let allowed = (share * left).min(patience);
+        if wait > allowed || wait + service > left {
             // A bound of the caller on the wait alone is not met by a longer deadline.
-            let by_patience = wait <= share * budget.as_secs_f64() && wait + service <= budget.as_secs_f64();
+            let by_patience = wait <= share * left && wait + service <= left;
             let late = if by_patience {
                 let patience = arrival.start_by.saturating_duration_since(now);
                 RefusalReason::WaitTooLong { expected: seconds(wait), patience }
@@ -169,9 +171,9 @@ impl<H: Host> Core<H> {
     }
 
     fn shared_wait(&self, arrival: &Applicant<'_>) -> f64 {
-        let Applicant { kind, class, tenant, ordering_key, behind, .. } = *arrival;
+        let Applicant { kind, class, known_tenant, ordering_key, behind, .. } = *arrival;
         let (lane, service) = (self.limits.lane(kind), self.estimates.service(kind));
-        self.wait(class, lane, tenant, ordering_key, service) + behind / self.workers.live().max(1) as f64
+        self.wait(class, lane, known_tenant, ordering_key, service) + behind / self.workers.live().max(1) as f64
     }
 
     /// What the limits of its kind add to the wait of a job.
@@ -180,7 +182,7 @@ impl<H: Host> Core<H> {
         if lane == OPEN {
             return LimitWait::NONE;
         }
-        let own = self.own(slot(lane, arrival.class), arrival.tenant).map_or(0.0, |share| share.load);
+        let own = self.own(slot(lane, arrival.class), arrival.known_tenant).map_or(0.0, |share| share.load);
         let before = self.queues.ahead(lane, arrival.class, own + 1.0);
         let service = self.estimates.measured(arrival.kind).unwrap_or(0.0);
         self.limits.wait(lane, arrival.limit_key, before, service, now)
@@ -195,14 +197,13 @@ impl<H: Host> Core<H> {
         self.caps.jobs.div_ceil(2).max(1)
     }
 
-    fn own(&self, slot: usize, tenant: &str) -> Option<&Share> {
-        let share = self.queues.tenants.get(tenant).map(|tenant| tenant.share(slot));
-        share.filter(|share| share.jobs > 0)
+    fn own(&self, slot: usize, tenant: Option<usize>) -> Option<&Share> {
+        tenant.map(|tenant| self.queues.tenants.share(tenant, slot)).filter(|share| share.jobs > 0)
     }
 
     /// Expected wait, in seconds, of a job of `tenant` that takes `service` seconds, if it were queued now, without the
     /// limits of its kind.
-    pub(super) fn wait(&self, class: Criticality, lane: usize, tenant: &str, ordering_key: &str, service: f64) -> f64 {
+    fn wait(&self, class: Criticality, lane: usize, tenant: Option<usize>, ordering_key: &str, service: f64) -> f64 {
         let share = self.own(slot(lane, class), tenant);
         let (own_jobs, own_load) = share.map_or((0, 0.0), |share| (share.jobs, share.load));
         let own_work = if lane == OPEN { own_load } else { own_load * service };
@@ -240,17 +241,16 @@ impl<H: Host> Core<H> {
         }
         wait
     }
-}
 
-impl<'a> Applicant<'a> {
-    pub(super) fn arriving<J>(arrival: &Arrival<'a, J>, behind: f64) -> Self {
-        Self {
+    /// An arrival, behind so many seconds of callers that wait for room.
+    pub(super) fn applicant<'a>(&self, arrival: &Arrival<'a, H::Job>, behind: f64) -> Applicant<'a> {
+        Applicant {
             kind: arrival.kind,
             class: arrival.class,
             bytes: arrival.bytes,
             start_by: arrival.start_by,
             finish_by: arrival.finish_by,
-            tenant: arrival.tenant,
+            known_tenant: self.queues.tenants.find(arrival.tenant),
             ordering_key: arrival.ordering_key,
             limit_key: arrival.limit_key,
             when_full: arrival.when_full,
@@ -259,17 +259,18 @@ impl<'a> Applicant<'a> {
     }
 
     /// A caller that waited for room.
-    pub(super) fn waiting<H: Host>(entry: &'a Entry<H>) -> Self {
-        let names = entry.names.as_ref().expect("a waiting entry keeps its names");
-        Self {
+    pub(super) fn waiting_applicant(&self, index: usize) -> Applicant<'_> {
+        let entry = &self.entries[index];
+        let Names { tenant, ordering_key, limit_key } = entry.names();
+        Applicant {
             kind: entry.kind,
             class: entry.class,
             bytes: entry.bytes,
             start_by: entry.start_by,
             finish_by: entry.finish_by,
-            tenant: &names.tenant,
-            ordering_key: &names.ordering_key,
-            limit_key: &names.limit_key,
+            known_tenant: self.queues.tenants.find(tenant),
+            ordering_key,
+            limit_key,
             when_full: WhenFull::Wait,
             behind: 0.0,
         }

@@ -37,7 +37,7 @@ pub(super) struct Entry<H: Host> {
     /// Gate of its limit key, from acceptance on.
     pub(super) gate: Option<usize>,
     /// Kept until the job is accepted.
-    pub(super) names: Option<Box<Names>>,
+    pub(super) kept: Option<Box<KeptNames>>,
     pub(super) links: Links,
 }
 
@@ -73,6 +73,11 @@ impl<H: Host> Entry<H> {
         if self.lane == OPEN { self.work } else { 1.0 }
     }
 
+    /// Of a caller that waits for room.
+    pub(super) fn names(&self) -> Names<'_> {
+        self.kept.as_ref().expect("a waiting entry keeps its names").names()
+    }
+
     pub(super) fn is_undecided_run(&self) -> bool {
         matches!(self.place, Place::Running { ended: false, .. })
     }
@@ -103,18 +108,35 @@ pub(super) const CLASS: Link = Link::Class;
 pub(super) const AGE: Link = Link::Age;
 
 /// The names by which an arrival shares: resolved when it gets room.
-pub(super) struct Names {
-    pub(super) tenant: Box<str>,
-    pub(super) ordering_key: Box<str>,
-    pub(super) limit_key: Box<str>,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names<'a> {
+    pub(super) tenant: &'a str,
+    pub(super) ordering_key: &'a str,
+    pub(super) limit_key: &'a str,
 }
 
-impl Names {
-    pub(super) fn of<J>(arrival: &Arrival<'_, J>) -> Self {
-        Self {
-            tenant: arrival.tenant.into(),
-            ordering_key: arrival.ordering_key.into(),
-            limit_key: arrival.limit_key.into(),
-        }
+/// The names of a caller that waits for room.
+pub(super) struct KeptNames {
+    tenant: Box<str>,
+    ordering_key: Box<str>,
+    limit_key: Box<str>,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn of<J>(arrival: &Arrival<'a, J>) -> Self {
+        let Arrival { tenant, ordering_key, limit_key, .. } = *arrival;
+        Self { tenant, ordering_key, limit_key }
+    }
+
+    pub(super) fn keep(self) -> Box<KeptNames> {
+        let Self { tenant, ordering_key, limit_key } = self;
+        Box::new(KeptNames { tenant: tenant.into(), ordering_key: ordering_key.into(), limit_key: limit_key.into() })
+    }
+}
+
+impl KeptNames {
+    pub(super) fn names(&self) -> Names<'_> {
+        let Self { tenant, ordering_key, limit_key } = self;
+        Names { tenant, ordering_key, limit_key }
     }
 }

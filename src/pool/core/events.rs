@@ -4,7 +4,6 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
-    admission::Applicant,
     entry::{Entry, Names, Place},
     limits::OPEN,
     list::Links,
@@ -84,7 +83,7 @@ impl<H: Host> Core<H> {
         let lane = self.limits.lane(arrival.kind);
         let waits = arrival.when_full == WhenFull::Wait;
         let behind = if waits { self.waiting.work_ahead_of(arrival.class) } else { 0.0 };
-        let applicant = Applicant::arriving(&arrival, behind);
+        let applicant = self.applicant(&arrival, behind);
         let over = self.over_its_part(now, &applicant);
         let has_room = self.has_room(arrival.class, arrival.bytes);
         let has_room = over.is_none() && has_room && self.leaves_room_for_callers(arrival.class, arrival.bytes);
@@ -96,7 +95,7 @@ impl<H: Host> Core<H> {
             _ if has_room => {
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
-                self.accept(now, key.index, &names);
+                self.accept(now, key.index, names);
                 if lane != OPEN {
                     // Time may have opened its lane or its gate.
                     self.settle(now, effects);
@@ -107,7 +106,7 @@ impl<H: Host> Core<H> {
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Waiting, waiter);
                 let entry = &mut self.entries[key.index];
-                entry.names = Some(Box::new(names));
+                entry.kept = Some(names.keep());
                 entry.work = self.estimates.service(entry.kind);
                 self.waiting.push(&mut self.entries, key.index);
                 // Those before it may wait for what it does not need.
@@ -120,7 +119,7 @@ impl<H: Host> Core<H> {
                 }
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
-                self.accept(now, key.index, &names);
+                self.accept(now, key.index, names);
                 // An idle worker may have waited for bytes that a caller ahead needs and this job does not.
                 self.settle(now, effects);
                 Verdict::Queued(key)
@@ -309,7 +308,7 @@ impl<H: Host> Core<H> {
             line: None,
             lane,
             gate: None,
-            names: None,
+            kept: None,
             links: Links::default(),
         });
         key
@@ -342,7 +341,7 @@ impl<H: Host> Core<H> {
             line: self.lines.join(arrival.ordering_key, work),
             lane,
             gate,
-            names: None,
+            kept: None,
             links: Links::default(),
         });
         self.ledger.counts.accepted += 1;

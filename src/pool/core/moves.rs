@@ -10,19 +10,19 @@ use crate::model::Criticality;
 /// The ways of a job between its places.
 impl<H: Host> Core<H> {
     /// Room is there: the job becomes queued, behind its ordering key where that is in use.
-    pub(super) fn accept(&mut self, now: Instant, index: usize, names: &Names) {
+    pub(super) fn accept(&mut self, now: Instant, index: usize, names: Names<'_>) {
         self.ledger.counts.accepted += 1;
-        let free = self.lines.is_free(&names.ordering_key);
+        let free = self.lines.is_free(names.ordering_key);
         let entry = &mut self.entries[index];
         entry.work = self.estimates.service(entry.kind);
-        let line = self.lines.join(&names.ordering_key, entry.work);
+        let line = self.lines.join(names.ordering_key, entry.work);
         entry.line = line;
-        entry.gate = self.limits.join(entry.lane, &names.limit_key, now);
+        entry.gate = self.limits.join(entry.lane, names.limit_key, now);
         self.limits.queue(entry.gate);
         self.held_bytes += entry.bytes;
         self.margin.accept();
         self.queues.take(entry.class, entry.work);
-        self.queues.enter(entry, &names.tenant, self.window);
+        self.queues.enter(entry, names.tenant, self.window);
         self.queued.push_back(&mut self.entries, AGE, index);
         self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
         match line {

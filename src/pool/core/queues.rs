@@ -9,6 +9,7 @@ use super::{
     law::{Frequency, Law, Rate},
     list::List,
     tenants::{Share, Tenants},
+    turns::Turns,
 };
 use crate::model::Criticality;
 
@@ -57,7 +58,7 @@ pub(super) struct Lane {
     tag: u64,
     backlogs: Backlogs,
     /// Tenants with a ready job, by tag.
-    turns: BTreeSet<(u64, u64, usize)>,
+    turns: Turns,
     /// Places in `turns` that were given out.
     places: u64,
     /// Tenants without a job that had more than who comes is given.
@@ -190,7 +191,7 @@ impl Queues {
         let share = self.tenants.share_mut(tenant, slot);
         share.ready.remove(entries, LINE, index);
         if share.ready.is_empty() {
-            self.lanes[slot].turns.remove(&(share.tag, share.since, tenant));
+            self.lanes[slot].turns.remove((share.tag, share.since, tenant));
         }
         self.settle_debts(slot);
     }
@@ -202,7 +203,7 @@ impl Queues {
         let turn = |slot: &usize| (self.lanes[*slot].tag.max(served), self.lanes[*slot].tag, *slot);
         let slot = self.available(rank, &is_open).min_by_key(turn)?;
         let (.., tenant) = self.lanes[slot].turns.first()?;
-        self.tenants.share(*tenant, slot).ready.head()
+        self.tenants.share(tenant, slot).ready.head()
     }
 
     /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know. `head_start` is
@@ -223,7 +224,7 @@ impl Queues {
         lane.tag = class.served + charge / lane.turns.len().max(1) as u64;
         let share = self.tenants.share_mut(tenant, slot);
         share.starts.count(window);
-        lane.turns.remove(&(share.tag, share.since, tenant));
+        lane.turns.remove((share.tag, share.since, tenant));
         // Divided by one more than compete: who comes now goes before those who were served.
         lane.clock = (lane.clock + charge / (lane.turns.len() as u64 + 2)).max(share.tag);
         // Never back, so that who was forgotten starts no better than who was not.
@@ -240,7 +241,7 @@ impl Queues {
         let took = u64::try_from(run.as_nanos()).unwrap_or(u64::MAX / 2);
         let lane = &mut self.lanes[entry.slot()];
         let share = self.tenants.share_mut(tenant, entry.slot());
-        let waits = lane.turns.remove(&(share.tag, share.since, tenant));
+        let waits = lane.turns.remove((share.tag, share.since, tenant));
         share.tag = (share.tag.saturating_add(took)).saturating_sub(nanos(entry.work));
         lane.top = lane.top.max(share.tag);
         if waits {
@@ -308,8 +309,9 @@ impl Queues {
 
     /// The slots of a class with a ready job that may start.
     fn available(&self, rank: usize, is_open: &impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
-        let may_start = move |slot: &usize| !self.lanes[*slot].turns.is_empty() && is_open(*slot / 4);
-        (rank..self.lanes.len()).step_by(4).filter(may_start)
+        let lanes = self.lanes.as_chunks::<4>().0.iter().enumerate();
+        let has_job = move |(lane, classes): &(usize, &[Lane; 4])| !classes[rank].turns.is_empty() && is_open(*lane);
+        lanes.filter(has_job).map(move |(lane, _)| 4 * lane + rank)
     }
 
     fn note_start(&mut self, rank: usize, is_open: &impl Fn(usize) -> bool) {

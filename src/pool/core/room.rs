@@ -74,10 +74,11 @@ impl<H: Host> Core<H> {
         (of(self.caps.jobs), of(self.caps.bytes))
     }
 
-    /// Whether `tenant` has its part of the queue. One with nothing queued may always queue one job.
-    pub(super) fn has_its_part(&self, class: Criticality, tenant: &str, bytes: usize) -> bool {
+    /// Whether a tenant has its part of the queue. One with nothing queued may always queue one job.
+    pub(super) fn has_its_part(&self, class: Criticality, tenant: Option<usize>, bytes: usize) -> bool {
         let share = self.caps.tenant_share;
-        let Some((own_jobs, own_bytes)) = self.queues.tenants.queued_of(tenant) else { return false };
+        let queued = tenant.and_then(|tenant| self.queues.tenants.queued_of(tenant));
+        let Some((own_jobs, own_bytes)) = queued else { return false };
         if self.queues.tenants.queueing() > 1 {
             let (jobs, most) = self.tenant_cap();
             if own_jobs >= jobs || own_bytes.saturating_add(bytes) > most {

@@ -2,8 +2,8 @@ use tokio::time::Instant;
 
 use super::{
     Core, Effect, Ending, Grant, Host, JobKey, QueueEnd,
-    admission::{Applicant, seconds},
-    entry::{Entry, LINE, Names, Place},
+    admission::seconds,
+    entry::{Entry, LINE, Place},
     gate::Due,
     moves::tell,
 };
@@ -117,9 +117,9 @@ impl<H: Host> Core<H> {
     }
 
     fn may_be_queued(&self, now: Instant, index: usize) -> bool {
-        let caller = Applicant::waiting(&self.entries[index]);
+        let caller = self.waiting_applicant(index);
         self.has_room(caller.class, caller.bytes)
-            && !self.has_its_part(caller.class, caller.tenant, caller.bytes)
+            && !self.has_its_part(caller.class, caller.known_tenant, caller.bytes)
             && self.objection(now, &caller).is_none()
     }
 
@@ -128,7 +128,7 @@ impl<H: Host> Core<H> {
         let opens_at = |index| {
             let entry = &self.entries[index];
             let is_first = !self.queues.has_ready(entry.lane) && self.is_startable(entry);
-            is_first.then(|| self.limits.opens_at(entry.lane, &names_of(entry).limit_key)).flatten()
+            is_first.then(|| self.limits.opens_at(entry.lane, entry.names().limit_key)).flatten()
         };
         self.waiting.heads().filter_map(opens_at).min()
     }
@@ -138,7 +138,7 @@ impl<H: Host> Core<H> {
     fn admit_to_worker(&mut self, now: Instant) -> Option<usize> {
         let starts = |index: &usize| {
             let entry = &self.entries[*index];
-            self.is_startable(entry) && self.is_within_limits(now, entry.lane, &names_of(entry).limit_key)
+            self.is_startable(entry) && self.is_within_limits(now, entry.lane, entry.names().limit_key)
         };
         let index = self.waiting.heads().find(starts)?;
         self.admit(now, index);
@@ -149,13 +149,13 @@ impl<H: Host> Core<H> {
     /// Whether neither its ordering key nor bytes, for it and for those that wait before it, keep a caller from starting.
     fn is_startable(&self, entry: &Entry<H>) -> bool {
         let before = self.waiting.ahead_of(entry.class).map(|index| self.entries[index].bytes);
-        self.lines.is_free(&names_of(entry).ordering_key) && self.fits(before.fold(0, usize::saturating_add))
+        self.lines.is_free(entry.names().ordering_key) && self.fits(before.fold(0, usize::saturating_add))
     }
 
     fn admit(&mut self, now: Instant, index: usize) {
         self.waiting.remove(&mut self.entries, index);
-        let names = self.entries[index].names.take().expect("a waiting entry keeps its names");
-        self.accept(now, index, &names);
+        let names = self.entries[index].kept.take().expect("a waiting entry keeps its names");
+        self.accept(now, index, names.names());
     }
 
     fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {
@@ -172,8 +172,4 @@ impl<H: Host> Core<H> {
         let waiter = entry.waiter.take().expect("a queued entry keeps its waiter");
         effects.push(Effect::Start { waiter, grant: Grant { key, worker, state } });
     }
-}
-
-fn names_of<H: Host>(entry: &Entry<H>) -> &Names {
-    entry.names.as_ref().expect("a waiting entry keeps its names")
 }

@@ -12,7 +12,7 @@ pub(super) struct Tenants {
     queueing: usize,
 }
 
-pub(super) struct Tenant {
+struct Tenant {
     name: Box<str>,
     /// Queued jobs, and their bytes.
     jobs: usize,
@@ -43,12 +43,14 @@ pub(super) struct Share {
 }
 
 impl Tenants {
-    pub(super) fn get(&self, name: &str) -> Option<&Tenant> {
-        self.by_name.get(name).map(|tenant| &self.slab[*tenant])
+    /// The tenant of that name, if it is known.
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
     }
 
     pub(super) fn share(&self, tenant: usize, slot: usize) -> &Share {
-        self.slab[tenant].share(slot)
+        let tenant = &self.slab[tenant];
+        if slot < 4 { &tenant.open[slot] } else { &tenant.limited[slot - 4] }
     }
 
     pub(super) fn share_mut(&mut self, tenant: usize, slot: usize) -> &mut Share {
@@ -116,8 +118,9 @@ impl Tenants {
     }
 
     /// Queued jobs of a tenant, and their bytes; `None` where it has none.
-    pub(super) fn queued_of(&self, name: &str) -> Option<(usize, usize)> {
-        self.get(name).map(|tenant| (tenant.jobs, tenant.bytes)).filter(|(jobs, _)| *jobs > 0)
+    pub(super) fn queued_of(&self, tenant: usize) -> Option<(usize, usize)> {
+        let Tenant { jobs, bytes, .. } = self.slab[tenant];
+        (jobs > 0).then_some((jobs, bytes))
     }
 
     /// Tenants with a queued job.
@@ -127,13 +130,7 @@ impl Tenants {
 
     #[cfg(test)]
     pub(super) fn jobs_of(&self, name: &str) -> usize {
-        self.get(name).map_or(0, |tenant| tenant.jobs)
-    }
-}
-
-impl Tenant {
-    pub(super) fn share(&self, slot: usize) -> &Share {
-        if slot < 4 { &self.open[slot] } else { &self.limited[slot - 4] }
+        self.find(name).map_or(0, |tenant| self.slab[tenant].jobs)
     }
 }
 
