@@ -3,7 +3,7 @@
 mod waterfall;
 
 pub use generated::*;
-pub use waterfall::Waterfall;
+pub use waterfall::{Waterfall, WaterfallParts};
 
 /// The vendored contract of load reports.
 pub mod xds {

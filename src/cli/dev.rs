@@ -91,7 +91,7 @@ fn url(address: &ListenAddress) -> String {
 
 fn report(first: &JobResult) -> String {
     let digest = String::from_utf8_lossy(&first.output);
-    let waterfall = first.waterfall.unwrap_or_default();
+    let waterfall = first.waterfall.unwrap_or_default().parts();
     format!(
         "first job: sha256 of {GREETING:?} → {digest}  queue {} + run {}",
         output::exact(duration(waterfall.queue)),

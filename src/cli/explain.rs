@@ -121,7 +121,7 @@ fn running(running: &RunningState) -> String {
 fn ended(ended: &EndedState) -> String {
     let EndedState { outcome, started, rung, waterfall, since } = ended;
     let style = if outcome == "COMPLETED" { GOOD } else { BAD };
-    let waterfall = waterfall.unwrap_or_default();
+    let waterfall = waterfall.unwrap_or_default().parts();
     let [budget, queue, run, left] =
         [waterfall.budget, waterfall.queue, waterfall.run, waterfall.left].map(|it| rough(duration(it.as_ref())));
     let run = match started {
@@ -142,7 +142,7 @@ fn ended(ended: &EndedState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::Waterfall;
+    use crate::proto::WaterfallParts;
 
     fn shown(state: State) -> String {
         let answer =
@@ -181,13 +181,18 @@ mod tests {
             shown(State::Running(running)),
             "1-2  kind resize  pool cpu\n  asked to stop on worker 7 for 2.0s, after 100ms in the queue\n  28s left\n"
         );
-        let waterfall =
-            Waterfall { budget: time("1s"), queue: time("0.2s"), run: time("0.79s"), left: time("0.01s"), worker: 3 };
+        let waterfall = WaterfallParts {
+            budget: time("1s"),
+            queue: time("0.2s"),
+            run: time("0.79s"),
+            left: time("0.01s"),
+            worker: 3,
+        };
         let ended = EndedState {
             outcome: "RUN_TIMEOUT".into(),
             started: true,
             rung: "forced".into(),
-            waterfall: Some(waterfall),
+            waterfall: Some(waterfall.into()),
             since: time("60s"),
         };
         assert_eq!(

@@ -37,7 +37,7 @@ use crate::proto::{
     CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
     PauseRequest, PauseResponse, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest,
     StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
-    WatchStatsRequest, WatchStatsResponse, Waterfall,
+    WatchStatsRequest, WatchStatsResponse, Waterfall, WaterfallParts,
     admin_service_server::{AdminService, AdminServiceServer},
     worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
 };
@@ -163,7 +163,8 @@ pub(crate) fn result(output: &'static [u8]) -> JobResult {
 /// A budget of 2 s, 0.4 ms in the queue and 1503 ms of run.
 pub(crate) fn waterfall() -> Waterfall {
     let us = |micros| Some(Duration::from_micros(micros).try_into().unwrap());
-    Waterfall { budget: us(2_000_000), queue: us(400), run: us(1_503_000), left: us(496_600), worker: 3 }
+    let (budget, queue, run, left) = (us(2_000_000), us(400), us(1_503_000), us(496_600));
+    WaterfallParts { budget, queue, run, left, worker: 3 }.into()
 }
 
 struct Play {

@@ -118,15 +118,16 @@ pub(crate) fn percent(share: f64) -> String {
 /// Where the budget of a job went, as in
 /// `done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms`.
 pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
-    let queue = duration(waterfall.queue.as_ref());
-    let run = duration(waterfall.run.as_ref());
+    let parts = waterfall.parts();
+    let queue = duration(parts.queue.as_ref());
+    let run = duration(parts.run.as_ref());
     format!(
         "done in {}   budget {} = queue {} + run {} + left {}",
         elapsed(queue + run),
-        setting(duration(waterfall.budget.as_ref())),
+        setting(duration(parts.budget.as_ref())),
         exact(queue),
         exact(run),
-        exact(duration(waterfall.left.as_ref())),
+        exact(duration(parts.left.as_ref())),
     )
 }
 

@@ -200,7 +200,10 @@ impl Shell {
             }
             (result, core.is_finished(), core.waiting() < waiting)
         };
-        self.act(effects);
+        // Most events ask for nothing: the job was started, or nobody waits.
+        if !effects.is_empty() {
+            self.act(effects);
+        }
         if admitted {
             self.room.notify_waiters();
         }

@@ -37,17 +37,23 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
     if !violations.is_empty() {
         return Err(violations);
     }
-    let mut job = Box::new(Job::new(kind, payload));
-    job.content_type = content_type;
-    job.run_timeout = run_timeout;
-    job.queue_timeout = queue_timeout;
-    job.criticality = criticality;
-    job.tenant = tenant;
-    job.ordering_key = ordering_key;
-    job.limit_key = limit_key;
-    job.when_full = when_full;
-    job.labels = labels;
-    Ok(job)
+    // Whole, for a job that is changed field by field drops what each of them was before.
+    Ok(Box::new(Job {
+        kind,
+        payload,
+        content_type,
+        timeout: None,
+        run_timeout,
+        queue_timeout,
+        criticality,
+        tenant,
+        ordering_key,
+        limit_key,
+        when_full,
+        labels,
+        deadline: None,
+        call: None,
+    }))
 }
 
 pub(super) fn job_result(completed: Completed) -> proto::JobResult {
@@ -62,13 +68,8 @@ pub(super) fn job_result(completed: Completed) -> proto::JobResult {
 
 pub(super) fn waterfall(waterfall: Waterfall) -> proto::Waterfall {
     let Waterfall { budget, queue, run, left, worker } = waterfall;
-    proto::Waterfall {
-        budget: Some(duration(budget)),
-        queue: Some(duration(queue)),
-        run: Some(duration(run)),
-        left: Some(duration(left)),
-        worker,
-    }
+    let [budget, queue, run, left] = [budget, queue, run, left].map(|part| Some(duration(part)));
+    proto::WaterfallParts { budget, queue, run, left, worker }.into()
 }
 
 pub(super) fn duration(duration: Duration) -> ProtoDuration {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{bytes, countdown, duration, elapsed, exact, percent, plain, rough, setting, waterfall};
-use crate::proto::Waterfall;
+use crate::proto::WaterfallParts;
 
 fn us(micros: u64) -> Duration {
     Duration::from_micros(micros)
@@ -108,13 +108,14 @@ fn a_share_stays_between_nothing_and_all() {
 #[test]
 fn the_waterfall_shows_where_the_budget_went() {
     let message = |micros: u64| Some(us(micros).try_into().unwrap());
-    let line = waterfall(&Waterfall {
+    let parts = WaterfallParts {
         budget: message(2_000_000),
         queue: message(400),
         run: message(1_503_000),
         left: message(496_600),
         worker: 0,
-    });
+    };
+    let line = waterfall(&parts.into());
     assert_eq!(line, "done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms");
 }
 

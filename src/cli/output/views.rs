@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::proto::{
     Distribution, DrainResponse, Finished, JobCounts, JobResult, KindStats, LimitBound, LimitStats, Phase, PoolStats,
-    QueueStats, Stats, StreamResponse, Waterfall, WorkerState, WorkerStats, stream_response::Event,
+    QueueStats, Stats, StreamResponse, Waterfall, WaterfallParts, WorkerState, WorkerStats, stream_response::Event,
 };
 
 type Seconds = Option<String>;
@@ -37,13 +37,9 @@ pub(crate) struct WaterfallView {
 
 impl From<&Waterfall> for WaterfallView {
     fn from(waterfall: &Waterfall) -> Self {
-        Self {
-            budget: seconds(waterfall.budget.as_ref()),
-            queue: seconds(waterfall.queue.as_ref()),
-            run: seconds(waterfall.run.as_ref()),
-            left: seconds(waterfall.left.as_ref()),
-            worker: waterfall.worker,
-        }
+        let WaterfallParts { budget, queue, run, left, worker } = waterfall.parts();
+        let [budget, queue, run, left] = [budget, queue, run, left].map(|part| seconds(part.as_ref()));
+        Self { budget, queue, run, left, worker }
     }
 }
 

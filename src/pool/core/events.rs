@@ -170,11 +170,13 @@ impl<H: Host> Core<H> {
         effects: &mut Vec<Effect<H>>,
     ) -> Option<H::State> {
         self.turn_windows(now);
-        self.end(key, Ending::Cancelled, Duration::ZERO);
-        let Some(Place::Running { slot, .. }) = self.entry(key).map(|entry| entry.place) else {
+        let Some(Place::Running { slot, ended }) = self.entry(key).map(|entry| entry.place) else {
             debug_assert!(false, "a lease is given back once, by the job that got it");
             return Some(state);
         };
+        if !ended {
+            self.end(key, Ending::Cancelled, Duration::ZERO);
+        }
         let entry = self.entries.remove(key.index);
         self.held_bytes -= entry.bytes;
         self.running -= 1;

@@ -3,11 +3,11 @@ use tonic::{Response, Status};
 
 use super::Admin;
 use crate::{
-    model::{JobId, Limiter, Waterfall},
+    model::{JobId, Limiter},
     pool::{Binding, EndedJob, Explanation, JobEnd, Queued, Stage},
     proto::{self, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, explain_response::State},
     rpc::{
-        convert::duration,
+        convert::{duration, waterfall as waterfall_of},
         status::{forgotten_job, invalid_field},
     },
 };
@@ -66,18 +66,11 @@ fn binding(binding: Binding) -> proto::Binding {
 
 fn ended(ended: &EndedJob) -> EndedState {
     let EndedJob { job: _, end, rung, started, waterfall, at, .. } = ended;
-    let Waterfall { budget, queue, run, left, worker } = *waterfall;
     EndedState {
         outcome: outcome(*end).to_owned(),
         started: *started,
         rung: rung.map(|rung| rung.to_string()).unwrap_or_default(),
-        waterfall: Some(proto::Waterfall {
-            budget: Some(duration(budget)),
-            queue: Some(duration(queue)),
-            run: Some(duration(run)),
-            left: Some(duration(left)),
-            worker,
-        }),
+        waterfall: Some(waterfall_of(*waterfall)),
         since: Some(duration(Instant::now().saturating_duration_since(*at))),
     }
 }

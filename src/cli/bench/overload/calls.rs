@@ -234,7 +234,7 @@ fn within(window: &Range<Instant>, end: Instant, run: Duration) -> Duration {
 impl Ended {
     fn answered(answer: &SubmitResponse, in_time: bool) -> Self {
         let waterfall = answer.result.as_ref().and_then(|result| result.waterfall.as_ref());
-        let run = waterfall.map_or(Duration::ZERO, |waterfall| output::duration(waterfall.run.as_ref()));
+        let run = waterfall.map_or(Duration::ZERO, |waterfall| output::duration(waterfall.parts().run.as_ref()));
         if in_time { Self::Completed { run } } else { Self::Missed("LATE_ANSWER".to_owned()) }
     }
 
