@@ -141,6 +141,7 @@ impl Driver {
     }
 
     async fn step(&mut self, closing: Pin<&mut (impl Future<Output = ()> + Send)>, end: Option<Instant>) -> Step {
+        self.outbox.hand_over();
         let may_read = self.may_read();
         // A pool that is full is awaited by itself: the window may have room, and a wait that is over at once would spin.
         let window_is_full = self.reading && self.full.is_none() && !may_read;

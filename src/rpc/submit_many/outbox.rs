@@ -15,17 +15,28 @@ use crate::proto::{SubmitManyResponse, submit_many_response::Outcome};
 const UNREAD_BYTES: usize = 4 << 20;
 
 /// Results on their way from the driver of a call to its reader. A channel of the library takes a permit, a block and
-/// two wake-ups for what is one push here: the driver and the reader live on one thread.
-pub(super) struct Outbox(Arc<Mutex<State>>);
+/// two wake-ups for what is one push here: the driver and the reader live on one thread. Results go over in batches, as
+/// neither of the two sees the other before it has to wait.
+pub(super) struct Outbox {
+    state: Arc<Mutex<State>>,
+    /// Results that are not handed over yet.
+    held: Batch,
+    /// What was unread when the last ones were: the reader only makes it less.
+    handed: Load,
+}
 
 /// The caller's end: results, and then the status of the call. Dropping it tells the driver.
-pub(super) struct Answers(Arc<Mutex<State>>);
+pub(super) struct Answers {
+    state: Arc<Mutex<State>>,
+    /// Results that were taken together.
+    taken: VecDeque<SubmitManyResponse>,
+}
 
 #[derive(Default)]
 struct State {
-    results: VecDeque<SubmitManyResponse>,
-    /// Output bytes of the results.
-    bytes: usize,
+    waiting: Batch,
+    /// What the reader took last: unread until it comes back for more.
+    lent: Load,
     /// What the call ends with, once the driver is gone: `None` inside is OK.
     end: Option<Option<Status>>,
     left: bool,
@@ -35,10 +46,40 @@ struct State {
     driver: Option<Waker>,
 }
 
+#[derive(Default)]
+struct Batch {
+    results: VecDeque<SubmitManyResponse>,
+    /// Output bytes of the results.
+    bytes: usize,
+}
+
+/// Results, and their output bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    results: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    fn load(&self) -> Load {
+        Load { results: self.results.len(), bytes: self.bytes }
+    }
+}
+
+impl Load {
+    fn and(self, other: Self) -> Self {
+        Self { results: self.results + other.results, bytes: self.bytes + other.bytes }
+    }
+
+    /// Number of the results; more than any window holds where they are too large together.
+    fn count(self) -> usize {
+        if self.bytes > UNREAD_BYTES { usize::MAX / 2 } else { self.results }
+    }
+}
+
 impl State {
-    /// Results that are unread; more than any window holds where they are too large together.
-    fn count(&self) -> usize {
-        if self.bytes > UNREAD_BYTES { usize::MAX / 2 } else { self.results.len() }
+    fn unread(&self) -> Load {
+        self.waiting.load().and(self.lent)
     }
 }
 
@@ -52,33 +93,50 @@ fn output_bytes(response: &SubmitManyResponse) -> usize {
 impl Outbox {
     pub(super) fn new() -> (Self, Answers) {
         let state = Arc::new(Mutex::new(State::default()));
-        (Self(Arc::clone(&state)), Answers(state))
+        let answers = Answers { state: Arc::clone(&state), taken: VecDeque::new() };
+        (Self { state, held: Batch::default(), handed: Load::default() }, answers)
     }
 
-    /// Returns how many results are unread with this one.
-    pub(super) fn push(&self, result: SubmitManyResponse) -> usize {
-        let (reader, unread) = {
-            let mut state = self.0.lock();
-            state.bytes += output_bytes(&result);
-            state.results.push_back(result);
-            (state.reader.take(), state.count())
+    /// Adds a result, which the reader sees after the next [`hand_over`](Self::hand_over). Returns how many are unread
+    /// with this one, at the most.
+    pub(super) fn push(&mut self, result: SubmitManyResponse) -> usize {
+        self.held.bytes += output_bytes(&result);
+        self.held.results.push_back(result);
+        self.handed.and(self.held.load()).count()
+    }
+
+    /// Lets the reader have what was pushed: to be said before the driver waits.
+    pub(super) fn hand_over(&mut self) {
+        if self.held.results.is_empty() {
+            return;
+        }
+        let reader = {
+            let mut state = self.state.lock();
+            state.waiting.bytes += std::mem::take(&mut self.held.bytes);
+            if state.waiting.results.is_empty() {
+                std::mem::swap(&mut state.waiting.results, &mut self.held.results);
+            } else {
+                state.waiting.results.append(&mut self.held.results);
+            }
+            self.handed = state.unread();
+            state.reader.take()
         };
         wake(reader);
-        unread
     }
 
     /// Results that the caller has not read.
-    pub(super) fn unread(&self) -> usize {
-        let mut state = self.0.lock();
+    pub(super) fn unread(&mut self) -> usize {
+        let mut state = self.state.lock();
         state.wanted = 0;
-        state.count()
+        self.handed = state.unread();
+        self.handed.and(self.held.load()).count()
     }
 
     /// Returns when fewer than `most` results are unread, or the caller has left. Cancel safe.
     pub(super) async fn below(&self, most: usize) {
         self.until(|state| {
             state.wanted = most;
-            state.left || state.count() < most
+            state.left || state.unread().count() < most
         })
         .await;
     }
@@ -89,13 +147,14 @@ impl Outbox {
     }
 
     /// Ends the call, once its results are read.
-    pub(super) fn end(self, status: Option<Status>) {
-        self.0.lock().end = Some(status);
+    pub(super) fn end(mut self, status: Option<Status>) {
+        self.hand_over();
+        self.state.lock().end = Some(status);
     }
 
     async fn until(&self, is_so: impl Fn(&mut State) -> bool) {
         std::future::poll_fn(|cx| {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             if is_so(&mut state) {
                 return Poll::Ready(());
             }
@@ -109,8 +168,9 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
+        self.hand_over();
         let reader = {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             state.end.get_or_insert_default();
             state.reader.take()
         };
@@ -121,30 +181,38 @@ impl Drop for Outbox {
 impl Stream for Answers {
     type Item = Result<SubmitManyResponse, Status>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut state = self.0.lock();
-        if let Some(result) = state.results.pop_front() {
-            state.bytes -= output_bytes(&result);
-            let wanted = state.count() < state.wanted;
-            let driver = if wanted { state.driver.take() } else { None };
-            drop(state);
-            wake(driver);
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { state, taken } = &mut *self;
+        if let Some(result) = taken.pop_front() {
             return Poll::Ready(Some(Ok(result)));
         }
-        if let Some(end) = &mut state.end {
-            return Poll::Ready(end.take().map(Err));
-        }
-        state.reader = Some(cx.waker().clone());
-        Poll::Pending
+        let mut state = state.lock();
+        std::mem::swap(&mut state.waiting.results, taken);
+        state.lent = Load { results: taken.len(), bytes: std::mem::take(&mut state.waiting.bytes) };
+        let wanted = state.unread().count() < state.wanted;
+        let driver = if wanted { state.driver.take() } else { None };
+        let next = match taken.pop_front() {
+            Some(result) => Poll::Ready(Some(Ok(result))),
+            None => match &mut state.end {
+                Some(end) => Poll::Ready(end.take().map(Err)),
+                None => {
+                    state.reader = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            },
+        };
+        drop(state);
+        wake(driver);
+        next
     }
 }
 
 impl Drop for Answers {
     fn drop(&mut self) {
         let (driver, unread) = {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             state.left = true;
-            (state.driver.take(), std::mem::take(&mut state.results))
+            (state.driver.take(), std::mem::take(&mut state.waiting.results))
         };
         drop(unread);
         wake(driver);
@@ -154,5 +222,48 @@ impl Drop for Answers {
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt, StreamExt};
+    use tonic::Code;
+
+    use super::*;
+
+    fn result(tag: &str) -> SubmitManyResponse {
+        SubmitManyResponse { tag: tag.to_owned(), outcome: None }
+    }
+
+    fn read(answers: &mut Answers) -> Option<String> {
+        let answer = answers.next().now_or_never()?;
+        Some(answer.map_or("end".to_owned(), |answer| answer.map_or_else(|end| end.to_string(), |answer| answer.tag)))
+    }
+
+    #[test]
+    fn results_go_over_together_and_count_until_the_reader_comes_back() {
+        let (mut outbox, mut answers) = Outbox::new();
+        assert_eq!([outbox.push(result("a")), outbox.push(result("b"))], [1, 2]);
+        assert_eq!(read(&mut answers), None);
+        outbox.hand_over();
+        assert_eq!(outbox.push(result("c")), 3);
+        assert_eq!(read(&mut answers).as_deref(), Some("a"));
+        assert_eq!(outbox.unread(), 3);
+        assert_eq!([read(&mut answers).as_deref(), read(&mut answers).as_deref()], [Some("b"), None]);
+        assert_eq!(outbox.unread(), 1);
+    }
+
+    #[test]
+    fn what_was_pushed_is_read_before_the_end() {
+        let (mut outbox, mut answers) = Outbox::new();
+        outbox.push(result("a"));
+        outbox.end(Some(Status::new(Code::DeadlineExceeded, "late")));
+        assert_eq!(read(&mut answers).as_deref(), Some("a"));
+        assert!(read(&mut answers).is_some_and(|end| end.contains("late")));
+        let (mut outbox, mut answers) = Outbox::new();
+        outbox.push(result("b"));
+        drop(outbox);
+        assert_eq!([read(&mut answers).as_deref(), read(&mut answers).as_deref()], [Some("b"), Some("end")]);
     }
 }
