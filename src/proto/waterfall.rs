@@ -44,14 +44,10 @@ impl From<WaterfallParts> for Waterfall {
     fn from(parts: WaterfallParts) -> Self {
         let WaterfallParts { budget, queue, run, left, worker } = parts;
         let mut writer = Writer { bytes: [0; MOST], length: 0 };
-        for (tag, duration) in (1..).zip([budget, queue, run, left]) {
-            let Some(duration) = duration else { continue };
-            writer.byte(key(tag, WireType::LengthDelimited));
-            writer.short(|within| {
-                within.integer(1, duration.seconds);
-                within.integer(2, duration.nanos.into());
-            });
-        }
+        writer.duration(1, budget);
+        writer.duration(2, queue);
+        writer.duration(3, run);
+        writer.duration(4, left);
         writer.integer(WORKER, worker.into());
         Self { bytes: writer.bytes, length: writer.length as u8 }
     }
@@ -126,10 +122,13 @@ struct Writer {
 
 impl Writer {
     /// A message of fewer than 128 bytes, behind its length.
-    fn short(&mut self, write: impl FnOnce(&mut Self)) {
+    fn duration(&mut self, tag: u8, duration: Option<Duration>) {
+        let Some(Duration { seconds, nanos }) = duration else { return };
+        self.byte(key(tag, WireType::LengthDelimited));
         let at = self.length;
         self.byte(0);
-        write(self);
+        self.integer(1, seconds);
+        self.integer(2, nanos.into());
         self.bytes[at] = (self.length - at - 1) as u8;
     }
 
