@@ -7,6 +7,7 @@
 mod cache;
 mod caller;
 mod certificate;
+mod claims;
 mod config;
 mod denial;
 #[cfg(any(test, fuzzing))]

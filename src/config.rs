@@ -60,6 +60,7 @@ pub use source::{Flag, Origin, SourceFile, Sources};
 use reader::Reader;
 use source::{Medium, Texts};
 use tree::Table;
+use withhold::Open;
 
 /// A configuration and where each of its values comes from.
 #[derive(Clone, Debug)]
@@ -95,7 +96,7 @@ fn read(sources: &Sources, no_kinds: clash::NoKinds) -> Result<Loaded, Faults> {
         let index = texts.add(Medium::File(name.clone()), text.clone());
         match Table::parse(text, index) {
             Ok(table) => tree = table,
-            Err(faults) => return Err(Faults::new(texts, faults)),
+            Err(faults) => return Err(Faults::new(texts, faults, Open::default())),
         }
     }
     let mut faults = overlay::environment(&mut tree, &mut texts, env);
@@ -104,4 +105,15 @@ fn read(sources: &Sources, no_kinds: clash::NoKinds) -> Result<Loaded, Faults> {
     let config = reader.root(tree, |root| schema::config(root, env, no_kinds));
     let settings = reader.finish()?;
     Ok(Loaded { config, settings })
+}
+
+/// Whether faults may show a value where the schema has it for a key: for what no reader of a whole file sees.
+fn takes_openly(key: &str, value: &str) -> bool {
+    let mut texts = Texts::default();
+    let text = format!("{key} = {}", toml::Value::String(value.to_owned()));
+    let index = texts.add(Medium::File(String::new()), text.clone());
+    let Ok(table) = Table::parse(&text, index) else { return false };
+    let mut reader = Reader::new(texts, Vec::new(), 1);
+    reader.root(table, |root| schema::config(root, &[], clash::NoKinds::Fine));
+    reader.is_any_open()
 }

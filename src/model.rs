@@ -11,6 +11,7 @@ mod outcome;
 mod peer;
 mod rejection;
 mod request_id;
+pub(crate) mod shown;
 mod span_target;
 mod trace_context;
 mod userinfo;

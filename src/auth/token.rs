@@ -12,13 +12,14 @@ use jsonwebtoken::{
     errors::{Error, ErrorKind},
     get_current_timestamp,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{
     Caller, Jwt,
     cache::{Cache, Digest},
+    claims::Claims,
     denial::TokenFault,
     keys::{self, Keys, KeysError},
 };
@@ -30,8 +31,6 @@ use crate::{
 
 /// Longest token, in bytes.
 const MOST_BYTES: usize = 8 << 10;
-/// Longest subject or tenant that a token may name, in bytes.
-const MOST_NAME: usize = 1_024;
 /// Most characters of the name of a key that a line of log shows.
 const SHOWN: usize = 64;
 /// Longest time that a verdict is kept without looking again.
@@ -89,7 +88,7 @@ impl Tokens {
         Ok(caller)
     }
 
-    fn claims(&self, token: &[u8], keys: &Keys) -> Result<Map<String, Value>, TokenFault> {
+    fn claims(&self, token: &[u8], keys: &Keys) -> Result<Claims, TokenFault> {
         let header = decode_header(token).map_err(|_| TokenFault::Malformed)?;
         if header.crit.is_some() || header.enc.is_some() || header.zip.is_some() {
             return Err(TokenFault::Extensions);
@@ -97,8 +96,9 @@ impl Tokens {
         let key = keys
             .find(header.kid.as_deref(), header.alg)
             .inspect_err(|fault| self.tell(fault, header.kid.as_deref()))?;
-        let token = decode::<Map<String, Value>>(token, &key.decoding, &key.validation);
-        token.map(|token| token.claims).map_err(|error| fault(&error))
+        let token = decode::<Claims>(token, &key.decoding, &key.validation).map_err(|error| fault(&error))?;
+        // The others are refused where they stand twice by what verifies them.
+        token.claims.once(self.config.tenant_claim.as_deref())
     }
 
     /// Names a key that is unknown, which may be one that the file lacks: callers cannot mend that.
@@ -117,14 +117,14 @@ impl Tokens {
 
     /// Whom the token names. A tenant that it does not name is left to the rule, or is the principal itself; one that is
     /// no name is refused, for its jobs would count as another's.
-    fn subject(&self, claims: &Map<String, Value>) -> Result<Subject, TokenFault> {
+    fn subject(&self, claims: &Claims) -> Result<Subject, TokenFault> {
         let claim = self.config.tenant_claim.as_deref();
-        let claim = claim.filter(|claim| !matches!(claims.get(*claim), None | Some(Value::Null)));
-        let tenant = claim.map(|claim| name(claims, claim)).transpose()?;
-        Ok(Subject { principal: format!("jwt:{}", name(claims, "sub")?), tenant })
+        let claim = claim.filter(|claim| claims.get(claim).is_some());
+        let tenant = claim.map(|claim| claims.name(claim)).transpose()?;
+        Ok(Subject { principal: format!("jwt:{}", claims.name("sub")?), tenant })
     }
 
-    fn holds_until(&self, claims: &Map<String, Value>) -> Instant {
+    fn holds_until(&self, claims: &Claims) -> Instant {
         // A fraction of a second is left out: the token is looked at again a little early.
         let end = claims.get("exp").and_then(Value::as_f64).map_or(0, |end| end as u64);
         let left = end.saturating_add(self.config.leeway.as_secs()).saturating_sub(get_current_timestamp());
@@ -165,13 +165,6 @@ impl Reload for Tokens {
             }
         }
     }
-}
-
-/// A claim that is a name.
-fn name(claims: &Map<String, Value>, claim: &str) -> Result<String, TokenFault> {
-    let sound = |name: &&str| !name.is_empty() && name.len() <= MOST_NAME && !name.chars().any(char::is_control);
-    let name = claims.get(claim).and_then(Value::as_str).filter(sound);
-    name.map(str::to_owned).ok_or_else(|| TokenFault::Claim { claim: claim.to_owned() })
 }
 
 fn fault(error: &Error) -> TokenFault {

@@ -81,7 +81,7 @@ impl ConfigArgs {
             return Ok(None);
         };
         let name = path.display().to_string();
-        let unreadable = |detail: String| Faults::unreadable(name.clone(), detail);
+        let unreadable = |detail: String| Faults::unreadable(path, detail);
         let bytes = file::read(path, MOST_BYTES).map_err(|fault| unreadable(fault.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8".to_owned()))?;
         Ok(Some(SourceFile { name, text }))

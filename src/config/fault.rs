@@ -3,18 +3,21 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    ops::Range,
+    path::Path,
 };
 
-use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 
 use serde_json::json;
 
 use super::problem::Problem;
-use super::source::{Medium, Span, Texts};
-use super::withhold;
+use super::source::{Medium, Origin, Span, Texts};
+use super::withhold::{self, Open, Shown};
+use crate::model::shown;
 
-/// What is shown of each text; none where it would show a secret.
-type Sources = BTreeMap<usize, Option<withhold::Shown>>;
+/// What is shown of each text.
+type Sources<'t> = BTreeMap<usize, Shown<'t>>;
 
 /// One problem and the places that it is about.
 #[derive(Clone, Debug)]
@@ -23,11 +26,13 @@ pub struct Fault {
     places: Vec<Span>,
 }
 
-/// Every fault of a configuration, in the order of the sources. `Display` shows them as plain text with carets.
-#[derive(Clone, Debug)]
+/// Every fault of a configuration, in the order of the sources. `Display` and `Debug` show them as plain text with
+/// carets, and nothing that is secret.
+#[derive(Clone)]
 pub struct Faults {
     texts: Texts,
     faults: Vec<Fault>,
+    open: Open,
 }
 
 impl Fault {
@@ -61,15 +66,16 @@ impl Fault {
 }
 
 impl Faults {
-    pub(super) fn new(texts: Texts, mut faults: Vec<Fault>) -> Self {
+    pub(super) fn new(texts: Texts, mut faults: Vec<Fault>, open: Open) -> Self {
         faults.sort_by_key(Fault::position);
-        Self { texts, faults }
+        Self { texts, faults, open }
     }
 
     /// The fault of a file that could not be read.
-    pub fn unreadable(path: String, detail: String) -> Self {
+    pub fn unreadable(path: &Path, detail: String) -> Self {
+        let path = shown::path(path).into_owned();
         let fault = Fault::new(Problem::Unreadable { path, detail });
-        Self::new(Texts::default(), vec![fault])
+        Self::new(Texts::default(), vec![fault], Open::default())
     }
 
     /// The faults, in the order of the sources.
@@ -98,6 +104,9 @@ impl Faults {
 
     fn place(&self, span: &Span) -> serde_json::Value {
         let mut place = self.texts.origin(span).to_json();
+        if let Origin::Environment(name) = self.texts.origin(span) {
+            place["name"] = json!(withhold::name_of_variable(&name));
+        }
         place["column"] = json!(self.texts.column(span));
         place
     }
@@ -106,13 +115,14 @@ impl Faults {
         let faults = self.faults.iter();
         // Each text once: it may have as many faults as lines.
         let texts = faults.clone().flat_map(|fault| &fault.places).map(|place| place.text).collect::<BTreeSet<_>>();
-        let shown: Sources = texts.iter().map(|text| (*text, withhold::from_source(self.texts.get(*text)))).collect();
+        let shown = |text: usize| (text, withhold::from_source(self.texts.get(text), text, &self.open));
+        let shown: Sources<'_> = texts.into_iter().map(shown).collect();
         let reports = faults.map(|fault| renderer.render(&[self.report(fault, &shown)]));
         let reports: Vec<String> = reports.collect();
         reports.join("\n\n")
     }
 
-    fn report<'a>(&'a self, fault: &'a Fault, sources: &'a Sources) -> Group<'a> {
+    fn report<'a>(&'a self, fault: &'a Fault, sources: &'a Sources<'_>) -> Group<'a> {
         let mut group = Group::with_title(Level::ERROR.primary_title(withhold::from_words(&fault.problem.to_string())));
         for (index, first) in fault.places.iter().enumerate() {
             let same_text = |other: &Span| other.text == first.text;
@@ -120,16 +130,19 @@ impl Faults {
                 continue;
             }
             let places = fault.places.iter().enumerate();
-            let places = places.filter(|(_, place)| same_text(place));
+            let places: Vec<(usize, &Span)> = places.filter(|(_, place)| same_text(place)).collect();
             let text = self.texts.get(first.text);
-            let Some(shown) = sources.get(&first.text).and_then(Option::as_ref) else {
-                if let super::source::Origin::File { name, line } = self.texts.origin(first) {
-                    group = group.element(Origin::path(name).line(line).char_column(self.texts.column(first)));
+            let excerpt = sources.get(&first.text);
+            let excerpt = excerpt.and_then(|shown| shown.excerpt(places.iter().map(|(_, place)| &place.range)));
+            let Some(excerpt) = excerpt else {
+                if let Origin::File { name, line } = self.texts.origin(first) {
+                    let place = annotate_snippets::Origin::path(name).line(line);
+                    group = group.element(place.char_column(self.texts.column(first)));
                 }
                 continue;
             };
-            let annotations: Vec<_> = places.map(|place| annotation(place, shown)).collect();
-            let snippet = Snippet::source(&shown.text).annotations(annotations);
+            let annotations = places.iter().zip(excerpt.places).map(|((index, _), range)| annotation(*index, range));
+            let snippet = Snippet::source(excerpt.text).line_start(excerpt.line).annotations(annotations);
             group = match &text.medium {
                 Medium::File(name) => group.element(snippet.path(name)),
                 Medium::Environment(_) => group.element(snippet.path("environment").line_numbering(false)),
@@ -140,9 +153,15 @@ impl Faults {
     }
 }
 
-fn annotation<'a>((index, place): (usize, &Span), shown: &withhold::Shown) -> Annotation<'a> {
+fn annotation<'a>(index: usize, range: Range<usize>) -> Annotation<'a> {
     let kind = if index == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
-    kind.span(shown.range(&place.range))
+    kind.span(range)
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for Faults {
@@ -159,10 +178,12 @@ mod tests {
 
     #[test]
     fn a_key_in_place_of_its_path_is_not_shown() {
-        let given = "-----BEGIN PRIVATE KEY-----\nsekret\n-----END PRIVATE KEY-----".to_owned();
-        let faults = Faults::unreadable(given, "file name too long".into());
-        for shown in [faults.to_string(), faults.styled(), faults.to_json().to_string()] {
-            assert!(!shown.contains("sekret") && shown.contains("give the path of its file"), "{shown}");
+        for given in ["-----BEGIN PRIVATE KEY-----\nsekret\n-----END PRIVATE KEY-----", "sekret", "{\"k\":\"sekret\"}"]
+        {
+            let faults = Faults::unreadable(Path::new(given), "file name too long".into());
+            for shown in [faults.to_string(), format!("{faults:?}"), faults.styled(), faults.to_json().to_string()] {
+                assert!(!shown.contains("sekret") && shown.contains("cannot read `(withheld)`"), "{shown}");
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use super::problem::Problem;
 use super::program;
 use super::schema::{OUTPUT, RUN};
 use super::section::{Found, Section};
+use super::withhold::value;
 use crate::handler::{Builtin, KindOptions};
 
 /// What a kind refers to.
@@ -64,7 +65,7 @@ fn check_pool(name: &str, section: &mut Section<'_>, pool: &Found<String>, pools
             }
             let problem = Problem::UnknownPool {
                 kind,
-                pool: pool.clone(),
+                pool: value(pool),
                 known: pools.iter().map(|declared| declared.name.clone()).collect(),
             };
             section.report(problem, &["pool"]);
@@ -84,6 +85,7 @@ fn handler(
     let Choice { exec, builtin } = choice;
     match (exec, builtin) {
         (Found::Absent, Found::Absent) => {
+            section.try_out(|section| program::read(name, section, None, pool, context.env));
             section.skip(program::KEYS);
             if section.in_file() {
                 section.report(Problem::NoHandler { kind }, &[]);
@@ -91,6 +93,7 @@ fn handler(
             None
         }
         (Found::Absent, builtin) => {
+            section.try_out(|section| program::read(name, section, None, pool, context.env));
             section.refuse(program::KEYS, |key| Problem::ExecOnly { key });
             builtin.value().map(Handler::Builtin)
         }

@@ -6,6 +6,7 @@ use super::fault::Fault;
 use super::field::{Field, misfit};
 use super::problem::Problem;
 use super::tree::{Data, Node};
+use super::withhold::{name as shown_name, value};
 use crate::net::{InvalidListenAddress, ListenAddress};
 
 /// One address, or an array of them.
@@ -74,9 +75,11 @@ fn address<T: Field>(node: &Node, key: &str) -> Result<ListenAddress, Fault> {
     text.parse().map_err(|error| match error {
         InvalidListenAddress::Form => misfit::<T>(node, key),
         InvalidListenAddress::Parameter(name) => {
-            Fault::at(Problem::SocketParameter { key: key.to_owned(), name }, &node.span)
+            Fault::at(Problem::SocketParameter { key: key.to_owned(), name: shown_name(&name).to_owned() }, &node.span)
         }
-        InvalidListenAddress::Mode(mode) => Fault::at(Problem::SocketMode { key: key.to_owned(), mode }, &node.span),
+        InvalidListenAddress::Mode(mode) => {
+            Fault::at(Problem::SocketMode { key: key.to_owned(), mode: value(&mode) }, &node.span)
+        }
     })
 }
 

@@ -4,6 +4,7 @@ use super::fault::Fault;
 use super::field::{Field, misfit};
 use super::problem::Problem;
 use super::tree::Node;
+use super::withhold::value;
 use crate::handler::Builtin;
 use crate::model::{FailureCode, WhenFull};
 use crate::net::{ClientAuth, TlsVersion};
@@ -24,10 +25,10 @@ impl<T: Named> Field for T {
     fn read(node: &Node, key: &str) -> Result<Self, Fault> {
         let given = String::read(node, key).map_err(|_| misfit::<Self>(node, key))?;
         let found = Self::NAMES.iter().find(|(name, _)| *name == given);
-        found.map(|(_, value)| *value).ok_or_else(|| {
+        found.map(|(_, known)| *known).ok_or_else(|| {
             let problem = Problem::UnknownName {
                 key: key.to_owned(),
-                value: given,
+                value: value(&given),
                 known: Self::NAMES.iter().map(|(name, _)| *name).collect(),
             };
             Fault::at(problem, &node.span)

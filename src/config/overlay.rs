@@ -1,5 +1,7 @@
 //! Variables and flags, laid over the tree of the file.
 
+use std::ops::Range;
+
 use super::fault::Fault;
 use super::source::{Flag, Medium, Span, Texts};
 use super::tree::{Data, Node, Step, Table};
@@ -49,33 +51,51 @@ pub(super) fn flags(tree: &mut Table, texts: &mut Texts, flags: &[Flag]) -> Vec<
     flags.iter().filter_map(lay).collect()
 }
 
-/// What a variable or a flag sets, as segments of a key, and where its value begins in its text; none for a file. Of a
-/// flag that stands for one key it is nothing.
-pub(super) fn set_by<'t>(medium: &Medium, text: &'t str) -> Option<(Vec<&'t str>, usize)> {
+/// Where in its text a variable or a flag says what it sets.
+pub(super) struct SetBy {
+    /// The segments of the key. A flag that stands for one key names none.
+    pub(super) keys: Vec<Range<usize>>,
+    /// Where the value begins.
+    pub(super) value: usize,
+}
+
+/// What a variable or a flag sets; none for a file.
+pub(super) fn set_by(medium: &Medium, text: &str) -> Option<SetBy> {
     match medium {
         Medium::File(_) => None,
         Medium::Environment(name) => {
-            let key = &text[PREFIX.len()..name.len()];
-            Some((key.split(SEPARATOR).collect(), name.len() + 1))
+            let keys = segments(&text[PREFIX.len()..name.len()], SEPARATOR, PREFIX.len()).map(|(_, range)| range);
+            Some(SetBy { keys: keys.collect(), value: name.len() + 1 })
         }
         Medium::Flag(flag) => {
-            let rest = &text[flag.len() + 1..];
-            match rest.split_once('=') {
-                Some((key, _)) if *flag == "--set" => Some((key.split('.').collect(), flag.len() + 1 + key.len() + 1)),
-                _ => Some((Vec::new(), flag.len() + 1)),
+            let start = flag.len() + 1;
+            match text[start..].split_once('=') {
+                Some((key, _)) if *flag == "--set" => {
+                    let keys = segments(key, ".", start).map(|(_, range)| range);
+                    Some(SetBy { keys: keys.collect(), value: start + key.len() + 1 })
+                }
+                _ => Some(SetBy { keys: Vec::new(), value: start }),
             }
         }
     }
 }
 
 fn steps(key: &str, separator: &str, text: usize, offset: usize) -> Vec<Step> {
+    let steps = segments(key, separator, offset);
+    steps.map(|(segment, range)| Step { key: segment.to_owned(), span: Span { text, range } }).collect()
+}
+
+fn segments<'k>(
+    key: &'k str,
+    separator: &'k str,
+    offset: usize,
+) -> impl Iterator<Item = (&'k str, Range<usize>)> + use<'k> {
     let mut start = offset;
-    let step = |segment: &str| {
+    key.split(separator).map(move |segment| {
         let range = start..start + segment.len();
         start = range.end + separator.len();
-        Step { key: segment.to_owned(), span: Span { text, range } }
-    };
-    key.split(separator).map(step).collect()
+        (segment, range)
+    })
 }
 
 /// Spells the segments as the file does: keys of ours in lower case with `_`, names of pools and kinds as the file has

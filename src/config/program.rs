@@ -7,12 +7,13 @@ use std::time::Duration;
 use rustix::fs::{Access, access};
 
 use super::fault::Fault;
-use super::field::{Field, Size, Words, any, within};
+use super::field::{Field, Names, Size, Unrepeated, Words, any, within};
 use super::model::Pool;
 use super::problem::{Problem, ProgramFault};
 use super::schema::GRACE;
 use super::section::Section;
 use super::tree::Node;
+use super::withhold::{name as shown_name, value as shown_value};
 use crate::handler::ExecCommand;
 use crate::model::{FailureCode, WITHHELD};
 
@@ -60,7 +61,7 @@ fn command(section: &mut Section<'_>, words: Words) -> Option<(PathBuf, Vec<Stri
     let mut words = words.0.into_iter();
     let (program, span) = words.next()?;
     if let Err(why) = check_program(Path::new(&program)) {
-        let program = program.clone();
+        let program = shown_value(&program);
         section.report_at(Problem::Program { program, why }, &span);
     }
     let args = words.map(|(word, _)| word).collect();
@@ -86,11 +87,15 @@ impl Field for EnvValue {
     const EXAMPLE: &'static str = String::EXAMPLE;
 
     fn read(node: &Node, key: &str) -> Result<Self, Fault> {
-        String::read(node, key).map(Self)
+        Unrepeated::read(node, key).map(|Unrepeated(value)| Self(value))
     }
 
     fn show(&self) -> toml::Value {
         toml::Value::String(WITHHELD.into())
+    }
+
+    fn is_open(_text: &str) -> bool {
+        false
     }
 }
 
@@ -98,7 +103,7 @@ impl Field for EnvValue {
 fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -> BTreeMap<String, String> {
     let env = section.map("env", env_name).into_iter().map(|(name, EnvValue(value))| (name, value));
     let mut env: BTreeMap<String, String> = env.collect();
-    let passed = section.value("pass_env", Words(Vec::new()), any);
+    let Names(passed) = section.value("pass_env", Names(Words(Vec::new())), any);
     for (name, span) in passed.0 {
         if let Err(reserved) = unreserved(&name) {
             section.report_at(reserved, &span);
@@ -110,12 +115,19 @@ fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -
                 free.insert(value);
                 continue;
             }
-            (Entry::Vacant(free), None) => Problem::PassEnvMissing { name: free.into_key() },
-            (Entry::Occupied(taken), _) => Problem::EnvTwice { kind: kind.to_owned(), name: taken.key().clone() },
+            (Entry::Vacant(free), None) => missing(free.key()),
+            (Entry::Occupied(taken), _) => {
+                Problem::EnvTwice { kind: kind.to_owned(), name: shown_name(taken.key()).to_owned() }
+            }
         };
         section.report_at(fault, &span);
     }
     env
+}
+
+/// What is wrong with a variable to copy that is not set: what no name can be is none, such as one with its value.
+fn missing(name: &str) -> Problem {
+    env_name(name).err().unwrap_or_else(|| Problem::PassEnvMissing { name: name.to_owned() })
 }
 
 fn env_name(name: &str) -> Result<(), Problem> {
@@ -124,13 +136,13 @@ fn env_name(name: &str) -> Result<(), Problem> {
     if valid {
         return unreserved(name);
     }
-    Err(Problem::EnvName { name: name.to_owned() })
+    Err(Problem::EnvName { name: shown_name(name).to_owned() })
 }
 
 /// Accepts names that no job's own variable could have.
 fn unreserved(name: &str) -> Result<(), Problem> {
     let reserved = name.starts_with(ExecCommand::RESERVED);
-    let name = name.to_owned();
+    let name = shown_name(name).to_owned();
     (!reserved).then_some(()).ok_or(Problem::EnvReserved { name })
 }
 

@@ -9,6 +9,7 @@ use super::section::Section;
 use super::show::Setting;
 use super::source::{Span, Texts};
 use super::tree::Table;
+use super::withhold::Open;
 
 /// What has been read.
 pub(super) struct Reader {
@@ -16,7 +17,15 @@ pub(super) struct Reader {
     faults: Vec<Fault>,
     settings: Vec<Setting>,
     standings: BTreeMap<String, Standing>,
+    open: Open,
     cpus: usize,
+}
+
+/// What was read before something was tried.
+pub(super) struct Kept {
+    faults: Vec<Fault>,
+    settings: Vec<Setting>,
+    standings: BTreeMap<String, Standing>,
 }
 
 /// What later checks need to know about a key that a source sets.
@@ -28,7 +37,8 @@ enum Standing {
 impl Reader {
     /// CPUs are what `"cpus"` stands for; 0 counts as 1.
     pub(super) fn new(texts: Texts, faults: Vec<Fault>, cpus: usize) -> Self {
-        Self { texts, faults, settings: Vec::new(), standings: BTreeMap::new(), cpus: cpus.max(1) }
+        let (settings, standings, open) = (Vec::new(), BTreeMap::new(), Open::default());
+        Self { texts, faults, settings, standings, open, cpus: cpus.max(1) }
     }
 
     /// Reads the whole tree.
@@ -41,7 +51,30 @@ impl Reader {
         if self.faults.is_empty() {
             return Ok(self.settings);
         }
-        Err(Faults::new(self.texts, self.faults))
+        Err(Faults::new(self.texts, self.faults, self.open))
+    }
+
+    /// Notes a value that faults may show.
+    pub(super) fn open(&mut self, span: &Span) {
+        self.open.add(span);
+    }
+
+    /// Whether there is a value that faults may show.
+    pub(super) fn is_any_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Begins to try something, of which [`put_back`](Self::put_back) keeps only which values faults may show.
+    pub(super) fn set_aside(&mut self) -> Kept {
+        Kept {
+            faults: std::mem::take(&mut self.faults),
+            settings: std::mem::take(&mut self.settings),
+            standings: std::mem::take(&mut self.standings),
+        }
+    }
+
+    pub(super) fn put_back(&mut self, kept: Kept) {
+        Kept { faults: self.faults, settings: self.settings, standings: self.standings } = kept;
     }
 
     /// Records an effective value that no source sets.

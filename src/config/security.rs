@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::field::{Words, any, filled, within};
 use super::problem::{Problem, SecurityProblem};
 use super::section::Section;
+use super::withhold::value as shown_value;
 use crate::auth::{self, Algorithm, Jwt, Pattern, PrincipalPattern, QuotaConfig, Rpc, Rpcs, Rule, TenantQuota};
 use crate::model::MAX_TENANT;
 use crate::net::{ClientAuth, Tls, TlsConfig, TlsFile, TlsVersion};
@@ -107,7 +108,9 @@ fn rule(name: &str, section: &mut Section<'_>) -> Rule {
     for (text, span) in principals.map(|words| words.0).unwrap_or_default() {
         match text.parse::<PrincipalPattern>() {
             Ok(pattern) => patterns.push(pattern),
-            Err(_) => section.report_at(SecurityProblem::Principal { pattern: text }.into(), &span),
+            Err(_) => {
+                section.report_at(SecurityProblem::Principal { pattern: shown_value(&text) }.into(), &span)
+            }
         }
     }
     let mut allowed = Rpcs::default();
@@ -117,7 +120,8 @@ fn rule(name: &str, section: &mut Section<'_>) -> Rule {
             (_, Some(rpc)) => allowed = allowed.with(rpc),
             (_, None) => {
                 let known = Rpc::NAMES.iter().map(|(name, _)| *name).collect();
-                section.report_at(Problem::UnknownName { key: section.key("rpcs"), value: text, known }, &span);
+                let (key, value) = (section.key("rpcs"), shown_value(&text));
+                section.report_at(Problem::UnknownName { key, value, known }, &span);
             }
         }
     }
@@ -162,7 +166,7 @@ fn tenant_name(key: &str, tenant: &String) -> Result<(), Problem> {
     let problem = || Problem::Malformed {
         key: key.to_owned(),
         expected: "a name of at most 128 bytes",
-        value: tenant.clone(),
+        value: shown_value(tenant),
         example: "\"acme\"",
     };
     if fits { Ok(()) } else { Err(problem()) }
@@ -172,7 +176,7 @@ fn algorithm(key: &str, name: &str) -> Result<Algorithm, Problem> {
     let found = ALGORITHMS.iter().find(|(known, _)| *known == name);
     found.map(|(_, algorithm)| *algorithm).ok_or_else(|| Problem::UnknownName {
         key: key.to_owned(),
-        value: name.to_owned(),
+        value: shown_value(name),
         known: ALGORITHMS.iter().map(|(name, _)| *name).collect(),
     })
 }

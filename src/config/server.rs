@@ -10,6 +10,7 @@ use super::model::{Server, Uploads};
 use super::problem::Problem;
 use super::section::Section;
 use super::security;
+use super::withhold::value as shown_value;
 use crate::net::{ConnectionLimits, Http2, ListenAddress};
 
 /// One gRPC message.
@@ -130,7 +131,7 @@ fn origins(key: &str, origins: &Words) -> Result<(), Problem> {
         Some((value, _)) => Err(Problem::Malformed {
             key: key.to_owned(),
             expected: "origins of pages, without a path",
-            value: value.clone(),
+            value: shown_value(value),
             example: "[\"https://app.example\"]",
         }),
     }
@@ -147,7 +148,7 @@ fn hosts(key: &str, hosts: &Words) -> Result<(), Problem> {
         Some((value, _)) => Err(Problem::Malformed {
             key: key.to_owned(),
             expected: "names of hosts, without a port",
-            value: value.clone(),
+            value: shown_value(value),
             example: "[\"ops.example\"]",
         }),
     }

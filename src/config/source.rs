@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Everything that a configuration is made of. Later sources override earlier ones: file, environment, flags.
-#[derive(Clone, Debug, Default)]
+///
+/// `Debug` shows no values: they are not looked at yet, and may be secret.
+#[derive(Clone, Default)]
 pub struct Sources {
     /// The TOML file. Absent means that only the other sources speak.
     pub file: Option<SourceFile>,
@@ -18,7 +20,7 @@ pub struct Sources {
 }
 
 /// A TOML text and the name under which faults cite it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SourceFile {
     /// Name in faults and origins, usually the path. Relative paths in the text begin in its directory: those of
     /// `/etc/ww.toml` in `/etc`, those of `ww.toml` in the working directory.
@@ -28,7 +30,7 @@ pub struct SourceFile {
 }
 
 /// A command-line flag that sets one key.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Flag {
     /// The flag as it was written, such as `--listen`. `--set` is shown with its key.
     pub flag: &'static str,
@@ -71,6 +73,8 @@ pub(super) enum Medium {
 pub(super) struct Text {
     pub(super) medium: Medium,
     pub(super) text: String,
+    /// Where its lines begin.
+    lines: Vec<usize>,
 }
 
 /// A range of bytes in one of the texts.
@@ -85,10 +89,18 @@ pub(super) struct Span {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Texts(Vec<Text>);
 
+impl Text {
+    /// Line of the first character, counted from 1.
+    fn line(&self, span: &Span) -> usize {
+        self.lines.partition_point(|start| *start <= span.range.start)
+    }
+}
+
 impl Texts {
     /// Keeps a text and gives its index.
     pub(super) fn add(&mut self, medium: Medium, text: String) -> usize {
-        self.0.push(Text { medium, text });
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        self.0.push(Text { medium, text, lines });
         self.0.len() - 1
     }
 
@@ -111,21 +123,39 @@ impl Texts {
 
     /// Column of the first character, counted in characters from 1.
     pub(super) fn column(&self, span: &Span) -> usize {
-        let before = &self.get(span.text).text[..span.range.start];
-        let line = before.rsplit('\n').next().unwrap_or(before);
-        1 + line.chars().count()
+        let text = self.get(span.text);
+        let line = text.lines[text.line(span) - 1];
+        1 + text.text[line..span.range.start].chars().count()
     }
 
     /// Origin that a reader can go to.
     pub(super) fn origin(&self, span: &Span) -> Origin {
         let text = self.get(span.text);
         match &text.medium {
-            Medium::File(name) => {
-                Origin::File { name: name.clone(), line: 1 + text.text[..span.range.start].matches('\n').count() }
-            }
+            Medium::File(name) => Origin::File { name: name.clone(), line: text.line(span) },
             Medium::Environment(name) => Origin::Environment(name.clone()),
             Medium::Flag(flag) => Origin::Flag(flag),
         }
+    }
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, env: _, flags, cpus } = self;
+        let mut sources = f.debug_struct("Sources");
+        sources.field("file", file).field("flags", flags).field("cpus", cpus).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for SourceFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceFile").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flag").field("flag", &self.flag).finish_non_exhaustive()
     }
 }
 

@@ -5,6 +5,8 @@ use tracing_subscriber::EnvFilter;
 use super::fault::Fault;
 use super::field::{Field, misfit};
 use super::tree::Node;
+use super::withhold::is_value;
+use crate::model::{WITHHELD, without_userinfo};
 
 /// A filter of log lines that is known to parse.
 pub(super) struct LogFilter(String);
@@ -58,6 +60,12 @@ impl Field for Collector {
 
     fn show(&self) -> toml::Value {
         self.0.show()
+    }
+
+    /// Somebody at a host is one who logs in, even without the scheme that makes it a URL.
+    fn is_open(text: &str) -> bool {
+        let shown = without_userinfo(text).replace(&format!("://{WITHHELD}@"), "");
+        is_value(text) && !shown.contains('@')
     }
 }
 

@@ -13,6 +13,7 @@ mod programs;
 mod samples;
 mod security;
 mod syntax;
+mod unprinted;
 mod values;
 mod variables;
 mod withheld;

@@ -1,21 +1,39 @@
-//! What of a configuration is shown to nobody, as faults end in logs and `config show` in tickets: the values of
-//! programs' variables, who a URL logs in as, and the text of a key that was given in place of its path.
+//! What of a configuration is shown, as faults end in logs and `config show` in tickets. A value is shown where a reader
+//! of the schema took it as one that may be: what stands under keys that no reader knows, the values of programs'
+//! variables and what has not the form of the path that was asked for are withheld, and so are comments, and who a URL
+//! logs in as. What is no TOML is read by no reader; of it only single lines are shown, see [`broken`].
 
+mod broken;
+mod excerpt;
+
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
 use super::overlay;
-use super::source::{Medium, Text};
+use super::source::{Span, Text};
+pub(super) use crate::model::shown::{is_name, is_path, is_value, name, value};
 use crate::model::{WITHHELD, userinfo, without_userinfo};
+pub(super) use excerpt::Shown;
 
 /// How the text of a key begins, where its path was meant.
 const KEY: &str = "-----BEGIN";
 
-/// A text as it may be shown, and where its places are in it.
-pub(super) struct Shown {
-    pub(super) text: String,
-    cuts: Vec<Range<usize>>,
+/// Where the values begin that may be shown: the number of their text, and the place in it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Open(BTreeSet<(usize, usize)>);
+
+impl Open {
+    /// Notes a value that may be shown.
+    pub(super) fn add(&mut self, span: &Span) {
+        self.0.insert((span.text, span.range.start));
+    }
+
+    /// Whether any value may be shown.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// The words of a fault without what is withheld.
@@ -37,168 +55,118 @@ pub(super) fn from_value(value: toml::Value) -> toml::Value {
     }
 }
 
-/// A source without what is withheld; none where it holds the text of a key, or variables in what is no TOML: where they
-/// begin and end cannot be known.
-pub(super) fn from_source(source: &Text) -> Option<Shown> {
-    let Text { medium, text } = source;
-    if text.contains(KEY) || (matches!(medium, Medium::File(_)) && may_have_variables(text)) {
-        return None;
-    }
-    let mut cuts = userinfo(text);
-    variables(medium, text, &mut cuts);
-    cuts.retain(|cut| !cut.is_empty());
-    cuts.sort_by_key(|cut| cut.start);
-    cuts.dedup_by(|next, before| {
-        let overlap = next.start < before.end;
-        before.end = if overlap { before.end.max(next.end) } else { before.end };
-        overlap
-    });
-    let (mut shown, mut end) = (String::new(), 0);
-    for cut in &cuts {
-        shown.push_str(&text[end..cut.start]);
-        shown.push_str(WITHHELD);
-        end = cut.end;
-    }
-    shown.push_str(&text[end..]);
-    Some(Shown { text: shown, cuts })
-}
-
-impl Shown {
-    /// Where a range of the source is in what is shown of it.
-    pub(super) fn range(&self, range: &Range<usize>) -> Range<usize> {
-        let (start, _) = self.place(range.start);
-        let (first, last) = self.place(range.end);
-        // Behind what is cut the range ends with the words in its place.
-        start..if range.is_empty() { first } else { last }
-    }
-
-    /// The first and the last place that may stand for one of the source.
-    fn place(&self, place: usize) -> (usize, usize) {
-        let (mut gone, mut added) = (0, 0);
-        for cut in &self.cuts {
-            if place <= cut.start {
-                break;
+/// A source as it is shown. `number` is that of its text.
+pub(super) fn from_source<'t>(source: &'t Text, number: usize, open: &Open) -> Shown<'t> {
+    #[cfg(test)]
+    PREPARED.with(|count| count.set(count.get() + 1));
+    let Text { medium, text, .. } = source;
+    let is_open = |start: usize| open.0.contains(&(number, start));
+    let mut shown = Shown::of(text);
+    let mut end = 0;
+    let values = match overlay::set_by(medium, text) {
+        None => match DeTable::parse(text) {
+            Ok(table) => sorted(|values| within_table(table.get_ref(), 0, values)),
+            Err(_) => return broken::shown(text),
+        },
+        Some(set) => {
+            for key in set.keys.into_iter().filter(|key| !is_name(&text[key.clone()])) {
+                shown.cut(key, WITHHELD);
             }
-            if place < cut.end {
-                let start = cut.start - gone + added;
-                return (start, start + WITHHELD.len());
-            }
-            gone += cut.len();
-            added += WITHHELD.len();
-        }
-        (place - gone + added, place - gone + added)
-    }
-}
-
-/// Whether the values under a path are those of a program's variables, or were meant to be: a slip in the key must not
-/// print them. The names of kinds and the like may be anything.
-pub(super) fn is_withheld<S: AsRef<str>>(path: &[S]) -> bool {
-    let is_meant = |(index, key): (usize, &S)| is_env(key.as_ref()) && (index != 1 || is_just_env(key.as_ref()));
-    path.iter().enumerate().any(is_meant)
-}
-
-/// Whether a collector was given as somebody at a host, even without the scheme that makes it a URL.
-fn is_login(path: &[&str], value: &str) -> bool {
-    path.last().is_some_and(|key| key.trim().eq_ignore_ascii_case("otlp")) && value.contains('@')
-}
-
-/// A value as a message about its key may repeat it; none where it may not.
-pub(super) fn repeated(key: &str, value: String) -> Option<String> {
-    let path: Vec<_> = key.split('.').collect();
-    if is_withheld(&path) {
-        return None;
-    }
-    match value.rsplit_once('@') {
-        Some((login, host)) if is_login(&path, &value) => {
-            let scheme = login.find("://").map_or("", |at| &login[..at + 3]);
-            Some(format!("{scheme}{WITHHELD}@{host}"))
-        }
-        _ => Some(value),
-    }
-}
-
-/// Whether somebody left the name of the kind out.
-fn is_just_env(key: &str) -> bool {
-    key.trim_matches([' ', '\t', '"', '\'']).eq_ignore_ascii_case("env")
-}
-
-/// Whether a text that is no TOML may hold variables; an escape may spell anything.
-fn may_have_variables(text: &str) -> bool {
-    mentions_variables(text) && DeTable::parse(text).is_err()
-}
-
-fn mentions_variables(text: &str) -> bool {
-    text.to_ascii_lowercase().contains("env") || text.contains("\\u") || text.contains("\\U")
-}
-
-fn is_env(key: &str) -> bool {
-    let key = key.trim_matches([' ', '\t', '"', '\'']).to_ascii_lowercase().replace('-', "_");
-    key != "pass_env" && key.contains("env")
-}
-
-fn variables(medium: &Medium, text: &str, cuts: &mut Vec<Range<usize>>) {
-    let Some((path, offset)) = overlay::set_by(medium, text) else {
-        if let Ok(table) = DeTable::parse(text) {
-            within_table(table.get_ref(), &mut Vec::new(), 0, cuts);
-        } else {
-            logins(text, cuts);
-        }
-        return;
-    };
-    let mut path: Vec<&str> = path;
-    let value = &text[offset..];
-    match DeValue::parse(value) {
-        _ if is_withheld(&path) || is_login(&path, value) => cuts.push(offset..text.len()),
-        Ok(value) => within_value(value.get_ref(), &mut path, offset, cuts),
-        Err(_) if mentions_variables(value) || (value.contains("otlp") && value.contains('@')) => {
-            cuts.push(offset..text.len())
-        }
-        Err(_) => {}
-    }
-}
-
-fn within_table<'t>(table: &'t DeTable<'_>, path: &mut Vec<&'t str>, offset: usize, cuts: &mut Vec<Range<usize>>) {
-    for (key, value) in table {
-        path.push(key.get_ref());
-        match value.get_ref() {
-            DeValue::Table(_) | DeValue::Array(_) => within_value(value.get_ref(), path, offset, cuts),
-            other => {
-                if is_withheld(path) || other.as_str().is_some_and(|text| is_login(path, text)) {
-                    cuts.push(value.span().start + offset..value.span().end + offset);
+            end = set.value;
+            match DeValue::parse(&text[end..]).map(toml::Spanned::into_inner) {
+                Ok(value @ (DeValue::Table(_) | DeValue::Array(_))) => {
+                    sorted(|values| within_value(&value, end..text.len(), end, values))
                 }
+                _ => vec![end..text.len()],
             }
         }
-        path.pop();
+    };
+    for value in values {
+        names(text, end..value.start, &mut shown);
+        end = value.end;
+        if is_open(value.start) {
+            let logins = userinfo(&text[value.clone()]);
+            logins.into_iter().for_each(|cut| shown.cut(cut.start + value.start..cut.end + value.start, WITHHELD));
+        } else {
+            shown.cut(value, WITHHELD);
+        }
+    }
+    names(text, end..text.len(), &mut shown);
+    shown.whole()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many sources were prepared for being shown.
+    pub(super) static PREPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+fn sorted(find: impl FnOnce(&mut Vec<Range<usize>>)) -> Vec<Range<usize>> {
+    let mut values = Vec::new();
+    find(&mut values);
+    values.sort_by_key(|value| value.start);
+    values
+}
+
+/// The places of all values that are neither a table nor an array.
+fn within_table(table: &DeTable<'_>, offset: usize, values: &mut Vec<Range<usize>>) {
+    for value in table.values() {
+        let range = value.span();
+        within_value(value.get_ref(), range.start + offset..range.end + offset, offset, values);
     }
 }
 
-fn within_value<'t>(value: &'t DeValue<'_>, path: &mut Vec<&'t str>, offset: usize, cuts: &mut Vec<Range<usize>>) {
+fn within_value(value: &DeValue<'_>, range: Range<usize>, offset: usize, values: &mut Vec<Range<usize>>) {
     match value {
-        DeValue::Table(table) => within_table(table, path, offset, cuts),
+        DeValue::Table(table) => within_table(table, offset, values),
         DeValue::Array(items) => {
             for item in items.iter() {
-                match item.get_ref() {
-                    DeValue::Table(_) | DeValue::Array(_) => within_value(item.get_ref(), path, offset, cuts),
-                    _ if is_withheld(path) => cuts.push(item.span().start + offset..item.span().end + offset),
-                    _ => {}
-                }
+                let range = item.span();
+                within_value(item.get_ref(), range.start + offset..range.end + offset, offset, values);
             }
         }
-        _ => {}
+        _ => values.push(range),
     }
 }
 
-/// Who logs in to a collector, in a text that is not TOML.
-fn logins(text: &str, cuts: &mut Vec<Range<usize>>) {
-    let mut start = 0;
-    for line in text.split_inclusive('\n') {
-        let shown = line.trim_end();
-        if let Some((key, value)) = shown.split_once('=') {
-            let path: Vec<_> = key.split('.').collect();
-            if is_login(&path, value) {
-                cuts.push(start + key.len() + 1..start + shown.len());
+/// The name of a variable as it may be repeated.
+pub(super) fn name_of_variable(text: &str) -> &str {
+    if text.split("__").all(is_name) { text } else { WITHHELD }
+}
+
+/// Cuts out of the text between two values the comments, and the keys that are no names.
+fn names(text: &str, range: Range<usize>, shown: &mut Shown<'_>) {
+    let structure = |c: char| c.is_whitespace() || matches!(c, '.' | '=' | ',' | '[' | ']' | '{' | '}');
+    let mut at = range.start;
+    while let Some(first) = text[at..range.end].chars().next() {
+        let rest = &text[at..range.end];
+        let (length, is_shown) = match first {
+            '#' => (rest.find('\n').unwrap_or(rest.len()), false),
+            '"' | '\'' => {
+                let length = quoted(rest, first);
+                (length, is_name(rest[1..length].trim_end_matches(first)))
             }
+            _ if structure(first) => (first.len_utf8(), true),
+            _ => {
+                let ends = |c: char| structure(c) || matches!(c, '#' | '"' | '\'');
+                let length = rest.find(ends).unwrap_or(rest.len());
+                (length, is_name(&rest[..length]))
+            }
+        };
+        if !is_shown {
+            shown.cut(at..at + length, if first == '#' { "" } else { WITHHELD });
         }
-        start += line.len();
+        at += length;
     }
+}
+
+/// How long the quoted key is with which a text begins.
+fn quoted(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    let closes = |(_, c): &(usize, char)| {
+        let closes = *c == quote && !escaped;
+        escaped = *c == '\\' && quote == '"' && !escaped;
+        closes
+    };
+    text.char_indices().skip(1).find(closes).map_or(text.len(), |(at, _)| at + 1)
 }

@@ -108,7 +108,7 @@ listne = "127.0.0.1:1""#,
 error: unknown key `listne` in [server]
  --> ww.toml:2:1
   |
-2 | listne = "127.0.0.1:1"
+2 | listne = (withheld)
   | ^^^^^^
   |
   = help: did you mean `listen`?
@@ -122,7 +122,7 @@ grace = "5s""#,
 error: unknown key `grace` in [drain]
  --> ww.toml:2:1
   |
-2 | grace = "5s"
+2 | grace = (withheld)
   | ^^^^^
   |
   = help: choose from notice, finish, kill
@@ -150,7 +150,7 @@ queue = { jbos = 1 }",
 error: unknown key `jbos` in [pool.cpu.queue]
  --> ww.toml:2:11
   |
-2 | queue = { jbos = 1 }
+2 | queue = { jbos = (withheld) }
   |           ^^^^
   |
   = help: did you mean `jobs`?
@@ -165,7 +165,7 @@ When-Full = "wait""#,
 error: unknown key `When-Full` in [pool.cpu]
  --> ww.toml:3:1
   |
-3 | When-Full = "wait"
+3 | When-Full = (withheld)
   | ^^^^^^^^^
   |
   = help: did you mean `when_full`?
@@ -181,7 +181,7 @@ timeout = "5s""#,
 error: unknown key `timeout` in [kind.k]
  --> ww.toml:4:1
   |
-4 | timeout = "5s"
+4 | timeout = (withheld)
   | ^^^^^^^
   |
   = help: choose from pool, exec, builtin, run_timeout, max_output, idempotent, limit
@@ -202,8 +202,8 @@ const A_VALUE_WHERE_A_TABLE_BELONGS: &[Case] = &[
 error: `server` is a table, not an integer
  --> ww.toml:1:10
   |
-1 | server = 5
-  |          ^
+1 | server = (withheld)
+  |          ^^^^^^^^^^
   |
   = help: start a section [server]
 ",
@@ -215,8 +215,8 @@ error: `server` is a table, not an integer
 error: `pool.cpu` is a table, not an integer
  --> ww.toml:1:12
   |
-1 | pool.cpu = 4
-  |            ^
+1 | pool.cpu = (withheld)
+  |            ^^^^^^^^^^
   |
   = help: start a section [pool.cpu]
 ",
@@ -243,8 +243,8 @@ queue = 64",
 error: `pool.cpu.queue` is a table, not an integer
  --> ww.toml:2:9
   |
-2 | queue = 64
-  |         ^^
+2 | queue = (withheld)
+  |         ^^^^^^^^^^
   |
   = help: start a section [pool.cpu.queue]
 ",
@@ -274,11 +274,11 @@ error: `CPU` is no name for a pool
     Case {
         file: r#"[pool."a b"]"#,
         faults: r#"
-error: `a b` is no name for a pool
+error: `(withheld)` is no name for a pool
  --> ww.toml:1:7
   |
-1 | [pool."a b"]
-  |       ^^^^^
+1 | [pool.(withheld)]
+  |       ^^^^^^^^^^
   |
   = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 "#,

@@ -21,7 +21,9 @@ const RESERVED: &str = "WATERWHEEL_";
 ///
 /// Exit code 0 is success. Any other one becomes a [`FailureCode`]: by [`exit_codes`](Self::exit_codes), else by
 /// `sysexits.h`, else [`FailureCode::Unknown`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// `Debug` shows the names of the variables, and not what they are set to.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ExecCommand {
     /// Absolute path of the program.
     pub program: PathBuf,

@@ -8,6 +8,7 @@ use http::Method;
 use http_body_util::BodyExt;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp, jwk::Jwk};
 use rcgen::KeyPair;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tonic::Code;
 use waterwheel::proto::SubmitRequest;
@@ -44,9 +45,21 @@ impl Signer {
         serde_json::to_value(jwk).unwrap()
     }
 
-    pub(super) fn sign(&self, claims: &Value) -> String {
+    pub(super) fn sign(&self, claims: &impl Serialize) -> String {
         let header = Header { kid: Some(self.id.into()), ..Header::new(Algorithm::ES256) };
         encode(&header, claims, &self.private()).unwrap()
+    }
+}
+
+/// Claims after one that they may have too.
+struct After(&'static str, Value);
+
+impl Serialize for After {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let claims = claims();
+        let claims = claims.as_object().unwrap();
+        serializer
+            .collect_map([(self.0, &self.1)].into_iter().chain(claims.iter().map(|(name, value)| (&**name, value))))
     }
 }
 
@@ -231,6 +244,7 @@ async fn a_claim_that_is_missing_is_named_and_the_tenants_need_not_be_there() {
         (with("sub", json!("")), "sub"),
         (with("org", json!("")), "org"),
         (with("org", json!(7)), "org"),
+        (with("org", Value::Null), "org"),
         (with("org", json!("x".repeat(1_025))), "org"),
         (with("nbf", json!("soon")), "nbf"),
     ] {
@@ -239,10 +253,25 @@ async fn a_claim_that_is_missing_is_named_and_the_tenants_need_not_be_there() {
         let named = format!("it lacks a sound claim \"{claim}\"; ask the issuer for one that has it");
         assert!(refusal.message().contains(&named), "{claims}: {refusal:?}");
     }
-    let mut client = setting.client().await;
-    for claims in [without("org"), with("org", Value::Null)] {
-        assert_eq!(tenant(&mut client, &setting.signer.sign(&claims)).await.unwrap(), "jwt:me", "{claims}");
+    let token = setting.signer.sign(&without("org"));
+    assert_eq!(tenant(&mut setting.client().await, &token).await.unwrap(), "jwt:me");
+}
+
+/// Of a claim that stands twice, two readers could see two values.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_stands_twice_is_refused_by_its_name() {
+    let setting = Setting::new();
+    let unread = "it cannot be read";
+    for (claim, told) in
+        [("org", "it lacks a sound claim \"org\""), ("sub", unread), ("iss", unread), ("aud", unread), ("exp", unread)]
+    {
+        let refusal = setting.refusal(&setting.signer.sign(&After(claim, claims()[claim].clone()))).await;
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"), "{claim}");
+        assert_eq!(refusal.facts()["execution"], "NOT_STARTED", "{claim}");
+        assert!(refusal.message().contains(told), "{claim}: {refusal:?}");
     }
+    let token = setting.signer.sign(&After("x", json!(1)));
+    assert_eq!(tenant(&mut setting.client().await, &token).await.unwrap(), "acme");
 }
 
 /// A header that is longer than any sound token is refused; so are two tokens, and a scheme that is not bearer.
