@@ -6,6 +6,7 @@
 
 mod access;
 mod advise;
+mod arguments;
 mod bench;
 mod call;
 mod cancel;
@@ -16,6 +17,7 @@ mod config_args;
 mod config_show;
 mod connect;
 mod console;
+mod core_dumps;
 mod dev;
 mod drain;
 mod exit;
@@ -97,7 +99,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let exit = match Cli::try_parse() {
         Ok(cli) => run(cli),
-        Err(told) => tell(&told),
+        Err(told) => tell(&arguments::without_secrets(told)),
     };
     exit.into()
 }

@@ -8,7 +8,6 @@ use std::{
 
 use clap::Args;
 use http::HeaderValue;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 use tokio::net::TcpStream;
@@ -23,8 +22,11 @@ use tokio_rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::connect::Address;
-use crate::file::{self, FileFault};
+use super::{connect::Address, core_dumps::keep_out_of_core_dumps};
+use crate::{
+    file::{self, FileFault},
+    model::shown,
+};
 
 /// Largest file of certificates, of a private key and of a token.
 const MOST_CERTIFICATES: u64 = 4 << 20;
@@ -62,15 +64,15 @@ pub(crate) struct Access {
 /// Why a command has no access to show. Nothing of what is in a file is told.
 #[derive(Debug, Error)]
 pub(crate) enum AccessError {
-    #[error("cannot read {}: {fault}", path.display())]
+    #[error("cannot read {}: {fault}", shown::path(path))]
     Unread { path: PathBuf, fault: FileFault },
-    #[error("{} holds no {what} in PEM", path.display())]
+    #[error("{} holds no {what} in PEM", shown::path(path))]
     NoPem { path: PathBuf, what: &'static str },
     #[error("the certificate and the key do not work together: {0}")]
     Unusable(String),
     #[error("no roots to trust were found on this system")]
     NoRoots,
-    #[error("{} holds no token", path.display())]
+    #[error("{} holds no token", shown::path(path))]
     NoToken { path: PathBuf },
     #[error("a token would go to {address} in plaintext, where others can read it")]
     Exposed { address: Address },
@@ -178,13 +180,6 @@ impl Access {
 /// A socket, with TLS or without.
 pub(crate) type Secured = tokio_util::either::Either<TcpStream, TlsStream<TcpStream>>;
 
-/// Keeps what this process knows out of core dumps, and other processes of the user away from its memory.
-pub(crate) fn keep_out_of_core_dumps() {
-    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "a core dump of this process may hold secrets; set its limit of core dumps to 0");
-    }
-}
-
 fn read(path: &Path, most: u64) -> Result<Vec<u8>, AccessError> {
     file::read(path, most).map_err(|fault| AccessError::Unread { path: path.into(), fault })
 }
@@ -284,18 +279,28 @@ mod tests {
     }
 
     #[test]
-    fn this_process_can_be_kept_out_of_core_dumps() {
-        keep_out_of_core_dumps();
-        assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
-    }
-
-    #[test]
     fn a_token_does_not_travel_in_plaintext() {
         for local in ["localhost:1", "[::1]:1", "unix:/run/ww.sock"] {
             assert!(with_token("abc", local).is_ok(), "{local}");
         }
         for far in ["10.0.0.1:1", "host.example:1", "127.0.0.1.example:1"] {
             assert!(matches!(with_token("abc", far), Err(AccessError::Exposed { .. })), "{far}");
+        }
+    }
+
+    #[test]
+    fn what_was_given_in_place_of_a_path_is_not_told() {
+        for pasted in ["hunter2", "-----BEGIN PRIVATE KEY-----\nhunter2", "{\"k\":\"hunter2\"}"] {
+            let (path, ca) = (Some(PathBuf::from(pasted)), file("").path().to_path_buf());
+            for args in [
+                AccessArgs { token_file: path.clone(), ..AccessArgs::default() },
+                AccessArgs { ca: path.clone(), ..AccessArgs::default() },
+                AccessArgs { cert: path.clone(), key: Some(ca.clone()), ..AccessArgs::default() },
+            ] {
+                let error = args.load(&"127.0.0.1:1".parse().unwrap()).err().unwrap();
+                assert!(error.to_string().starts_with("cannot read (withheld): "), "{error}");
+            }
+            assert!(!private_key(path.as_deref().unwrap()).unwrap_err().to_string().contains("hunter2"));
         }
     }
 

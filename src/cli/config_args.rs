@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::core_dumps::keep_out_of_core_dumps;
 use crate::{
     config::{Faults, Flag, Loaded, SourceFile, Sources, load},
     file,
@@ -72,6 +73,8 @@ impl ConfigArgs {
     /// # Errors
     /// All faults at once; a file that cannot be read hides the others.
     pub(crate) fn load(&self, process: &Process, built_in: Option<SourceFile>) -> Result<Loaded, Faults> {
+        // It may hold what is secret, and it names files that do.
+        keep_out_of_core_dumps();
         let Process { env, cpus } = process.clone();
         load(&Sources { file: self.file()?.or(built_in), env, flags: self.flags(), cpus })
     }

@@ -53,9 +53,10 @@ impl DrainArgs {
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let format = args.format();
-    let (call, connection) = Call::begin(&args.ops, &args.access, CallArgs::none()).await.map_err(Failure::of_ops)?;
+    let of_ops = |failure: Failure| failure.of_ops(&args.ops);
+    let (call, connection) = Call::begin(&args.ops, &args.access, CallArgs::none()).await.map_err(of_ops)?;
     let request = call.request(DrainRequest { pool: args.pool.clone() });
-    let mut reports = call.wait(connection.admin().drain(request)).await?.into_inner();
+    let mut reports = call.wait(connection.admin().drain(request)).await.map_err(of_ops)?.into_inner();
     let mut watch = Watch::default();
     let followed = follow(&call, &mut reports, &args, &mut watch, console).await;
     watch.leave(console).await?;

@@ -52,10 +52,11 @@ impl ExplainArgs {
 }
 
 pub(super) async fn run(args: ExplainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let of_ops = |failure: Failure| failure.of_ops(&args.ops);
     let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
-    let (call, connection) = Call::begin(&args.ops, &args.access, patient).await.map_err(Failure::of_ops)?;
+    let (call, connection) = Call::begin(&args.ops, &args.access, patient).await.map_err(of_ops)?;
     let request = call.request(ExplainRequest { job_id: args.job.clone() });
-    let answer = call.wait(connection.admin().explain(request)).await?.into_inner();
+    let answer = call.wait(connection.admin().explain(request)).await.map_err(of_ops)?.into_inner();
     let text = match args.format() {
         Format::Text => text(&answer),
         Format::Json => format!("{}\n", views::line(&ExplainView::from(&answer))),

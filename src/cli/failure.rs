@@ -39,6 +39,9 @@ pub(crate) enum Failure {
     /// There is no connection to the listener for operators.
     #[error("cannot reach {address}: {cause}")]
     OpsUnreachable { address: Address, cause: String },
+    /// What listens there serves callers.
+    #[error("{address} takes jobs, and no orders of operators")]
+    NotForOperators { address: Address },
     /// The connection broke, or the peer spoke something else.
     #[error("lost the call to {address}: {cause}; whether the job started is unknown")]
     Lost { address: Address, cause: String },
@@ -94,9 +97,10 @@ impl Failure {
     }
 
     /// The same failure where the address is the one for operators, which another flag names.
-    pub(crate) fn of_ops(self) -> Self {
+    pub(crate) fn of_ops(self, address: &Address) -> Self {
         match self {
             Self::Unreachable { address, cause } => Self::OpsUnreachable { address, cause },
+            Self::Call(error) if error.is_unimplemented() => Self::NotForOperators { address: address.clone() },
             other => other,
         }
     }
@@ -107,7 +111,7 @@ impl Failure {
             Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) | Self::Replay(_) | Self::Simulation(_) => {
                 Exit::Usage
             }
-            Self::Misfit { misfit: Misfit::HeadersTooLarge, .. } => Exit::Usage,
+            Self::Misfit { misfit: Misfit::HeadersTooLarge, .. } | Self::NotForOperators { .. } => Exit::Usage,
             Self::Unreachable { .. } | Self::OpsUnreachable { .. } | Self::NoTls { .. } | Self::Misfit { .. } => {
                 Exit::Unreachable
             }
@@ -180,6 +184,9 @@ impl Failure {
             }
             Self::Misfit { misfit, .. } => misfit.help(),
             Self::OpsUnreachable { .. } => "start one with \"waterwheel dev\", or pass --ops",
+            Self::NotForOperators { .. } => {
+                "pass --ops with the other address of the server, its `server.ops_listen`, by default 127.0.0.1:7071"
+            }
             Self::Lost { .. } => "check that a waterwheel listens there, and its log",
             Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",
             Self::Incomplete { .. } => "use a client of the same version as the server",

@@ -21,6 +21,7 @@ Exit codes:
   0  serving
   1  not serving, or no such service
   2  no answer
+They tell of the server, also where the line that names its health cannot be written.
 
 Example:
   waterwheel probe --service readiness --wait 10s";
@@ -78,9 +79,15 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
         Format::Text => health.text(&args.service, address),
         Format::Json => health.json(&args.service),
     };
-    match (&health, args.format()) {
-        (Health::NoAnswer(_), Format::Text) => console.err.line(&line).await?,
-        _ => console.out.line(&line).await?,
+    let told = match (&health, args.format()) {
+        (Health::NoAnswer(_), Format::Text) => console.err.line(&line).await,
+        _ => console.out.line(&line).await,
+    };
+    if let Err(failure) = told.map_err(Failure::from)
+        && failure.exit() != Exit::OutputClosed
+    {
+        // The exit code is the answer, and that of this failure would be another answer.
+        drop(console.err.line(&failure.text()).await);
     }
     Ok(health.exit())
 }

@@ -6,9 +6,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use super::{
-    access::keep_out_of_core_dumps,
     connect::explain,
     console::{complain, say},
+    core_dumps::keep_out_of_core_dumps,
     exit::Exit,
 };
 use crate::{
@@ -32,8 +32,9 @@ enum ServerError {
 /// life of `waterwheel serve`, for a program with handlers in Rust. `greet` runs once calls are taken.
 ///
 /// The first SIGTERM or SIGINT starts the drain, the second goes straight to its kill phase. The receipt of the drain
-/// is the last line on standard output, or on standard error where the former cannot be written, and the exit is [`Exit::Done`], or [`Exit::JobsLost`] where it names a job. What
-/// keeps it from serving is told on standard error, and the exit is [`Exit::Failed`].
+/// is the last line on standard output, or on standard error where the former cannot be written, and the exit is
+/// [`Exit::Done`], or [`Exit::JobsLost`] where it names a job. What keeps it from serving is told on standard error, and
+/// the exit is [`Exit::Failed`].
 pub fn run_server(config: &Config, own: Vec<OwnKind>, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Exit {
     match serve(config, own, greet) {
         Ok(receipt) if receipt.is_clean() => Exit::Done,
@@ -60,9 +61,8 @@ fn serve(
     greet: impl AsyncFnOnce(&App) -> io::Result<()>,
 ) -> Result<Receipt, ServerError> {
     let telemetry = telemetry::init(&config.telemetry)?;
-    if config.server.tls.is_some() {
-        keep_out_of_core_dumps();
-    }
+    // Not every configuration was read by a command, which does it before.
+    keep_out_of_core_dumps();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let receipt = runtime.block_on(async {
         let signals = Signals::new()?;
@@ -105,12 +105,10 @@ pub(super) fn tell(text: &str) -> Told {
     }
 }
 
-/// Prints the receipt, which must reach somebody if it names a job.
+/// Prints the receipt, which must reach somebody.
 fn hand_out(receipt: &Receipt) {
     let json = receipt.to_json();
-    if let Err(error) = say(&json)
-        && (error.kind() != io::ErrorKind::BrokenPipe || !receipt.is_clean())
-    {
+    if let Err(error) = say(&json) {
         complain(&format!("error: cannot write to standard output: {}; the receipt is {json}", explain(&error)));
     }
 }

@@ -42,7 +42,7 @@ impl SteerArgs {
 
     pub(super) async fn begin(&self) -> Result<(Call, Connection), Failure> {
         let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
-        Call::begin(&self.ops, &self.access, patient).await.map_err(Failure::of_ops)
+        Call::begin(&self.ops, &self.access, patient).await.map_err(|failure| failure.of_ops(&self.ops))
     }
 
     /// Asks for one thing, and returns what is answered.
@@ -53,7 +53,8 @@ impl SteerArgs {
     ) -> Result<A, Failure> {
         let (call, connection) = self.begin().await?;
         let request = call.request(request);
-        Ok(call.wait(ask(connection.admin(), request)).await?.into_inner())
+        let answer = call.wait(ask(connection.admin(), request)).await;
+        Ok(answer.map_err(|failure| failure.of_ops(&self.ops))?.into_inner())
     }
 
     /// Shows the pool that an answer holds.

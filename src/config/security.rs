@@ -108,9 +108,7 @@ fn rule(name: &str, section: &mut Section<'_>) -> Rule {
     for (text, span) in principals.map(|words| words.0).unwrap_or_default() {
         match text.parse::<PrincipalPattern>() {
             Ok(pattern) => patterns.push(pattern),
-            Err(_) => {
-                section.report_at(SecurityProblem::Principal { pattern: shown_value(&text) }.into(), &span)
-            }
+            Err(_) => section.report_at(SecurityProblem::Principal { pattern: shown_value(&text) }.into(), &span),
         }
     }
     let mut allowed = Rpcs::default();

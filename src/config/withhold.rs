@@ -58,7 +58,7 @@ pub(super) fn from_value(value: toml::Value) -> toml::Value {
 /// A source as it is shown. `number` is that of its text.
 pub(super) fn from_source<'t>(source: &'t Text, number: usize, open: &Open) -> Shown<'t> {
     #[cfg(test)]
-    PREPARED.with(|count| count.set(count.get() + 1));
+    PREPARED.set(PREPARED.get() + 1);
     let Text { medium, text, .. } = source;
     let is_open = |start: usize| open.0.contains(&(number, start));
     let mut shown = Shown::of(text);
@@ -99,6 +99,8 @@ pub(super) fn from_source<'t>(source: &'t Text, number: usize, open: &Open) -> S
 thread_local! {
     /// How many sources were prepared for being shown.
     pub(super) static PREPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    /// How many bytes of them were given to be drawn.
+    pub(super) static EXCERPTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 fn sorted(find: impl FnOnce(&mut Vec<Range<usize>>)) -> Vec<Range<usize>> {

@@ -53,6 +53,23 @@ async fn a_load_finds_the_process_of_a_server_on_this_machine() {
     assert_eq!(report["errors"], serde_json::json!({}));
 }
 
+/// Figures of nothing are no success, whatever is printed.
+#[tokio::test]
+async fn a_load_of_which_each_call_fails_fails() {
+    let mut server = waterwheel("serve --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0 --set pool.one.workers=1")
+        .args(["--set", "kind.echo.pool=one", "--set", "kind.echo.builtin=echo"])
+        .spawn()
+        .unwrap();
+    let mut lines = AsyncBufReader::new(server.stdout.as_mut().unwrap()).lines();
+    let line = timeout(PATIENCE, lines.next_line()).await.expect("the server comes up").unwrap().unwrap();
+    let address = line.split(' ').nth(1).expect("the line tells the address");
+    let line = format!("bench --server {address} --kind nobody --duration 500ms --warm-up 0s --output json");
+    let output = timeout(PATIENCE, waterwheel(&line).output()).await.expect("the load ends").unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["errors"]["UNKNOWN_KIND"].as_u64() > Some(0), "{report}");
+    assert_eq!(output.status.code(), Some(1), "{report}");
+}
+
 #[tokio::test]
 async fn the_bare_echo_ends_with_its_standard_input() {
     let mut server = waterwheel("bare-echo").stdin(Stdio::piped()).spawn().unwrap();

@@ -25,14 +25,8 @@ const ALONE: [&[&str]; 8] = [
     &["completions", "bash"],
     &["sim", "--load", "2", "--seeds", "1", "--duration", "1s"],
 ];
-const ASKING: [&[&str]; 6] = [
-    &["submit", "echo", "x"],
-    &["stream", "echo", "x"],
-    &["stats"],
-    &["probe"],
-    &["pause", "one"],
-    &["drain", "--pool", "one"],
-];
+const ASKING: [&[&str]; 5] =
+    [&["submit", "echo", "x"], &["stream", "echo", "x"], &["stats"], &["pause", "one"], &["drain", "--pool", "one"]];
 
 /// A disk without room.
 fn full() -> Stdio {
@@ -70,6 +64,22 @@ async fn every_command_says_that_its_output_cannot_be_written() {
         assert_eq!(told, (Some(1), "cannot write the output: no space left on device\n".to_owned()), "{line:?}");
         // Who does not read any more is told nothing.
         assert_eq!(run(line, server, config, closed()).await, (Some(141), String::new()), "{line:?}");
+    }
+}
+
+/// The exit code of `probe` is what the server answered, which a print that failed does not change.
+#[tokio::test]
+async fn a_probe_tells_of_the_server_by_its_exit_code_whether_or_not_it_can_print() {
+    let server = Process::serve(CONFIG).await;
+    let told = "cannot write the output: no space left on device\n";
+    for (line, code) in [
+        (&["probe"][..], 0),
+        (&["probe", "--output", "json"], 0),
+        (&["probe", "--service", "nobody"], 1),
+        (&["probe", "--server", "127.0.0.1:1", "--output", "json"], 2),
+    ] {
+        assert_eq!(run(line, Some(&server), "", full()).await, (Some(code), told.to_owned()), "{line:?}");
+        assert_eq!(run(line, Some(&server), "", closed()).await, (Some(code), String::new()), "{line:?}");
     }
 }
 
@@ -113,7 +123,9 @@ async fn a_server_serves_whether_or_not_it_can_say_so() {
 
         let (code, log) = serve_one(verb, closed(), Stdio::piped()).await;
         assert_eq!(code, Some(0), "{log}");
-        assert!(!log.contains("cannot write"), "{log}");
+        let told: Vec<_> = log.lines().filter(|line| line.contains("cannot write")).collect();
+        let [receipt] = told[..] else { panic!("{log}") };
+        assert!(receipt.contains("broken pipe; the receipt is {") && log.ends_with(&format!("{receipt}\n")), "{log}");
 
         assert_eq!(serve_one(verb, full(), full()).await.0, Some(0), "{verb}");
     }

@@ -85,6 +85,11 @@ impl CallError {
         self.reason.as_ref().map_or_else(|| code_name(self.code), Reason::as_str)
     }
 
+    /// Whether the server does not know the call.
+    pub(super) fn is_unimplemented(&self) -> bool {
+        self.code == Code::Unimplemented
+    }
+
     /// The code that the process ends with.
     pub(super) fn exit(&self) -> Exit {
         match (self.code, self.execution) {

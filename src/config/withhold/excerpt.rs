@@ -84,7 +84,10 @@ impl<'t> Shown<'t> {
         for place in &mut places {
             *place = place.start - start..place.end - start;
         }
-        Some(Excerpt { line: line + 1, text: &self.text[start..end.copied().unwrap_or(self.text.len())], places })
+        let text = &self.text[start..end.copied().unwrap_or(self.text.len())];
+        #[cfg(test)]
+        super::EXCERPTED.set(super::EXCERPTED.get() + text.len());
+        Some(Excerpt { line: line + 1, text, places })
     }
 
     /// Where a range of the source is in what is shown of it.

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{Exec, start};
 use crate::{handler::Kind, model::FailureCode};
@@ -40,6 +40,21 @@ pub struct ExecCommand {
     pub stderr_tail: usize,
     /// Time between SIGTERM and SIGKILL. Default 2 s; the kind's cancel grace cuts it short.
     pub kill_grace: Duration,
+}
+
+impl fmt::Debug for ExecCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { program, args, env, exit_codes, content_type, stderr_tail, kill_grace } = self;
+        f.debug_struct("ExecCommand")
+            .field("program", program)
+            .field("args", args)
+            .field("env", &env.keys())
+            .field("exit_codes", exit_codes)
+            .field("content_type", content_type)
+            .field("stderr_tail", stderr_tail)
+            .field("kill_grace", kill_grace)
+            .finish()
+    }
 }
 
 /// What is wrong with an [`ExecCommand`].

@@ -59,6 +59,25 @@ async fn a_pool_is_paused_resized_and_resumed() {
     held.await.unwrap().unwrap();
 }
 
+/// Who mixes the two ports up is told which one to pass, and nothing is drained.
+#[tokio::test]
+async fn orders_to_the_port_for_callers_are_told_the_other_one() {
+    let process = Process::serve(CONFIG).await;
+    let callers = process.public.0.to_string();
+    for line in ["drain", "drain --watch", "pause one", "resize one 2", "cancel x", "explain x"] {
+        let words: Vec<&str> = line.split(' ').chain(["--ops", &callers]).collect();
+        let output = timeout(PATIENCE, program(&words).output()).await.expect("the command ends").unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {told}");
+        assert!(
+            told.starts_with(&format!("{callers} takes jobs, and no orders of operators\n  help: pass --ops")),
+            "{told}"
+        );
+    }
+    let ran = run(&process, "pause one").await;
+    assert!(ran.out.starts_with("pool one  PAUSED for "), "{} {}", ran.out, ran.err);
+}
+
 #[tokio::test]
 async fn a_pool_is_drained_and_a_job_cancelled() {
     let process = Process::serve(CONFIG).await;
