@@ -68,7 +68,8 @@ pub(super) struct BenchArgs {
     /// The server to load, as HOST:PORT or https://HOST:PORT.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070", value_parser = network_address)]
     server: Address,
-    /// Process whose CPU time is the server's. Without it, the process that listens on a loopback ADDR.
+    /// Process whose CPU time is the server's. Without it, the process that listens on a loopback ADDR, where this user
+    /// may see that: of a waterwheel, root alone may.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
     /// Method to call.

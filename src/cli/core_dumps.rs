@@ -5,10 +5,13 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 /// Keeps what this process knows out of core dumps, and other processes of the user away from its memory. What it starts
 /// leaves none either, unless it raises its own limit.
 pub(crate) fn keep_out_of_core_dumps() {
-    let none = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
-    let kept = setrlimit(Resource::Core, none).and(set_dumpable_behavior(DumpableBehavior::NotDumpable));
-    if let Err(error) = kept {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "a core dump of this process may hold secrets; set its limit of core dumps to 0");
+    }
+    // The limit is for what it starts. A service manager that forbids the call has set it itself.
+    let limit = getrlimit(Resource::Core);
+    if limit.current != Some(0) {
+        let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), ..limit });
     }
 }
 

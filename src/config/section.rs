@@ -294,6 +294,8 @@ impl<'r> Section<'r> {
         });
         match checked {
             Ok(value) => {
+                // A sound name may be longer than what a fault repeats.
+                let path = dotted(&self.path, &entry.key);
                 self.reader.record_at(path, value.show(), span);
                 Found::Value(value)
             }
@@ -325,11 +327,14 @@ impl<'r> Section<'r> {
         }
     }
 
-    /// Dotted path of a key in this table.
+    /// Dotted path of a key in this table, as a fault repeats it.
     fn join(&self, key: &str) -> String {
-        let key = withhold::name(key);
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        dotted(&self.path, withhold::name(key))
     }
+}
+
+fn dotted(table: &str, key: &str) -> String {
+    if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
 }
 
 /// Names are part of metrics, health names and variables, so they stay simple: `[a-z][a-z0-9_-]{0,62}`.

@@ -17,9 +17,6 @@ pub(super) use crate::model::shown::{is_name, is_path, is_value, name, value};
 use crate::model::{WITHHELD, userinfo, without_userinfo};
 pub(super) use excerpt::Shown;
 
-/// How the text of a key begins, where its path was meant.
-const KEY: &str = "-----BEGIN";
-
 /// Where the values begin that may be shown: the number of their text, and the place in it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Open(BTreeSet<(usize, usize)>);
@@ -38,12 +35,7 @@ impl Open {
 
 /// The words of a fault without what is withheld.
 pub(super) fn from_words(words: &str) -> String {
-    let mut words = without_userinfo(words).into_owned();
-    if let Some(at) = words.find(KEY) {
-        words.truncate(at);
-        words.push_str("…: the text of a key or a certificate, which is not shown; give the path of its file");
-    }
-    words
+    without_userinfo(words).into_owned()
 }
 
 /// A value as it is shown.
@@ -73,12 +65,11 @@ pub(super) fn from_source<'t>(source: &'t Text, number: usize, open: &Open) -> S
                 shown.cut(key, WITHHELD);
             }
             end = set.value;
-            match DeValue::parse(&text[end..]).map(toml::Spanned::into_inner) {
-                Ok(value @ (DeValue::Table(_) | DeValue::Array(_))) => {
-                    sorted(|values| within_value(&value, end..text.len(), end, values))
-                }
-                _ => vec![end..text.len()],
-            }
+            let value = DeValue::parse(&text[end..]);
+            sorted(|values| match &value {
+                Ok(value) => within_value(value.get_ref(), end..text.len(), end, values),
+                Err(_) => values.push(end..text.len()),
+            })
         }
     };
     for value in values {

@@ -63,7 +63,7 @@ async fn a_load_of_which_each_call_fails_fails() {
     let mut lines = AsyncBufReader::new(server.stdout.as_mut().unwrap()).lines();
     let line = timeout(PATIENCE, lines.next_line()).await.expect("the server comes up").unwrap().unwrap();
     let address = line.split(' ').nth(1).expect("the line tells the address");
-    let line = format!("bench --server {address} --kind nobody --duration 500ms --warm-up 0s --output json");
+    let line = format!("bench nobody --server {address} --duration 500ms --warm-up 0s --output json");
     let output = timeout(PATIENCE, waterwheel(&line).output()).await.expect("the load ends").unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["errors"]["UNKNOWN_KIND"].as_u64() > Some(0), "{report}");

@@ -6,6 +6,9 @@ use super::{Case, FINE, Problem, check, load, ok, sources, to_json, to_toml, to_
 /// Part of every secret in here.
 const SECRET: &str = "hunter2";
 
+/// A variable's name that is longer than any other.
+const LONG: &str = "A_NAME_OF_A_VARIABLE_THAT_IS_AS_LONG_AS_SOMEBODY_COULD_THINK_OF_IN_A_LONG_TIME";
+
 const WITH_SECRETS: &str = r#"
 [kind.k]
 pool = "base"
@@ -15,10 +18,12 @@ env = { TOKEN = "hunter2", URL = "http://hunter2@host" }
 
 #[test]
 fn values_of_variables_and_userinfo_are_not_shown() {
-    let env = [("WATERWHEEL_KIND__K__ENV__PASSWORD", "hunter2")];
+    let long = format!("WATERWHEEL_KIND__K__ENV__{LONG}");
+    let env = [("WATERWHEEL_KIND__K__ENV__PASSWORD", "hunter2"), (&*long, "hunter2")];
     let settings = ok(&format!("{WITH_SECRETS}{FINE}"), &env, &[]).settings;
     for shown in [to_toml(&settings), to_toml_with_origins(&settings), to_json(&settings).to_string()] {
         assert!(!shown.contains(SECRET), "{shown}");
+        assert!(shown.contains(&format!("env.{LONG}")), "{shown}");
         for whole in ["curl http://(withheld)@host/path", "env.TOKEN", "env.URL", "env.PASSWORD"] {
             assert!(shown.contains(whole), "no {whole} in {shown}");
         }
