@@ -149,7 +149,7 @@ fn unreserved(name: &str) -> Result<(), Problem> {
 fn exit_code(code: &str) -> Result<(), Problem> {
     // The canonical spelling only, so that no code is given twice as "3" and "03".
     let valid = code.parse::<u8>().is_ok_and(|parsed| parsed > 0 && parsed.to_string() == code);
-    let code = code.to_owned();
+    let code = shown_name(code).to_owned();
     valid.then_some(()).ok_or(Problem::ExitCode { code })
 }
 

@@ -189,7 +189,7 @@ impl<'r> Section<'r> {
         self.section(key, |map| {
             let mut values = Vec::new();
             for entry in std::mem::take(&mut map.table).into_entries() {
-                if let Err(problem) = check(withhold::name(&entry.key)) {
+                if let Err(problem) = check(&entry.key) {
                     map.reader.push(Fault::at(problem, &entry.key_span));
                 }
                 let value = map.read(&entry, any).value();
