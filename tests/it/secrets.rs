@@ -1,6 +1,6 @@
 //! What is secret appears nowhere: not in a log at its finest, an answer, a report or a configuration that is shown.
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tonic::Code;
 
 use crate::{
@@ -66,6 +66,9 @@ async fn no_output_of_a_server_holds_a_secret() {
 /// A server has secrets in its memory whether or not it speaks TLS: the values of `env`, tokens, payloads.
 #[tokio::test]
 async fn a_server_writes_no_core_dump() {
+    // Whoever starts it may let it leave one.
+    let limit = getrlimit(Resource::Core);
+    setrlimit(Resource::Core, Rlimit { current: limit.maximum, ..limit }).unwrap();
     for server in [Process::serve(ECHO).await, Process::dev(&[]).await] {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
         let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
@@ -76,6 +79,7 @@ async fn a_server_writes_no_core_dump() {
             assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), 0);
         }
     }
+    setrlimit(Resource::Core, limit).unwrap();
 }
 
 /// A key that was pasted where its path belongs, and what a slip tears off a flag.
