@@ -23,6 +23,7 @@ mod ledger;
 mod limits;
 mod lines;
 mod list;
+mod margin;
 mod moves;
 mod operate;
 mod queues;
@@ -53,7 +54,7 @@ pub(crate) use events::{Withdrawal, Withdrawn};
 pub use explain::Binding;
 pub(crate) use explain::Standing;
 pub use law::Law;
-use law::{Margin, WINDOW};
+use law::WINDOW;
 pub use ledger::Counts;
 pub(crate) use ledger::Ending;
 use ledger::Ledger;
@@ -61,6 +62,7 @@ pub(crate) use limits::LimitUse;
 use limits::Limits;
 use lines::Lines;
 use list::List;
+use margin::Margin;
 pub(crate) use operate::Cancelled;
 use queues::Queues;
 use room::Seen;
@@ -185,7 +187,8 @@ pub(crate) struct Core<H: Host> {
     workers: Workers<H::State>,
     sizing: Sizing,
     estimates: Estimates,
-    margin: Margin,
+    /// By class.
+    margins: [Margin; 4],
     /// Number of the window in which rates are counted, and its end.
     window: u64,
     window_end: Option<Instant>,
@@ -219,7 +222,7 @@ impl<H: Host> Core<H> {
             workers: Workers::new(homes),
             sizing: Sizing::new(kinds),
             estimates: Estimates::new(kinds, law.service),
-            margin: Margin::WIDEST,
+            margins: [Margin::WIDEST; 4],
             window: 0,
             window_end: None,
             ledger: Ledger::default(),
@@ -296,7 +299,9 @@ impl<H: Host> Core<H> {
             return;
         }
         let empty = u32::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
-        self.margin.turn(empty, self.queued.is_empty(), &self.law);
+        for margin in &mut self.margins {
+            margin.turn(empty, self.queued.is_empty(), &self.law);
+        }
         self.queues.turn(empty);
         if self.paused.is_none() {
             // The pace of a queue is that of the time in which it may start jobs.

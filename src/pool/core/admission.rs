@@ -125,7 +125,7 @@ impl<H: Host> Core<H> {
             let reason = over(by.unwrap_or_else(|| self.limits.any(lane)));
             return Some(Refusal { reason, retry_after: Some(pushback_of(by, wait + service)) });
         }
-        let share = self.law.wait_share * self.margin.value;
+        let share = self.law.wait_share * self.margin(lane, arrival);
         let patience = arrival.start_by.saturating_duration_since(now).as_secs_f64();
         let allowed = (share * left).min(patience);
         if wait > allowed || wait + service > left {
@@ -150,6 +150,14 @@ impl<H: Host> Core<H> {
             return Some(Refusal { reason: by.map_or(long, over), retry_after });
         }
         None
+    }
+
+    /// The margin of a job's tenant in its class, where that tells enough; else that of its class.
+    fn margin(&self, lane: usize, arrival: &Applicant<'_>) -> f64 {
+        let slot = slot(lane, arrival.class);
+        let share = arrival.known_tenant.and_then(|tenant| self.queues.tenants.held_share(tenant, slot));
+        let own = share.and_then(|share| share.margin.value(self.window, share.jobs == 0, &self.law));
+        own.unwrap_or(self.margins[arrival.class.rank()].value)
     }
 
     /// What those are told who have less time than their kind takes, where such jobs were tried in vain.

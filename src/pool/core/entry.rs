@@ -31,6 +31,8 @@ pub(super) struct Entry<H: Host> {
     pub(super) home: usize,
     /// Where the job was queued: who it is for, until its end.
     pub(super) tenant: Option<usize>,
+    /// Whether it counts in the margin of its tenant, and not in that of its class.
+    pub(super) has_own_margin: bool,
     pub(super) line: Option<usize>,
     /// Lane of its kind.
     pub(super) lane: usize,

@@ -144,7 +144,7 @@ impl<H: Host> Core<H> {
         if was_queued {
             self.queues.correct(&self.entries[key.index], run);
             if ending == Ending::Expired && self.counts_as_missed(key.sequence) {
-                self.margin.miss();
+                self.miss(key.index);
             }
         }
         let was_measured = self.estimates.runs(kind) > 0;
@@ -307,6 +307,7 @@ impl<H: Host> Core<H> {
             finish_by: arrival.finish_by,
             home: arrival.home,
             tenant: None,
+            has_own_margin: false,
             line: None,
             lane,
             gate: None,
@@ -340,6 +341,7 @@ impl<H: Host> Core<H> {
             finish_by: arrival.finish_by,
             home: arrival.home,
             tenant: None,
+            has_own_margin: false,
             line: self.lines.join(arrival.ordering_key, work),
             lane,
             gate,

@@ -1,4 +1,4 @@
-//! The constants of the admission rule, and the two things that move by themselves: rates, and the margin.
+//! The constants of the admission rule, and the rates that it looks at.
 //!
 //! README.md beside this file derives the rule.
 
@@ -25,7 +25,7 @@ pub struct Law {
 /// Time between two looks at the rates and the margin.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 /// Weight of one window in a rate: a time constant of about a second.
-const WINDOW_WEIGHT: f64 = 0.1;
+pub(super) const WINDOW_WEIGHT: f64 = 0.1;
 /// Weight of one finished job in the mean of its kind.
 pub(super) const JOB_WEIGHT: f64 = 0.05;
 /// Share of the workers' time that is left for a class at the least, whatever those above it take: what the reserve
@@ -33,9 +33,6 @@ pub(super) const JOB_WEIGHT: f64 = 0.05;
 pub(super) const LEAST_LEFT: f64 = 0.02;
 /// Floor of the longest wait: pools of very short jobs still queue a burst.
 const SHORTEST_LONGEST_WAIT: Duration = Duration::from_millis(100);
-const NARROWEST: f64 = 0.05;
-const NARROWER: f64 = 0.95;
-const WIDER: f64 = 0.01;
 
 impl Default for Law {
     fn default() -> Self {
@@ -54,50 +51,6 @@ impl Law {
     /// Longest expected wait where a job takes `service` seconds.
     pub(super) fn longest_wait(&self, service: f64) -> f64 {
         (self.longest_wait * service).max(SHORTEST_LONGEST_WAIT.as_secs_f64())
-    }
-}
-
-/// How much of the allowed wait is given out: less while accepted jobs miss their deadlines, more while they do not.
-///
-/// Both are counted over about a second, so that one job of a small pool is not taken for a trend.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Margin {
-    pub(super) value: f64,
-    accepted: f64,
-    missed: f64,
-    /// Whether a job was queued, or missed its deadline, in the window that is open.
-    moved: bool,
-}
-
-impl Margin {
-    pub(super) const WIDEST: Self = Self { value: 1.0, accepted: 0.0, missed: 0.0, moved: false };
-
-    pub(super) fn accept(&mut self) {
-        self.accepted += 1.0;
-        self.moved = true;
-    }
-
-    pub(super) fn miss(&mut self) {
-        self.missed += 1.0;
-        self.moved = true;
-    }
-
-    /// The end of a window, and of `empty` more in which nothing happened. `rests` says that nothing is queued: what was
-    /// learnt under load then fades by half with each window that adds nothing to it.
-    pub(super) fn turn(&mut self, empty: u32, rests: bool, law: &Law) {
-        for _ in 0..=empty.min(FORGOTTEN) {
-            let moved = std::mem::take(&mut self.moved);
-            let rests = rests && !moved;
-            self.value = if rests {
-                f64::midpoint(self.value, 1.0)
-            } else if self.missed > law.missed_share * self.accepted {
-                (self.value * NARROWER).max(NARROWEST)
-            } else {
-                (self.value + WIDER).min(1.0)
-            };
-            self.accepted *= 1.0 - WINDOW_WEIGHT;
-            self.missed *= 1.0 - WINDOW_WEIGHT;
-        }
     }
 }
 
@@ -134,7 +87,7 @@ impl Rate {
 }
 
 /// Windows after which a rate is forgotten: less than a thousandth of it is left.
-const FORGOTTEN: u32 = 70;
+pub(super) const FORGOTTEN: u32 = 70;
 
 /// How often something happens, one of many of its like: brought up to date when it is looked at.
 #[derive(Debug, Clone, Copy)]

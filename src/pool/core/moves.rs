@@ -20,9 +20,9 @@ impl<H: Host> Core<H> {
         entry.gate = self.limits.join(entry.lane, names.limit_key, now);
         self.limits.queue(entry.gate);
         self.held_bytes += entry.bytes;
-        self.margin.accept();
         self.queues.take(entry.class, entry.work);
-        self.queues.enter(entry, names.tenant, self.window);
+        let margin = &mut self.margins[entry.class.rank()];
+        self.queues.enter(entry, names.tenant, self.window, margin, &self.law);
         self.queued.push_back(&mut self.entries, AGE, index);
         self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
         match line {
@@ -102,7 +102,7 @@ impl<H: Host> Core<H> {
             _ => self.queues.remove(&mut self.entries, index),
         }
         self.limits.unqueue(gate, place == Place::Ready);
-        self.queues.leave(&self.entries[index]);
+        self.queues.leave(&self.entries[index], self.window, &self.law);
     }
 
     /// A kind was measured for the first time: its jobs that stand in line were valued by a guess, which must refuse nobody.

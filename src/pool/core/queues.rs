@@ -8,6 +8,7 @@ use super::{
     entry::{CLASS, Entry, LINE},
     law::{Frequency, Law, Rate},
     list::List,
+    margin::Margin,
     tenants::{Share, Tenants},
     turns::Turns,
 };
@@ -116,7 +117,14 @@ impl Queues {
     }
 
     /// A job is queued; whether it is ready is said by [`push`](Self::push).
-    pub(super) fn enter<H: Host>(&mut self, entry: &mut Entry<H>, tenant: &str, window: u64) {
+    pub(super) fn enter<H: Host>(
+        &mut self,
+        entry: &mut Entry<H>,
+        tenant: &str,
+        window: u64,
+        margin: &mut Margin,
+        law: &Law,
+    ) {
         let slot = entry.slot();
         let tenant = self.tenants.queue(tenant, entry.bytes, window, self.lanes.len());
         entry.tenant = Some(tenant);
@@ -127,24 +135,39 @@ impl Queues {
         if share.jobs == 0 {
             share.starts = Frequency::new(window);
         }
+        entry.has_own_margin = share.margin.accept(window, share.jobs == 0, margin.value, law);
+        if !entry.has_own_margin {
+            margin.accept();
+        }
         share.jobs += 1;
         lane.backlogs.change(share.load, share.load + entry.load());
         share.load += entry.load();
     }
 
     /// A job is queued no more; it is not among the ready ones. Its tenant is held until it [parts](Self::part).
-    pub(super) fn leave<H: Host>(&mut self, entry: &Entry<H>) {
+    pub(super) fn leave<H: Host>(&mut self, entry: &Entry<H>, window: u64, law: &Law) {
         let (slot, tenant) = (entry.slot(), entry.tenant.expect("a queued job has a tenant"));
         let lane = &mut self.lanes[slot];
         lane.jobs -= 1;
         lane.load = if lane.jobs == 0 { 0.0 } else { (lane.load - entry.load()).max(0.0) };
         let share = self.tenants.share_mut(tenant, slot);
+        share.margin.catch_up(window, false, law);
         share.jobs -= 1;
         // Rounding does not outlive the last job.
         let left = if share.jobs == 0 { 0.0 } else { (share.load - entry.load()).max(f64::MIN_POSITIVE) };
         lane.backlogs.change(share.load, left);
         share.load = left;
         self.tenants.unqueue(tenant, entry.bytes);
+    }
+
+    /// A job that was queued missed its deadline.
+    pub(super) fn miss<H: Host>(&mut self, entry: &Entry<H>, window: u64, margins: &mut [Margin; 4], law: &Law) {
+        if entry.has_own_margin {
+            let share = self.tenants.share_mut(tenant_of(entry), entry.slot());
+            share.margin.miss(window, share.jobs == 0, law);
+        } else {
+            margins[entry.class.rank()].miss();
+        }
     }
 
     /// A queued job is expected to take so many seconds.

@@ -80,13 +80,17 @@ impl<H: Host> Core<H> {
     }
 
     /// An accepted job expired in the queue. One whose caller bounded its wait counts only where its deadline was missed,
-    /// too: who asks for the improbable must not narrow the margin of all.
+    /// too: who asks for the improbable must not narrow the margin of others.
     pub(super) fn note_miss(&mut self, now: Instant, index: usize) {
         let entry = &self.entries[index];
         let by_deadline = entry.start_by >= entry.finish_by || self.is_hopeless(now, index);
         if by_deadline && self.counts_as_missed(entry.sequence) {
-            self.margin.miss();
+            self.miss(index);
         }
+    }
+
+    pub(super) fn miss(&mut self, index: usize) {
+        self.queues.miss(&self.entries[index], self.window, &mut self.margins, &self.law);
     }
 
     /// Whether what becomes of a job says anything about the estimates.

@@ -1,7 +1,7 @@
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::{law::Frequency, list::List};
+use super::{law::Frequency, list::List, margin::OwnMargin};
 
 /// The tenants that have jobs in the pool, or owe a lane for what they ran.
 #[derive(Default)]
@@ -40,6 +40,8 @@ pub(super) struct Share {
     pub(super) since: u64,
     /// How often its jobs start; counted anew with each backlog.
     pub(super) starts: Frequency,
+    /// Forgotten when the tenant has no job left.
+    pub(super) margin: OwnMargin,
 }
 
 impl Tenants {
@@ -58,6 +60,11 @@ impl Tenants {
         if slot < 4 { &mut tenant.open[slot] } else { &mut tenant.limited[slot - 4] }
     }
 
+    /// The same, where it has a job in the pool that is or was queued.
+    pub(super) fn held_share(&self, tenant: usize, slot: usize) -> Option<&Share> {
+        (self.slab[tenant].held > 0).then(|| self.share(tenant, slot))
+    }
+
     /// The tenant of that name queues one job more; there are so many slots.
     pub(super) fn queue(&mut self, name: &str, bytes: usize, window: u64, slots: usize) -> usize {
         let tenant = match self.by_name.get(name) {
@@ -72,6 +79,10 @@ impl Tenants {
             }
         };
         let found = &mut self.slab[tenant];
+        if found.held == 0 {
+            // Kept for what it owes alone.
+            found.open.iter_mut().chain(&mut found.limited).for_each(|share| share.margin = OwnMargin::NONE);
+        }
         self.queueing += usize::from(found.jobs == 0);
         found.jobs += 1;
         found.bytes += bytes;
@@ -136,6 +147,14 @@ impl Tenants {
 
 impl Share {
     fn new(window: u64) -> Self {
-        Self { ready: List::default(), jobs: 0, load: 0.0, tag: 0, since: 0, starts: Frequency::new(window) }
+        Self {
+            ready: List::default(),
+            jobs: 0,
+            load: 0.0,
+            tag: 0,
+            since: 0,
+            starts: Frequency::new(window),
+            margin: OwnMargin::NONE,
+        }
     }
 }

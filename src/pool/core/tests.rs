@@ -7,6 +7,7 @@ mod property;
 mod script;
 mod sizing;
 mod storm;
+mod tally;
 
 use std::{fmt, time::Duration};
 

@@ -1,5 +1,6 @@
 mod law;
 mod limits;
+mod margin;
 mod operate;
 mod room;
 mod rules;
@@ -7,7 +8,7 @@ mod shares;
 
 use std::time::Duration;
 
-use self::{law::History, room::Seen, shares::Shares};
+use self::{law::History, margin::Margins, room::Seen, shares::Shares};
 use super::{
     super::{Caps, Counts, Law, QueueEnd},
     Answer, Event, Offer, Step, Told,
@@ -48,6 +49,7 @@ pub(super) struct Naive {
     starts: Vec<(usize, u8, Duration)>,
     history: History,
     shares: Shares,
+    margins: Margins,
     pub(super) counts: Counts,
     told: Vec<Told>,
 }
@@ -62,6 +64,8 @@ pub(super) struct Job {
     work: f64,
     /// Whether it was queued.
     was_queued: bool,
+    /// Whether it counts in the margin of its tenant.
+    pub(super) has_own_margin: bool,
     /// Whether it was there in a pause.
     pardoned: bool,
     /// When nothing held it back any more but its kind and the workers, in the order of such events.
@@ -114,6 +118,7 @@ impl Naive {
             starts: Vec::new(),
             history: History::default(),
             shares: Shares::default(),
+            margins: Margins::default(),
             counts: Counts::default(),
             told: Vec::new(),
         }

@@ -22,9 +22,9 @@ pub(super) struct History {
 pub(super) struct Window {
     /// Seconds of the jobs that were accepted, by class, and how much longer those took that ended.
     pub(super) taken: [f64; 4],
-    /// Jobs that were queued, and those of them that missed.
-    pub(super) queued: f64,
-    pub(super) missed: f64,
+    /// Jobs that were queued and count in the margin of their class, and those of them that missed, by class.
+    pub(super) queued: [f64; 4],
+    pub(super) missed: [f64; 4],
     /// Whether nothing was queued when it was closed.
     rests: bool,
 }
@@ -38,7 +38,9 @@ impl Default for History {
 }
 
 impl History {
-    pub(super) fn turn(&mut self, now: Duration, paused: bool, rests: bool) {
+    /// Returns how many windows were closed, but for those of pauses.
+    pub(super) fn turn(&mut self, now: Duration, paused: bool, rests: bool) -> usize {
+        let before = self.active;
         let mut end = *self.end.get_or_insert(now + WINDOW);
         while end <= now {
             end += WINDOW;
@@ -47,6 +49,7 @@ impl History {
             self.active += usize::from(!paused);
         }
         self.end = Some(end);
+        self.active - before
     }
 
     pub(super) fn open(&mut self) -> &mut Window {
@@ -67,22 +70,27 @@ impl History {
         rate(self.closed().iter().map(|window| window.taken[rank]))
     }
 
-    fn margin(&self, law: &Law) -> f64 {
-        let (mut margin, mut queued, mut missed) = (1.0, 0.0, 0.0);
-        for window in self.closed() {
-            queued += window.queued;
-            missed += window.missed;
-            margin = if window.rests && window.queued == 0.0 && window.missed == 0.0 {
-                f64::midpoint(margin, 1.0)
-            } else if missed > law.missed_share * queued {
-                f64::max(margin * 0.95, 0.05)
-            } else {
-                f64::min(margin + 0.01, 1.0)
-            };
-            (queued, missed) = (queued * 0.9, missed * 0.9);
-        }
-        margin
+    pub(super) fn margin(&self, rank: usize, law: &Law) -> f64 {
+        margin(1.0, self.closed().iter().map(|window| (window.queued[rank], window.missed[rank], window.rests)), law)
     }
+}
+
+/// What a margin becomes that sees so many jobs queued and missed in each window, and whether nothing else was there.
+pub(super) fn margin(start: f64, windows: impl Iterator<Item = (f64, f64, bool)>, law: &Law) -> f64 {
+    let (mut margin, mut queued, mut missed) = (start, 0.0, 0.0);
+    for (more_queued, more_missed, rests) in windows {
+        queued += more_queued;
+        missed += more_missed;
+        margin = if rests && more_queued == 0.0 && more_missed == 0.0 {
+            f64::midpoint(margin, 1.0)
+        } else if missed > law.missed_share * queued {
+            f64::max(margin * 0.95, 0.05)
+        } else {
+            f64::min(margin + 0.01, 1.0)
+        };
+        (queued, missed) = (queued * 0.9, missed * 0.9);
+    }
+    margin
 }
 
 /// Amounts of windows as a rate: plain mean of the first ten; from then on each counts a tenth.
@@ -223,7 +231,7 @@ impl Naive {
         if !known && limit.is_none() {
             return None;
         }
-        let share = self.law.wait_share * self.history.margin(&self.law);
+        let share = self.law.wait_share * self.margin_of(offer);
         let allowed = f64::min(share * budget.as_secs_f64(), start_by.saturating_sub(self.now).as_secs_f64());
         if wait > allowed || wait + service > budget.as_secs_f64() {
             let needed = f64::max(wait / share, wait + service);

@@ -25,6 +25,7 @@ impl Naive {
             finish_by,
             work: 0.0,
             was_queued: false,
+            has_own_margin: false,
             pardoned: false,
             ready: None,
             at_gate: None,
@@ -140,7 +141,7 @@ impl Naive {
         if job.was_queued {
             self.correct(&job, run);
             if ending == Ending::Expired && !self.paused && !job.pardoned {
-                self.history.open().missed += 1.0;
+                self.miss(&job);
             }
         }
         let worker = self.worker(worker);
@@ -239,8 +240,8 @@ impl Naive {
         self.counts.accepted += 1;
         job.work = self.service(Some(job.offer.kind));
         job.was_queued = true;
+        job.has_own_margin = self.count_in_margin(&job);
         self.join_share(&job);
-        self.history.open().queued += 1.0;
         self.history.open().taken[job.offer.class.rank()] += job.work;
         self.queued.push(job);
         self.refresh();
@@ -249,16 +250,17 @@ impl Naive {
     /// A queued job expires; that is a miss where its deadline is to blame, and no pause.
     fn expire(&mut self, job: u32) {
         self.counts.expired += 1;
-        let job = self.queued.iter().find(|queued| queued.job == job).expect("a queued job");
-        let by_deadline = job.start_by >= job.finish_by || self.is_hopeless(job);
+        let job = self.queued.iter().find(|queued| queued.job == job).expect("a queued job").clone();
+        let by_deadline = job.start_by >= job.finish_by || self.is_hopeless(&job);
         if by_deadline && !self.paused && !job.pardoned {
-            self.history.open().missed += 1.0;
+            self.miss(&job);
         }
     }
 
     /// Time went on.
     pub(super) fn turn(&mut self) {
-        self.history.turn(self.now, self.paused, self.queued.is_empty());
+        let closed = self.history.turn(self.now, self.paused, self.queued.is_empty());
+        self.turn_margins(closed);
     }
 
     fn start_at_once(&mut self, mut job: Job) -> (u32, u32) {

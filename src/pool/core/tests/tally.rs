@@ -1,0 +1,133 @@
+use std::collections::BTreeMap;
+
+use super::{Answer, Event, Step, Told, drive::Drive, end_name, found_name, hit_name, naive::Naive, reason_name};
+
+/// What each must have happened at least this often.
+const AT_LEAST: &[(u64, &[&str])] = &[
+    (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
+    (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
+    (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle", "behind a limit key"]),
+    (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
+    (80, &["told: no room", "told: refused", "hit a caller"]),
+    (10, &["runs on", "starts when time came", "refused: long"]),
+    (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
+    (
+        100,
+        &[
+            "blocked by its key",
+            "in a margin of its own",
+            "held by several tenants",
+            "queue full, worker idle",
+            "saturated",
+            "pool smaller than configured",
+            "paused with a job that could start",
+            "workers that are to go",
+            "refused: shut",
+            "told: cancelled",
+            "paused",
+            "not paused",
+            "hit in the queue",
+            "hit nothing",
+        ],
+    ),
+];
+
+/// Counts what happens.
+#[derive(Default)]
+pub(super) struct Tally(BTreeMap<&'static str, u64>);
+
+impl Tally {
+    pub(super) fn one(&mut self, name: &'static str) {
+        *self.0.entry(name).or_default() += 1;
+    }
+
+    pub(super) fn step(&mut self, event: Event, step: &Step, drive: &Drive) {
+        self.one(match &step.answer {
+            Answer::Started { .. } => "starts",
+            Answer::Queued => "queued",
+            Answer::Waiting => "waits",
+            Answer::Refused(refusal) => match reason_name(refusal.reason) {
+                "full" => "refused: full",
+                "past" => "refused: past",
+                "unreachable" => "refused: unreachable",
+                "impatient" => "refused: impatient",
+                "long" => "refused: long",
+                "quota" => "refused: quota",
+                "limit" => "refused: limit",
+                "shut" => "refused: shut",
+                _ => "refused: draining",
+            },
+            Answer::Decided(true) => "decided",
+            Answer::Decided(false) => "decided before",
+            Answer::Dropped(states) if !states.is_empty() => "drops",
+            Answer::Found(found) => found_name(*found),
+            Answer::Replaced(true) => "replaced",
+            Answer::Replaced(false) => "not replaced",
+            Answer::Paused(true) => "paused",
+            Answer::Paused(false) => "not paused",
+            Answer::Hit(hit) => hit_name(*hit),
+            Answer::Dropped(_) | Answer::Done => "done",
+        });
+        for told in &step.told {
+            self.one(match told {
+                Told::Start { .. } => "told: starts",
+                Told::Ended { why, .. } => match end_name(*why) {
+                    "expired" => "told: expired",
+                    "no room" => "told: no room",
+                    "shed" => "told: shed",
+                    "drained" => "told: drained",
+                    "cancelled" => "told: cancelled",
+                    _ => "told: refused",
+                },
+            });
+        }
+        if matches!(event, Event::Tick) && !step.told.is_empty() {
+            self.one("starts when time came");
+        }
+        self.state(event, &drive.model);
+    }
+
+    fn state(&mut self, event: Event, model: &Naive) {
+        let ready = model.ready().len();
+        if matches!(event, Event::Offer(_)) && ready < model.queued.len() {
+            self.one("blocked by its key");
+        }
+        if !model.parked.is_empty() && ready > 0 {
+            self.one("behind a limit, worker idle");
+        }
+        if model.has_held() {
+            self.one("behind a limit key");
+        }
+        if !model.parked.is_empty() && model.queued.len() >= model.caps.jobs {
+            self.one("queue full, worker idle");
+        }
+        if (0..4).filter(|tenant| model.held_by(*tenant) > 0).count() > 1 {
+            self.one("held by several tenants");
+        }
+        if matches!(event, Event::Offer(_)) && model.queued.last().is_some_and(|job| job.has_own_margin) {
+            self.one("in a margin of its own");
+        }
+        if model.saturated {
+            self.one("saturated");
+        }
+        if model.paused && model.can_start_if_resumed() {
+            self.one("paused with a job that could start");
+        }
+        if model.retiring() > 0 {
+            self.one("workers that are to go");
+        }
+        if model.unreplaced() > 0 {
+            self.one("pool smaller than configured");
+        }
+    }
+
+    /// Panics where something did not happen often enough to say that it was tried.
+    pub(super) fn check(&self) {
+        for (least, names) in AT_LEAST {
+            for name in *names {
+                let seen = self.0.get(name).copied().unwrap_or_default();
+                assert!(seen >= *least, "{name:?} happened {seen} times, not {least}: {:#?}", self.0);
+            }
+        }
+    }
+}
