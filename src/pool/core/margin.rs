@@ -1,8 +1,11 @@
 use super::law::{FORGOTTEN, Law, WINDOW_WEIGHT};
 
-const NARROWEST: f64 = 0.05;
+/// Where even jobs that hardly wait miss their deadlines, to refuse more of them helps nobody.
+const NARROWEST: f64 = 0.1;
 const NARROWER: f64 = 0.95;
 const WIDER: f64 = 0.01;
+/// Missed jobs of about a second that may be chance: where few are queued, one is a large share.
+const CHANCE: f64 = 1.0;
 /// Queued jobs after which a tenant of a class has a margin of its own.
 const ENOUGH: u32 = 5;
 
@@ -39,7 +42,7 @@ impl Margin {
             let rests = rests && !moved;
             self.value = if rests {
                 f64::midpoint(self.value, 1.0)
-            } else if self.missed > law.missed_share * self.accepted {
+            } else if self.missed > (law.missed_share * self.accepted).max(CHANCE) {
                 (self.value * NARROWER).max(NARROWEST)
             } else {
                 (self.value + WIDER).min(1.0)

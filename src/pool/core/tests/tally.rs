@@ -8,14 +8,13 @@ const AT_LEAST: &[(u64, &[&str])] = &[
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
     (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (80, &["told: no room", "told: refused", "hit a caller"]),
+    (80, &["told: no room", "told: refused", "hit a caller", "in a margin of its own"]),
     (10, &["runs on", "starts when time came", "refused: long"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
         &[
             "blocked by its key",
-            "in a margin of its own",
             "held by several tenants",
             "queue full, worker idle",
             "saturated",

@@ -83,8 +83,8 @@ pub(super) fn margin(start: f64, windows: impl Iterator<Item = (f64, f64, bool)>
         missed += more_missed;
         margin = if rests && more_queued == 0.0 && more_missed == 0.0 {
             f64::midpoint(margin, 1.0)
-        } else if missed > law.missed_share * queued {
-            f64::max(margin * 0.95, 0.05)
+        } else if missed > f64::max(law.missed_share * queued, 1.0) {
+            f64::max(margin * 0.95, 0.1)
         } else {
             f64::min(margin + 0.01, 1.0)
         };
