@@ -103,14 +103,18 @@ impl<H: Host> Core<H> {
         })
     }
 
-    /// The rule at the door for a job that cannot start at once: what stands against queueing it, besides room.
-    pub(super) fn objection(&self, now: Instant, arrival: &Applicant<'_>) -> Option<Refusal> {
+    /// The rule at the door for a job that cannot start at once, but for room. Returns whether it is a try: it would end
+    /// too late if it took what its kind takes.
+    ///
+    /// # Errors
+    /// What stands against queueing it.
+    pub(super) fn judge(&self, now: Instant, arrival: &Applicant<'_>) -> Result<bool, Refusal> {
         let lane = self.limits.lane(arrival.kind);
         let limit = self.limit_wait(now, arrival);
         // A guess from nothing refuses nobody. What a rate says is no guess.
         let is_measured = self.estimates.is_measured();
         if !is_measured && limit.by.is_none() && !self.has_lane_cap(lane) {
-            return None;
+            return Ok(false);
         }
         let shared = if is_measured { self.shared_wait(arrival) } else { 0.0 };
         let wait = shared.max(limit.seconds);
@@ -123,14 +127,15 @@ impl<H: Host> Core<H> {
         let over = |limit| RefusalReason::LimitExceeded { limit, expected: seconds(wait), budget };
         if self.has_lane_cap(lane) && self.queues.jobs_of(lane) >= self.lane_cap() {
             let reason = over(by.unwrap_or_else(|| self.limits.any(lane)));
-            return Some(Refusal { reason, retry_after: Some(pushback_of(by, wait + service)) });
+            return Err(Refusal { reason, retry_after: Some(pushback_of(by, wait + service)) });
         }
         let share = self.law.wait_share * self.margin(lane, arrival);
         let patience = arrival.start_by.saturating_duration_since(now).as_secs_f64();
         let allowed = (share * left).min(patience);
-        if wait > allowed || wait + service > left {
+        let is_try = wait + service > left;
+        if wait > allowed || (is_try && !self.estimates.may_try(arrival.kind, now)) {
             // A bound of the caller on the wait alone is not met by a longer deadline.
-            let by_patience = wait <= share * left && wait + service <= left;
+            let by_patience = wait <= share * left && !is_try;
             let late = if by_patience {
                 let patience = arrival.start_by.saturating_duration_since(now);
                 RefusalReason::WaitTooLong { expected: seconds(wait), patience }
@@ -139,7 +144,7 @@ impl<H: Host> Core<H> {
                 RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
             };
             let reason = by.map_or(late, over);
-            return Some(Refusal { reason, retry_after: Some(pushback_of(by, wait - allowed + service)) });
+            return Err(Refusal { reason, retry_after: Some(pushback_of(by, wait - allowed + service)) });
         }
         let each = self.estimates.mean().max(service).max(self.limits.interval(lane, by));
         let longest = self.law.longest_wait(each);
@@ -147,9 +152,9 @@ impl<H: Host> Core<H> {
         if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
             let retry_after = Some(pushback_of(by, wait - longest + service));
             let long = RefusalReason::QueueTooLong { expected: seconds(wait) };
-            return Some(Refusal { reason: by.map_or(long, over), retry_after });
+            return Err(Refusal { reason: by.map_or(long, over), retry_after });
         }
-        None
+        Ok(is_try)
     }
 
     /// The margin of a job's tenant in its class, where that tells enough; else that of its class.
@@ -215,7 +220,8 @@ impl<H: Host> Core<H> {
         let share = self.own(slot(lane, class), tenant);
         let (own_jobs, own_load) = share.map_or((0, 0.0), |share| (share.jobs, share.load));
         let own_work = if lane == OPEN { own_load } else { own_load * service };
-        let pace = share.and_then(|share| share.starts.per_second(self.window));
+        // A kind with limits starts as these let it, which is counted elsewhere.
+        let pace = share.filter(|_| lane == OPEN).and_then(|share| share.starts.per_second(self.window));
         let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
         self.wait_behind(class, own_work + service).max(paced).max(self.lines.work(ordering_key))
     }

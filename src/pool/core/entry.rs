@@ -26,6 +26,8 @@ pub(super) struct Entry<H: Host> {
     pub(super) bytes: usize,
     /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
     pub(super) work: f64,
+    /// Whether it was queued in spite of what its kind takes.
+    pub(super) is_try: bool,
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
     pub(super) home: usize,

@@ -7,6 +7,8 @@ use super::law::JOB_WEIGHT;
 /// After a job had less time than its kind takes, and missed its deadline, others with so little time are not started for
 /// so many times the time that it ran, while half of the workers are busy: such attempts take little of what others need.
 const BAR: u32 = 20;
+/// Most jobs of a kind that are tried at once: one at first, and twice as many with each that ends in time.
+const MOST_TRIED: u32 = 64;
 
 /// How long jobs run, in seconds.
 pub(super) struct Estimates {
@@ -23,6 +25,9 @@ struct ServiceTime {
     samples: u32,
     /// Until when jobs with less time than that are not tried.
     barred_until: Option<Instant>,
+    /// Jobs with less time than that which are tried, and how many may be at once.
+    tried: u32,
+    may_be_tried: u32,
 }
 
 impl ServiceTime {
@@ -36,7 +41,8 @@ impl ServiceTime {
 impl Estimates {
     /// Kinds that nothing is known of, and that are taken to run for `start`.
     pub(super) fn new(kinds: usize, start: Duration) -> Self {
-        let unknown = ServiceTime { seconds: start.as_secs_f64(), samples: 0, barred_until: None };
+        let unknown =
+            ServiceTime { seconds: start.as_secs_f64(), samples: 0, barred_until: None, tried: 0, may_be_tried: 1 };
         Self { kinds: vec![unknown; kinds], mean: unknown }
     }
 
@@ -50,17 +56,18 @@ impl Estimates {
     /// Learns from a run that was cut at its deadline: it would have gone on. Where times are exponential, by another mean;
     /// here by that, but no longer than it ran.
     pub(super) fn observe_cut(&mut self, kind: usize, run: Duration, finish_by: Instant) {
-        let (seconds, known) = (run.as_secs_f64(), &mut self.kinds[kind]);
-        if known.samples > 0 && seconds < known.seconds {
+        let (seconds, service) = (run.as_secs_f64(), self.service(kind));
+        let known = &mut self.kinds[kind];
+        if known.samples > 0 && seconds < service {
             known.barred_until = run.checked_mul(BAR).and_then(|bar| finish_by.checked_add(bar));
         }
-        let whole = run.saturating_add(Duration::from_secs_f64(known.seconds.min(seconds)));
+        let whole = run.saturating_add(Duration::from_secs_f64(service.min(seconds)));
         self.observe(kind, whole);
     }
 
     /// Learns from a run that was cut at a bound of its own, which says nothing but that it takes longer.
     pub(super) fn observe_longer(&mut self, kind: usize, run: Duration) {
-        if run.as_secs_f64() > self.kinds[kind].seconds {
+        if run.as_secs_f64() > self.service(kind) {
             self.observe(kind, run);
         }
     }
@@ -72,9 +79,32 @@ impl Estimates {
         (budget < self.kinds[kind].seconds).then_some(until)
     }
 
-    /// Expected service time of a job of `kind`.
+    /// Whether a job of `kind` may be queued that would not end in time, going by what its kind took. Without a try a
+    /// kind that was slow for a while, or for somebody, would be refused for good: nothing that runs says otherwise.
+    pub(super) fn may_try(&self, kind: usize, now: Instant) -> bool {
+        let known = &self.kinds[kind];
+        known.tried < known.may_be_tried && known.barred_until.is_none_or(|until| until <= now)
+    }
+
+    pub(super) fn try_one(&mut self, kind: usize) {
+        self.kinds[kind].tried += 1;
+    }
+
+    /// A try is over: in time, too late, or for another reason.
+    pub(super) fn end_try(&mut self, kind: usize, in_time: Option<bool>) {
+        let known = &mut self.kinds[kind];
+        known.tried -= 1;
+        known.may_be_tried = match in_time {
+            Some(true) => (known.may_be_tried * 2).min(MOST_TRIED),
+            Some(false) => 1,
+            None => known.may_be_tried,
+        };
+    }
+
+    /// Expected service time of a job of `kind`: the pool's mean where only others were measured.
     pub(super) fn service(&self, kind: usize) -> f64 {
-        self.kinds[kind].seconds
+        let known = if self.kinds[kind].samples > 0 { &self.kinds[kind] } else { &self.mean };
+        known.seconds
     }
 
     /// The same, once it was measured.

@@ -88,14 +88,18 @@ impl<H: Host> Core<H> {
         let has_room = self.has_room(arrival.class, arrival.bytes);
         let has_room = over.is_none() && has_room && self.leaves_room_for_callers(arrival.class, arrival.bytes);
         // Who waits for room waits for that, too.
-        if let Some(refusal) = over.filter(|_| !waits).or_else(|| self.objection(now, &applicant)) {
+        if let Some(refusal) = over.filter(|_| !waits) {
             return self.refuse(refusal);
         }
+        let is_try = match self.judge(now, &applicant) {
+            Ok(is_try) => is_try,
+            Err(refusal) => return self.refuse(refusal),
+        };
         match arrival.when_full {
             _ if has_room => {
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
-                self.accept(now, key.index, names);
+                self.accept(now, key.index, names, is_try);
                 if lane != OPEN {
                     // Time may have opened its lane or its gate.
                     self.settle(now, effects);
@@ -119,7 +123,7 @@ impl<H: Host> Core<H> {
                 }
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
-                self.accept(now, key.index, names);
+                self.accept(now, key.index, names, is_try);
                 // An idle worker may have waited for bytes that a caller ahead needs and this job does not.
                 self.settle(now, effects);
                 Verdict::Queued(key)
@@ -146,6 +150,14 @@ impl<H: Host> Core<H> {
             if ending == Ending::Expired && self.counts_as_missed(key.sequence) {
                 self.miss(key.index);
             }
+            self.end_try(
+                key.index,
+                match ending {
+                    Ending::Completed | Ending::Failed | Ending::Panicked => Some(true),
+                    Ending::Expired => Some(false),
+                    Ending::Cancelled | Ending::Overran | Ending::Shed | Ending::Unmade => None,
+                },
+            );
         }
         let was_measured = self.estimates.runs(kind) > 0;
         match ending {
@@ -303,6 +315,7 @@ impl<H: Host> Core<H> {
             class: arrival.class,
             bytes: arrival.bytes,
             work: 0.0,
+            is_try: false,
             start_by: arrival.start_by,
             finish_by: arrival.finish_by,
             home: arrival.home,
@@ -337,6 +350,7 @@ impl<H: Host> Core<H> {
             class: arrival.class,
             bytes: arrival.bytes,
             work,
+            is_try: false,
             start_by: arrival.start_by,
             finish_by: arrival.finish_by,
             home: arrival.home,

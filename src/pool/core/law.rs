@@ -101,6 +101,8 @@ pub(super) struct Frequency {
 
 /// Events and windows before a frequency tells anything.
 const ENOUGH: u32 = 5;
+/// Events per second that a mean over about a second tells within a sixth; of fewer it says more about chance.
+const TELLING: f64 = 20.0;
 
 impl Frequency {
     pub(super) fn new(window: u64) -> Self {
@@ -118,8 +120,7 @@ impl Frequency {
         let mut now = *self;
         now.catch_up(window);
         let known = now.events >= ENOUGH && now.window - now.first >= u64::from(ENOUGH);
-        // While all of them are in the window that is open, the rate knows of none: it would tell of a wait without end.
-        Some(now.rate.per_second).filter(|rate| known && *rate > 0.0)
+        Some(now.rate.per_second).filter(|rate| known && *rate >= TELLING)
     }
 
     fn catch_up(&mut self, window: u64) {

@@ -10,11 +10,15 @@ use crate::model::Criticality;
 /// The ways of a job between its places.
 impl<H: Host> Core<H> {
     /// Room is there: the job becomes queued, behind its ordering key where that is in use.
-    pub(super) fn accept(&mut self, now: Instant, index: usize, names: Names<'_>) {
+    pub(super) fn accept(&mut self, now: Instant, index: usize, names: Names<'_>, is_try: bool) {
         self.ledger.counts.accepted += 1;
         let free = self.lines.is_free(names.ordering_key);
         let entry = &mut self.entries[index];
         entry.work = self.estimates.service(entry.kind);
+        entry.is_try = is_try;
+        if is_try {
+            self.estimates.try_one(entry.kind);
+        }
         let line = self.lines.join(names.ordering_key, entry.work);
         entry.line = line;
         entry.gate = self.limits.join(entry.lane, names.limit_key, now);
@@ -74,6 +78,7 @@ impl<H: Host> Core<H> {
     /// Takes a queued job out for good.
     pub(super) fn remove_queued(&mut self, index: usize) -> Entry<H> {
         let led = self.entries[index].place != Place::Blocked;
+        self.end_try(index, None);
         self.unqueue(index);
         let entry = self.entries.remove(index);
         self.held_bytes -= entry.bytes;
@@ -83,6 +88,14 @@ impl<H: Host> Core<H> {
             self.leave_line(entry.line);
         }
         entry
+    }
+
+    /// A job is over, or it will not start; where it was a try, that told whether it ended in time.
+    pub(super) fn end_try(&mut self, index: usize, in_time: Option<bool>) {
+        let entry = &mut self.entries[index];
+        if std::mem::take(&mut entry.is_try) {
+            self.estimates.end_try(entry.kind, in_time);
+        }
     }
 
     /// Takes a queued job out of the queue, to start or to end.

@@ -126,7 +126,7 @@ impl Queues {
         law: &Law,
     ) {
         let slot = entry.slot();
-        let tenant = self.tenants.queue(tenant, entry.bytes, window, self.lanes.len());
+        let tenant = self.tenants.queue(tenant, entry.class, entry.bytes, window, self.lanes.len());
         entry.tenant = Some(tenant);
         let lane = &mut self.lanes[slot];
         lane.jobs += 1;
@@ -157,7 +157,7 @@ impl Queues {
         let left = if share.jobs == 0 { 0.0 } else { (share.load - entry.load()).max(f64::MIN_POSITIVE) };
         lane.backlogs.change(share.load, left);
         share.load = left;
-        self.tenants.unqueue(tenant, entry.bytes);
+        self.tenants.unqueue(tenant, entry.class, entry.bytes);
     }
 
     /// A job that was queued missed its deadline.

@@ -74,11 +74,15 @@ impl<H: Host> Core<H> {
         (of(self.caps.jobs), of(self.caps.bytes))
     }
 
-    /// Whether a tenant has its part of the queue. One with nothing queued may always queue one job.
+    /// Whether a tenant has its part of the queue, not counting what is less important than `class`: its own batch keeps
+    /// nobody's urgent job out. One with nothing queued may always queue one job.
     pub(super) fn has_its_part(&self, class: Criticality, tenant: Option<usize>, bytes: usize) -> bool {
         let share = self.caps.tenant_share;
-        let queued = tenant.and_then(|tenant| self.queues.tenants.queued_of(tenant));
-        let Some((own_jobs, own_bytes)) = queued else { return false };
+        let Some(tenant) = tenant else { return false };
+        let (own_jobs, own_bytes) = self.queues.tenants.queued_of(tenant, class);
+        if own_jobs == 0 {
+            return false;
+        }
         if self.queues.tenants.queueing() > 1 {
             let (jobs, most) = self.tenant_cap();
             if own_jobs >= jobs || own_bytes.saturating_add(bytes) > most {

@@ -75,6 +75,9 @@ impl<H: Host> Core<H> {
     /// Half of what its kind takes must be left.
     fn is_hopeless(&self, now: Instant, index: usize) -> bool {
         let entry = &self.entries[index];
+        if entry.is_try {
+            return false;
+        }
         let half = self.estimates.measured(entry.kind).unwrap_or(0.0) / 2.0;
         entry.finish_by.saturating_duration_since(now) <= seconds(half)
     }
@@ -89,7 +92,11 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// A queued job missed its deadline. That of a try was expected to be missed.
     pub(super) fn miss(&mut self, index: usize) {
+        if self.entries[index].is_try {
+            return;
+        }
         self.queues.miss(&self.entries[index], self.window, &mut self.margins, &self.law);
     }
 
@@ -112,7 +119,8 @@ impl<H: Host> Core<H> {
                     let entry = self.leave_waiting(index);
                     tell(entry, QueueEnd::NoRoom, effects);
                 } else if self.may_be_queued(now, index) {
-                    self.admit(now, index);
+                    let is_try = self.judge(now, &self.waiting_applicant(index)).is_ok_and(|is_try| is_try);
+                    self.admit(now, index, is_try);
                 } else if !self.has_room(class, bytes) {
                     break;
                 }
@@ -124,7 +132,7 @@ impl<H: Host> Core<H> {
         let caller = self.waiting_applicant(index);
         self.has_room(caller.class, caller.bytes)
             && !self.has_its_part(caller.class, caller.known_tenant, caller.bytes)
-            && self.objection(now, &caller).is_none()
+            && self.judge(now, &caller).is_ok()
     }
 
     /// When [`admit_to_worker`](Self::admit_to_worker) would start a caller, where only time is in its way.
@@ -145,7 +153,7 @@ impl<H: Host> Core<H> {
             self.is_startable(entry) && self.is_within_limits(now, entry.lane, entry.names().limit_key)
         };
         let index = self.waiting.heads().find(starts)?;
-        self.admit(now, index);
+        self.admit(now, index, false);
         self.open_gates(now);
         Some(index)
     }
@@ -156,10 +164,10 @@ impl<H: Host> Core<H> {
         self.lines.is_free(entry.names().ordering_key) && self.fits(before.fold(0, usize::saturating_add))
     }
 
-    fn admit(&mut self, now: Instant, index: usize) {
+    fn admit(&mut self, now: Instant, index: usize, is_try: bool) {
         self.waiting.remove(&mut self.entries, index);
         let names = self.entries[index].kept.take().expect("a waiting entry keeps its names");
-        self.accept(now, index, names.names());
+        self.accept(now, index, names.names(), is_try);
     }
 
     fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {

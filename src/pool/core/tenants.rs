@@ -2,6 +2,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use super::{law::Frequency, list::List, margin::OwnMargin};
+use crate::model::Criticality;
 
 /// The tenants that have jobs in the pool, or owe a lane for what they ran.
 #[derive(Default)]
@@ -14,9 +15,9 @@ pub(super) struct Tenants {
 
 struct Tenant {
     name: Box<str>,
-    /// Queued jobs, and their bytes.
+    /// Queued jobs, and these and their bytes by class.
     jobs: usize,
-    bytes: usize,
+    queued: [(usize, usize); 4],
     /// Jobs that name this tenant: queued ones, and running ones that were queued.
     held: usize,
     /// Lanes of classes that it owes.
@@ -66,13 +67,14 @@ impl Tenants {
     }
 
     /// The tenant of that name queues one job more; there are so many slots.
-    pub(super) fn queue(&mut self, name: &str, bytes: usize, window: u64, slots: usize) -> usize {
+    pub(super) fn queue(&mut self, name: &str, class: Criticality, bytes: usize, window: u64, slots: usize) -> usize {
         let tenant = match self.by_name.get(name) {
             Some(tenant) => *tenant,
             None => {
                 let open = std::array::from_fn(|_| Share::new(window));
                 let limited = (4..slots).map(|_| Share::new(window)).collect();
-                let fresh = Tenant { name: name.into(), jobs: 0, bytes: 0, held: 0, debts: 0, open, limited };
+                let fresh =
+                    Tenant { name: name.into(), jobs: 0, queued: [(0, 0); 4], held: 0, debts: 0, open, limited };
                 let tenant = self.slab.insert(fresh);
                 self.by_name.insert(name.into(), tenant);
                 tenant
@@ -85,16 +87,18 @@ impl Tenants {
         }
         self.queueing += usize::from(found.jobs == 0);
         found.jobs += 1;
-        found.bytes += bytes;
+        let of_class = &mut found.queued[class.rank()];
+        *of_class = (of_class.0 + 1, of_class.1 + bytes);
         found.held += 1;
         tenant
     }
 
     /// A job is out of the queue. Its tenant is held until it [parts](Self::part).
-    pub(super) fn unqueue(&mut self, tenant: usize, bytes: usize) {
+    pub(super) fn unqueue(&mut self, tenant: usize, class: Criticality, bytes: usize) {
         let found = &mut self.slab[tenant];
         found.jobs -= 1;
-        found.bytes -= bytes;
+        let of_class = &mut found.queued[class.rank()];
+        *of_class = (of_class.0 - 1, of_class.1 - bytes);
         self.queueing -= usize::from(found.jobs == 0);
     }
 
@@ -128,10 +132,10 @@ impl Tenants {
         }
     }
 
-    /// Queued jobs of a tenant, and their bytes; `None` where it has none.
-    pub(super) fn queued_of(&self, tenant: usize) -> Option<(usize, usize)> {
-        let Tenant { jobs, bytes, .. } = self.slab[tenant];
-        (jobs > 0).then_some((jobs, bytes))
+    /// Queued jobs of a tenant that are at least as important as `class`, and their bytes.
+    pub(super) fn queued_of(&self, tenant: usize, class: Criticality) -> (usize, usize) {
+        let queued = &self.slab[tenant].queued[..=class.rank()];
+        queued.iter().fold((0, 0), |(jobs, bytes), of_class| (jobs + of_class.0, bytes + of_class.1))
     }
 
     /// Tenants with a queued job.

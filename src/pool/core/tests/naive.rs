@@ -43,6 +43,8 @@ pub(super) struct Naive {
     samples: Vec<(usize, f64)>,
     /// Until when jobs with less time than their kind takes are not tried, by kind.
     bars: [Duration; super::drive::KINDS],
+    /// Jobs that may be tried at once in spite of that, by kind.
+    tries: [usize; super::drive::KINDS],
     seen: Seen,
     limits: KindsLimits,
     /// Kind, limit key and time of each start.
@@ -64,6 +66,8 @@ pub(super) struct Job {
     work: f64,
     /// Whether it was queued.
     was_queued: bool,
+    /// Whether it was queued though it would most likely end too late.
+    pub(super) is_try: bool,
     /// Whether it counts in the margin of its tenant.
     pub(super) has_own_margin: bool,
     /// Whether it was there in a pause.
@@ -113,6 +117,7 @@ impl Naive {
             stamps: 0,
             samples: Vec::new(),
             bars: [Duration::ZERO; super::drive::KINDS],
+            tries: [1; super::drive::KINDS],
             seen: Seen::default(),
             limits,
             starts: Vec::new(),

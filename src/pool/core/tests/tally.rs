@@ -8,8 +8,8 @@ const AT_LEAST: &[(u64, &[&str])] = &[
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
     (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (80, &["told: no room", "told: refused", "hit a caller", "in a margin of its own"]),
-    (10, &["runs on", "starts when time came", "refused: long"]),
+    (80, &["told: no room", "told: refused", "hit a caller", "in a margin of its own", "tried"]),
+    (5, &["runs on", "starts when time came", "refused: long"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
@@ -102,6 +102,9 @@ impl Tally {
         }
         if (0..4).filter(|tenant| model.held_by(*tenant) > 0).count() > 1 {
             self.one("held by several tenants");
+        }
+        if matches!(event, Event::Offer(_)) && model.queued.last().is_some_and(|job| job.is_try) {
+            self.one("tried");
         }
         if matches!(event, Event::Offer(_)) && model.queued.last().is_some_and(|job| job.has_own_margin) {
             self.one("in a margin of its own");

@@ -39,11 +39,58 @@ pub(super) const CASES: &[Case] = &[
         ROOMY,
         "offer a => starts on 0
          end a completed 1 => decided
+         release a => done
+         offer b => starts on 0
+         end b completed 1 => decided
+         release b => done
+         offer c => starts on 0
+         end c completed 1 => decided
+         release c => done
+         offer d kind=1 => starts on 0
+         end d completed 37 => decided
+         offer e kind=1 for=5000 => queued
+         offer f kind=1 for=5000 => queued
+         offer g kind=1 for=5000 => queued
+         offer h kind=1 for=5000 => queued
+         offer i kind=1 for=5000 => queued
+         offer j kind=1 for=5000 => queued
+         offer k for=5000 => refused: long
+         offer l for=5000 evict => refused: long
+         offer m for=5000 wait => queued",
+    ),
+    pool(
+        "a kind that was not measured is taken for the others, and its jobs are valued anew when it is",
+        ROOMY,
+        "offer a => starts on 0
+         end a completed 1 => decided
          offer b kind=1 for=5000 => queued
          offer c kind=1 for=5000 => queued
-         offer d for=5000 => refused: long
-         offer e for=5000 evict => refused: long
-         offer f for=5000 wait => queued",
+         offer d for=20 => queued
+         offer e for=7 => refused: unreachable",
+    ),
+    pool(
+        "of jobs with too little time for their kind one is tried, and more where that ends in time",
+        ROOMY,
+        "offer a => starts on 0
+         end a completed 1000 => decided
+         release a => done
+         offer b kind=1 => starts on 0
+         end b completed 1 => decided
+         release b => done
+         offer c kind=1 => starts on 0
+         end c completed 1 => decided
+         release c => done
+         offer d kind=1 => starts on 0
+         end d completed 1 => decided
+         offer e for=900 => queued
+         offer f for=900 plus => refused: unreachable
+         release d => done; e starts on 0
+         end e completed 1 => decided
+         offer g for=600 plus => queued
+         release e => done; g starts on 0
+         pass 600 => done
+         end g expired 600 => decided
+         offer h for=600 plus => refused: unreachable",
     ),
     pool(
         "a job that would end too late does not start",
@@ -85,7 +132,7 @@ pub(super) const CASES: &[Case] = &[
          offer d of=2 => queued
          cancel a => was queued
          offer e of=1 => refused: quota
-         offer f of=1 evict plus => refused: quota
+         offer f of=1 evict => refused: quota
          cancel d => was queued
          offer g of=1 => queued
          offer h of=3 => queued

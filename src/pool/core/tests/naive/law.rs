@@ -108,6 +108,8 @@ fn weighted(values: impl Iterator<Item = f64>, least: f64, start: f64) -> f64 {
 impl Naive {
     /// Mean run of a kind; `None` of all.
     pub(super) fn service(&self, kind: Option<usize>) -> f64 {
+        // Of a kind that was never measured, what the others take is the best guess.
+        let kind = kind.filter(|kind| self.is_measured(Some(*kind)));
         let of_kind = self.samples.iter().filter(|(of, _)| kind.is_none_or(|kind| kind == *of));
         weighted(of_kind.map(|(_, seconds)| *seconds), 0.05, self.law.service.as_secs_f64())
     }
@@ -173,6 +175,7 @@ impl Naive {
         let of = |job: &&super::Job| job.offer.tenant == tenant && job.offer.class.rank() == rank;
         let own_jobs = self.queued.iter().filter(of).filter(|job| self.lane(job.offer.kind) == lane).count();
         let pace = self.shares.pace(rank, lane, tenant, own_jobs > 0, self.history.window());
+        let pace = pace.filter(|pace| lane == 0 && *pace >= 20.0);
         let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
         let with_key = |job: &&super::Job| key != 0 && job.offer.key == key;
         let running = self.running.iter().map(|run| &run.job);
@@ -203,14 +206,14 @@ impl Naive {
         self.shared(offer.class.rank(), self.lane(offer.kind), offer.tenant, offer.key, service)
     }
 
-    /// What the rule says against queueing a job, if anything.
-    pub(super) fn objection(
+    /// What the rule says against queueing a job, if anything; else whether it is a try.
+    pub(super) fn judge(
         &self,
         offer: &Offer,
         start_by: Duration,
         finish_by: Duration,
         behind: f64,
-    ) -> Option<Refusal> {
+    ) -> Result<bool, Refusal> {
         let (for_limit, limit) = self.limit_wait(offer);
         let of_kind = |job: &&super::Job| job.offer.kind == offer.kind;
         let others = (0..self.limits.len()).any(|kind| self.lane(kind) == 0);
@@ -226,14 +229,15 @@ impl Naive {
         let over = |limit| RefusalReason::LimitExceeded { limit, expected: duration(wait), budget };
         if half_is_full {
             let reason = over(limit.unwrap_or_else(|| self.first_limit(offer.kind)));
-            return Some(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait + service) });
+            return Err(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait + service) });
         }
         if !known && limit.is_none() {
-            return None;
+            return Ok(false);
         }
         let share = self.law.wait_share * self.margin_of(offer);
         let allowed = f64::min(share * budget.as_secs_f64(), start_by.saturating_sub(self.now).as_secs_f64());
-        if wait > allowed || wait + service > budget.as_secs_f64() {
+        let is_try = wait + service > budget.as_secs_f64();
+        if wait > allowed || (is_try && !self.may_try(offer.kind)) {
             let needed = f64::max(wait / share, wait + service);
             let (expected, patience) = (duration(wait), start_by.saturating_sub(self.now));
             let by_deadline = wait > share * budget.as_secs_f64() || wait + service > budget.as_secs_f64();
@@ -243,14 +247,24 @@ impl Naive {
                 RefusalReason::WaitTooLong { expected, patience }
             };
             let reason = limit.map_or(late, over);
-            return Some(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait - allowed + service) });
+            return Err(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait - allowed + service) });
         }
         let each = f64::max(self.service(None), service).max(self.interval(offer.kind, limit));
         let longest = f64::max(self.law.longest_wait * each, 0.1);
         let bound = offer.when_full != WhenFull::Wait || limit.is_some();
         let reason = limit.map_or(RefusalReason::QueueTooLong { expected: duration(wait) }, over);
-        (wait > longest + 1e-9 && bound)
-            .then(|| Refusal { reason, retry_after: come_back_within(limit.is_some(), wait - longest + service) })
+        if wait > longest + 1e-9 && bound {
+            return Err(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait - longest + service) });
+        }
+        Ok(is_try)
+    }
+
+    /// Whether one more job may be queued that would most likely end too late: one at first, twice as many after each that
+    /// did not, and none for a while after one that did.
+    fn may_try(&self, kind: usize) -> bool {
+        let running = self.running.iter().filter(|run| !run.decided).map(|run| &run.job);
+        let tried = self.queued.iter().chain(running).filter(|job| job.is_try && job.offer.kind == kind).count();
+        tried < self.tries[kind] && self.bars[kind] <= self.now
     }
 
     /// Whether a queued job would most likely not end in time.
@@ -259,6 +273,9 @@ impl Naive {
     }
 
     pub(super) fn is_hopeless(&self, job: &super::Job) -> bool {
+        if job.is_try {
+            return false;
+        }
         let kind = Some(job.offer.kind);
         let half = if self.is_measured(kind) { self.service(kind) / 2.0 } else { 0.0 };
         job.finish_by.saturating_sub(self.now) <= duration(half)

@@ -49,6 +49,9 @@ impl Naive {
     }
 
     pub(super) fn miss(&mut self, job: &Job) {
+        if job.is_try {
+            return;
+        }
         let (seat, rank) = (self.seat(&job.offer), job.offer.class.rank());
         if job.has_own_margin {
             self.margins.of.get_mut(&seat).expect("a tenant with a job").open.1 += 1.0;

@@ -58,12 +58,13 @@ impl Naive {
         let part = self.caps.tenant_share;
         let share = |cap: usize| (cap as f64 * part).floor();
         let own = self.queued.iter().filter(|job| job.offer.tenant == offer.tenant);
+        let others = self.queued.len() > own.clone().count();
+        let own = own.filter(|job| job.offer.class.rank() <= offer.class.rank());
         let (jobs, bytes) =
             own.fold((0, offer.bytes as f64), |(jobs, bytes), job| (jobs + 1, bytes + job.offer.bytes as f64));
         if jobs == 0 {
             return false;
         }
-        let others = self.queued.len() > jobs;
         if others && (jobs as f64 >= share(self.caps.jobs).max(1.0) || bytes > share(self.caps.bytes)) {
             return true;
         }

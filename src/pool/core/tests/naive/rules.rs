@@ -25,6 +25,7 @@ impl Naive {
             finish_by,
             work: 0.0,
             was_queued: false,
+            is_try: false,
             has_own_margin: false,
             pardoned: false,
             ready: None,
@@ -66,12 +67,13 @@ impl Naive {
         if over && !waits {
             return self.refuse(RefusalReason::QuotaExceeded, come_back(self.wait_of(&offer, behind)));
         }
-        if let Some(refusal) = self.objection(&offer, arrival.start_by, arrival.finish_by, behind) {
-            return self.refuse(refusal.reason, refusal.retry_after);
-        }
+        let is_try = match self.judge(&offer, arrival.start_by, arrival.finish_by, behind) {
+            Ok(is_try) => is_try,
+            Err(refusal) => return self.refuse(refusal.reason, refusal.retry_after),
+        };
         let has_room = self.has_room(offer.class.rank(), offer.bytes);
         if !over && has_room && self.leaves_room(offer.class.rank(), offer.bytes) {
-            self.accept(arrival);
+            self.accept(Job { is_try, ..arrival });
             if self.lane(offer.kind) > 0 {
                 self.settle();
             }
@@ -88,7 +90,7 @@ impl Naive {
                 while !self.has_room(offer.class.rank(), offer.bytes) {
                     self.shed_one(offer.class.rank());
                 }
-                self.accept(arrival);
+                self.accept(Job { is_try, ..arrival });
                 self.settle();
                 Answer::Queued
             }
@@ -143,6 +145,14 @@ impl Naive {
             if ending == Ending::Expired && !self.paused && !job.pardoned {
                 self.miss(&job);
             }
+        }
+        if job.is_try {
+            let tries = &mut self.tries[kind];
+            *tries = match ending {
+                Ending::Completed | Ending::Failed | Ending::Panicked => usize::min(*tries * 2, 64),
+                Ending::Expired => 1,
+                _ => *tries,
+            };
         }
         let worker = self.worker(worker);
         worker.completed += u64::from(ending == Ending::Completed);
@@ -390,10 +400,10 @@ impl Naive {
                 } else if !self.has_room(rank, offer.bytes) {
                     break;
                 } else if !self.is_over_share(&offer)
-                    && self.objection(&offer, caller.start_by, caller.finish_by, 0.0).is_none()
+                    && let Ok(is_try) = self.judge(&offer, caller.start_by, caller.finish_by, 0.0)
                 {
                     self.waiting.remove(at);
-                    self.accept(caller);
+                    self.accept(Job { is_try, ..caller });
                 }
             }
         }
