@@ -199,7 +199,14 @@ pub enum HandlerError {
         /// What went wrong, for people. On the wire, its middle is left out where the status would take 4 KiB.
         message: String,
     },
-    /// The process that ran the job ended by a signal or could not be started. The worker's handler is made anew.
+    /// The job could not begin, and nothing of it was done: its program could not be started, say. The worker's handler is
+    /// made anew, and the caller told that it may come again.
+    #[error("{message}")]
+    Unavailable {
+        /// What was missing.
+        message: String,
+    },
+    /// The process that ran the job ended by a signal. The worker's handler is made anew.
     #[error("{message}")]
     Crashed {
         /// What happened.

@@ -205,7 +205,7 @@ impl Future for Attempt {
 
 /// Whether the worker keeps its handler. After a crash it makes a new one, so that its factory finds out whether it can.
 fn is_kept(result: &Result<Output, HandlerError>) -> bool {
-    !matches!(result, Err(HandlerError::Crashed { .. }))
+    !matches!(result, Err(HandlerError::Crashed { .. } | HandlerError::Unavailable { .. }))
 }
 
 /// Runs `code` in the span of an attempt.

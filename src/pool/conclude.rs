@@ -21,6 +21,8 @@ use crate::{
 /// Bounds of what a caller is told that found no room in time, as of those who are refused at once.
 const SOON: Duration = Duration::from_millis(10);
 const LATER: Duration = Duration::from_secs(5);
+/// When a caller may come again whose job the handler could not begin: its factory is asked next.
+const UNAVAILABLE_FOR: Duration = Duration::from_millis(100);
 
 /// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
 pub(super) fn conclude(
@@ -29,7 +31,7 @@ pub(super) fn conclude(
     rung: Option<Rung>,
 ) -> Result<Completed, JobError> {
     let (cx, shell, now) = (&attempt.cx, attempt.shell(), attempt.seen());
-    let started = !matches!(result, Err(Raised::BeforeBegin(_)));
+    let started = !matches!(result, Err(Raised::BeforeBegin(_) | Raised::Error(HandlerError::Unavailable { .. })));
     let run = cx.start().filter(|_| started).map_or(Duration::ZERO, |start| now - start.at);
     let outcome = match outcome(result, cx, shell, run) {
         Ok(_) if now >= cx.deadline().end() => Err(FailureCause::RunTimeout { limit: run }),
@@ -150,6 +152,9 @@ fn outcome(result: Result<Output, Raised>, cx: &Context, shell: &Shell, run: Dur
         // Whatever a handler says after it was asked to stop, it stopped because it was asked.
         Err(Raised::Error(_)) if cx.is_cancelled() => Err(stopped(cx, shell, run)),
         Err(Raised::Error(HandlerError::Stopped)) => Err(FailureCause::Cancelled),
+        Err(Raised::Error(HandlerError::Unavailable { message })) => {
+            Err(FailureCause::HandlerUnavailable { message, retry_after: jittered(UNAVAILABLE_FOR) })
+        }
         Err(Raised::Error(error)) => Err(FailureCause::Handler(error)),
     }
 }

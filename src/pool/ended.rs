@@ -122,7 +122,9 @@ impl JobEnd {
             FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => Self::OutputTooLarge,
             FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => Self::Cancelled,
             FailureCause::CancelledByOperator => Self::CancelledByOperator,
-            FailureCause::HandlerUnavailable { .. } => Self::HandlerUnavailable,
+            FailureCause::Handler(HandlerError::Unavailable { .. }) | FailureCause::HandlerUnavailable { .. } => {
+                Self::HandlerUnavailable
+            }
             FailureCause::Panicked { .. } => Self::Panicked,
             FailureCause::RunTimeout { .. } => Self::RunTimeout,
             FailureCause::ExpiredInQueue { .. } => Self::ExpiredInQueue,

@@ -254,6 +254,9 @@ fn failed(failure: &Failure) -> Answer {
         FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => {
             (Code::ResourceExhausted, "OUTPUT_TOO_LARGE", Pushback::Never)
         }
+        FailureCause::Handler(HandlerError::Unavailable { .. }) => {
+            (Code::Unavailable, "HANDLER_UNAVAILABLE", Pushback::Unsaid)
+        }
         FailureCause::HandlerUnavailable { retry_after, .. } => {
             (Code::Unavailable, "HANDLER_UNAVAILABLE", Pushback::After(*retry_after))
         }

@@ -33,7 +33,7 @@ pub(super) async fn start(command: &Arc<ExecCommand>, job: &Job, cx: &Context) -
     let variables = environment(command, job, cx);
     let (command, tasks, id) = (Arc::clone(command), cx.tasks().clone(), cx.job());
     let started = cx.shield(off_thread(move || spawn(&command, variables, tasks, id))).await?;
-    started.unwrap_or_else(|_| Err(crashed("the server goes away; the program was not started".into())))
+    started.unwrap_or_else(|_| Err(unavailable("the server goes away; the program was not started".into())))
 }
 
 /// Whether there is a program that can be started, as far as its file tells.
@@ -43,7 +43,7 @@ pub(super) fn check(command: &ExecCommand) -> Result<(), HandlerError> {
         true => Ok(access(program, Access::EXEC_OK)?),
         false => Err(io::ErrorKind::PermissionDenied.into()),
     });
-    found.map_err(|fault| crashed(cannot_start(program, &fault)))
+    found.map_err(|fault| unavailable(cannot_start(program, &fault)))
 }
 
 fn spawn(
@@ -53,7 +53,7 @@ fn spawn(
     job: JobId,
 ) -> Result<Process, HandlerError> {
     let workspace = workspace::create().map_err(|fault| {
-        crashed(format!("cannot make a directory for the job: {fault}; make room there or point TMPDIR elsewhere"))
+        unavailable(format!("cannot make a directory for the job: {fault}; make room there or point TMPDIR elsewhere"))
     })?;
     let directory = workspace.path();
     let child = Command::new(&command.program)
@@ -67,13 +67,17 @@ fn spawn(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = child.map_err(|fault| crashed(cannot_start(&command.program, &fault)))?;
+    let mut child = child.map_err(|fault| unavailable(cannot_start(&command.program, &fault)))?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let leader = Leader::new(child, workspace, tasks, job);
     let exit = ExitWatch::new(&leader)
         .map_err(|fault| crashed(format!("cannot watch the program: {fault}; raise the limit on open files")))?;
     let (Some(stdin), Some(stdout), Some(stderr)) = pipes else { unreachable!("all three pipes were asked for") };
     Ok(Process { leader, exit, stdin, stdout, stderr })
+}
+
+fn unavailable(message: String) -> HandlerError {
+    HandlerError::Unavailable { message }
 }
 
 fn crashed(message: String) -> HandlerError {

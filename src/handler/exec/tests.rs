@@ -218,7 +218,7 @@ async fn any_amount_of_standard_error_is_drained() {
 async fn a_program_that_cannot_start_says_what_to_do() {
     for (program, advice) in [("/nonexistent/convert", "install it"), ("/etc/passwd", "make it executable")] {
         match run(ExecCommand::new(program, [""; 0]), "").await {
-            Err(HandlerError::Crashed { message }) => {
+            Err(HandlerError::Unavailable { message }) => {
                 assert!(message.contains(program) && message.contains(advice), "{message}");
             }
             other => panic!("{other:?}"),

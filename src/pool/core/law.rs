@@ -136,10 +136,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standstill_and_a_burst_after_it_are_no_frequency_of_zero() {
+    fn a_standstill_and_a_burst_after_it_tell_nothing_and_a_steady_pace_does() {
         let mut starts = Frequency::new(0);
         (0..ENOUGH).for_each(|_| starts.count(20));
-        assert_eq!(starts.per_second(20), None);
-        assert!(starts.per_second(21).is_some_and(|rate| rate > 1.0));
+        assert_eq!([starts.per_second(20), starts.per_second(21)], [None, None]);
+        (21..60).for_each(|window| (0..3).for_each(|_| starts.count(window)));
+        assert!(starts.per_second(60).is_some_and(|rate| (25.0..30.0).contains(&rate)));
+        // Forgotten as it is gone.
+        assert_eq!(starts.per_second(70), None);
     }
 }
