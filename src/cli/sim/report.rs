@@ -18,6 +18,10 @@ pub(super) struct Row {
     tenants: usize,
     /// What one more tenant, one of them, asked for alone.
     flood: Option<f64>,
+    workers: usize,
+    deadline_ms: f64,
+    /// How long jobs arrived.
+    lasts_s: f64,
     queue: usize,
     law: LawView,
     retry: &'static str,
@@ -58,6 +62,9 @@ impl Row {
             arrivals: case.arrivals,
             tenants: tally.tenants.len(),
             flood: case.flood,
+            workers: case.load.workers,
+            deadline_ms: case.load.deadline.as_secs_f64() * 1e3,
+            lasts_s: case.load.lasts.as_secs_f64(),
             queue: case.load.queue,
             law: case.load.law.into(),
             retry: case.load.retry.name(),
@@ -82,6 +89,11 @@ impl Row {
             others_wait_p99_ms,
         }
     }
+}
+
+/// In per cent; nothing where nothing could be had.
+fn share(share: f64) -> String {
+    if share.is_finite() { format!("{:.1} %", share * 100.0) } else { "-".to_owned() }
 }
 
 /// Means over the seeds, for people.
@@ -110,7 +122,7 @@ impl Table {
             first.arrivals.to_owned(),
             format!("{}x", first.load),
             first.policy.to_owned(),
-            format!("{:.1} %", mean(|row| row.useful_share) * 100.0),
+            share(mean(|row| row.useful_share)),
             format!("{:.1} %", mean(|row| row.admitted_then_missed) * 100.0),
             format!("{:.1} %", mean(|row| row.refused as f64 / row.attempts.max(1) as f64) * 100.0),
             format!("{:.0}ms", mean(|row| row.wait_p99_ms)),
