@@ -23,6 +23,7 @@ mod ledger;
 mod limits;
 mod lines;
 mod list;
+mod look;
 mod margin;
 mod moves;
 mod operate;

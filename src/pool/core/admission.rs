@@ -256,8 +256,25 @@ impl<H: Host> Core<H> {
         wait
     }
 
-    /// An arrival, behind so many seconds of callers that wait for room.
-    pub(super) fn applicant<'a>(&self, arrival: &Arrival<'a, H::Job>, behind: f64) -> Applicant<'a> {
+    /// Expected seconds of the jobs of callers before an arrival that would wait for room, too. Where it has a place now,
+    /// its own tenant's are before it: it has more of its time left than they have, and must not pass them for that. Where
+    /// it has none, the others' are, too: of each as much as of its own.
+    pub(super) fn behind(&self, arrival: &Arrival<'_, H::Job>, has_place: bool) -> f64 {
+        if self.waiting.is_empty() {
+            return 0.0;
+        }
+        let (above, own) = self.waiting.work_of(arrival.tenant, arrival.class);
+        if has_place {
+            return above + own;
+        }
+        // Without parts, nothing but their arrival tells tenants apart.
+        let has_parts = self.caps.tenant_share < 1.0;
+        let most = if has_parts { own + self.estimates.service(arrival.kind) } else { f64::INFINITY };
+        self.waiting.fair_work_ahead_of(arrival.class, most)
+    }
+
+    /// An arrival; nobody waits before it.
+    pub(super) fn applicant<'a>(&self, arrival: &Arrival<'a, H::Job>) -> Applicant<'a> {
         Applicant {
             kind: arrival.kind,
             class: arrival.class,
@@ -268,7 +285,7 @@ impl<H: Host> Core<H> {
             ordering_key: arrival.ordering_key,
             limit_key: arrival.limit_key,
             when_full: arrival.when_full,
-            behind,
+            behind: 0.0,
         }
     }
 

@@ -106,7 +106,7 @@ pub(super) fn slot(lane: usize, class: Criticality) -> usize {
 
 /// Which of an entry's links a list uses.
 pub(super) const LINE: Link = Link::Line;
-/// The list of the ready jobs of a class.
+/// The list of the ready jobs of a class, of those that are held, or of the callers that wait.
 pub(super) const CLASS: Link = Link::Class;
 /// The list of all queued jobs by acceptance.
 pub(super) const AGE: Link = Link::Age;

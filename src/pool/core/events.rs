@@ -82,11 +82,13 @@ impl<H: Host> Core<H> {
     ) -> Verdict<H> {
         let lane = self.limits.lane(arrival.kind);
         let waits = arrival.when_full == WhenFull::Wait;
-        let behind = if waits { self.waiting.work_ahead_of(arrival.class) } else { 0.0 };
-        let applicant = self.applicant(&arrival, behind);
+        let mut applicant = self.applicant(&arrival);
         let over = self.over_its_part(now, &applicant);
         let has_room = self.has_room(arrival.class, arrival.bytes);
         let has_room = over.is_none() && has_room && self.leaves_room_for_callers(arrival.class, arrival.bytes);
+        if waits {
+            applicant.behind = self.behind(&arrival, has_room);
+        }
         // Who waits for room waits for that, too.
         if let Some(refusal) = over.filter(|_| !waits) {
             return self.refuse(refusal);

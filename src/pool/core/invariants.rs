@@ -49,5 +49,6 @@ impl<H: Host> Core<H> {
         assert_eq!(self.lines.len(), leading, "no line without a leader");
         let in_line: Vec<usize> = self.waiting.iter(&self.entries).collect();
         assert_eq!(in_line.len(), waiting, "the line of callers is whole");
+        self.waiting.assert_whole(&self.entries);
     }
 }

@@ -19,7 +19,7 @@ struct Neighbours {
 pub(crate) enum Link {
     /// The line that the entry stands in: waiting, a tenant's, or an ordering key's.
     Line,
-    /// The ready jobs of a class.
+    /// The ready jobs of a class, those that are held, or the callers that wait.
     Class,
     /// All queued jobs by acceptance.
     Age,
@@ -98,6 +98,11 @@ impl List {
             None => self.tail = gone.previous,
         }
         self.len -= 1;
+    }
+
+    /// The one behind `index`, in whichever list it is.
+    pub(crate) fn next<T: AsRef<Links>>(entries: &Slab<T>, link: Link, index: usize) -> Option<usize> {
+        entries[index].as_ref().next(link)
     }
 
     /// The indexes from the front.

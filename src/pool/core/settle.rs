@@ -6,8 +6,22 @@ use super::{
     entry::{Entry, LINE, Place},
     gate::Due,
     moves::tell,
+    waiting::Waiting,
 };
-use crate::model::RejectionReason;
+use crate::model::{Criticality, RejectionReason};
+
+/// What a caller answers that is asked whether there is room for it by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reply {
+    /// Its time to start is over.
+    Leaves,
+    /// There is; whether its job is a try.
+    Enters { is_try: bool },
+    /// Its tenant has its part, or it would be queued for too long: it lets others pass.
+    Passes,
+    /// There is not, and those behind it in its class wait for it to have some.
+    Holds,
+}
 
 impl<H: Host> Core<H> {
     /// Brings the machine to rest: callers get the room that is there, workers the jobs that are ready.
@@ -30,7 +44,8 @@ impl<H: Host> Core<H> {
         debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
         debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
         debug_assert!(!self.can_start() || self.head(now).is_none());
-        debug_assert!(!self.waiting.heads().any(|index| self.may_be_queued(now, index)), "nobody waits for nothing");
+        let enters = |index| matches!(self.ask(now, index), Reply::Enters { .. });
+        debug_assert!(!self.waiting.heads().any(enters), "nobody waits for nothing");
         #[cfg(test)]
         self.settled.set(Some(now));
     }
@@ -105,63 +120,98 @@ impl<H: Host> Core<H> {
         self.paused.is_none() && sequence > self.pardoned
     }
 
-    /// Gives callers the room that is there: the more important ones first, those of a class in order of arrival. One that
-    /// has its part of the queue, or would be queued for too long by now, lets others pass.
+    /// Gives callers the room that is there: the more important ones first, those of a class in order of arrival. One
+    /// whose tenant has its part of the queue, or that would be queued for too long by now, lets others pass.
     fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        for rank in 0..4 {
-            for index in self.waiting.of_class(rank, &self.entries) {
-                let Entry { start_by, class, bytes, .. } = self.entries[index];
-                if start_by <= now {
-                    self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
-                    let entry = self.leave_waiting(index);
-                    tell(entry, QueueEnd::NoRoom, effects);
-                } else if self.may_be_queued(now, index) {
-                    let is_try = self.judge(now, &self.waiting_applicant(index)).is_ok_and(|is_try| is_try);
-                    self.admit(now, index, is_try);
-                } else if !self.has_room(class, bytes) {
-                    break;
-                }
+        // Whoever leaves lets others be asked.
+        let mut goes_on = !self.waiting.is_empty();
+        while goes_on {
+            goes_on = false;
+            for class in Criticality::BY_IMPORTANCE {
+                goes_on |= self.ask_callers(now, class, effects);
             }
         }
     }
 
-    fn may_be_queued(&self, now: Instant, index: usize) -> bool {
+    /// Asks callers of a class. Returns whether one of them left, with room or without.
+    fn ask_callers(&mut self, now: Instant, class: Criticality, effects: &mut Vec<Effect<H>>) -> bool {
+        // Most pools where callers wait are full: then the first one says it for all.
+        if self.waiting.head(class).is_none_or(|first| self.ask(now, first) == Reply::Holds) {
+            return false;
+        }
+        let mut look = self.waiting.look(class);
+        let mut leaves = false;
+        while let Some(turn) = look.next() {
+            let next = Waiting::next(&self.entries, turn.index);
+            let reply = self.ask(now, turn.index);
+            match reply {
+                Reply::Holds => return leaves,
+                Reply::Passes => {}
+                Reply::Enters { is_try } => self.admit(now, turn.index, is_try),
+                Reply::Leaves => {
+                    self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
+                    let entry = self.leave_waiting(turn.index);
+                    tell(entry, QueueEnd::NoRoom, effects);
+                }
+            }
+            leaves |= reply != Reply::Passes;
+            look.go_on(turn, reply != Reply::Passes, next);
+        }
+        if !leaves {
+            self.waiting.pass(class, &look);
+        }
+        leaves
+    }
+
+    /// Whether there is room for a caller by now.
+    fn ask(&self, now: Instant, index: usize) -> Reply {
+        let Entry { start_by, class, bytes, .. } = self.entries[index];
+        if start_by <= now {
+            return Reply::Leaves;
+        }
+        if !self.has_room(class, 0) {
+            return Reply::Holds;
+        }
         let caller = self.waiting_applicant(index);
-        self.has_room(caller.class, caller.bytes)
-            && !self.has_its_part(caller.class, caller.known_tenant, caller.bytes)
-            && self.judge(now, &caller).is_ok()
+        if self.has_its_part(class, caller.known_tenant, bytes) {
+            return Reply::Passes;
+        }
+        match self.judge(now, &caller) {
+            Err(_) => Reply::Passes,
+            Ok(is_try) if self.has_room(class, bytes) => Reply::Enters { is_try },
+            Ok(_) => Reply::Holds,
+        }
     }
 
     /// When [`admit_to_worker`](Self::admit_to_worker) would start a caller, where only time is in its way.
     pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
         let opens_at = |index| {
             let entry = &self.entries[index];
-            let is_first = !self.queues.has_ready(entry.lane) && self.is_startable(entry);
+            let is_first = !self.queues.has_ready(entry.lane) && self.is_startable(index);
             is_first.then(|| self.limits.opens_at(entry.lane, entry.names().limit_key)).flatten()
         };
-        self.waiting.heads().filter_map(opens_at).min()
+        self.waiting.firsts().filter_map(opens_at).min()
     }
 
-    /// The first callers may find the queue full of jobs that wait for their ordering keys, and a worker free: one starts
-    /// as an arrival would, without a place in the queue. Returns its job, which must be started at once.
+    /// Callers may find the queue full of jobs that wait for their ordering keys, and a worker free: the first one of a
+    /// tenant starts as an arrival would, without a place in the queue. Returns its job, which must be started at once.
     fn admit_to_worker(&mut self, now: Instant) -> Option<usize> {
         let starts = |index: &usize| {
             let entry = &self.entries[*index];
-            self.is_startable(entry) && self.is_within_limits(now, entry.lane, entry.names().limit_key)
+            self.is_startable(*index) && self.is_within_limits(now, entry.lane, entry.names().limit_key)
         };
-        let index = self.waiting.heads().find(starts)?;
+        let index = self.waiting.firsts().find(starts)?;
         self.admit(now, index, false);
         self.open_gates(now);
         Some(index)
     }
 
     /// Whether neither its ordering key nor bytes, for it and for those that wait before it, keep a caller from starting.
-    fn is_startable(&self, entry: &Entry<H>) -> bool {
-        let before = self.waiting.ahead_of(entry.class).map(|index| self.entries[index].bytes);
-        self.lines.is_free(entry.names().ordering_key) && self.fits(before.fold(0, usize::saturating_add))
+    fn is_startable(&self, index: usize) -> bool {
+        let entry = &self.entries[index];
+        // Those of the first one of its class are counted among those before it.
+        let bytes = if self.waiting.head(entry.class) == Some(index) { 0 } else { entry.bytes };
+        self.lines.is_free(entry.names().ordering_key) && self.leaves_room_for_callers(entry.class, bytes)
     }
 
     fn admit(&mut self, now: Instant, index: usize, is_try: bool) {

@@ -1,3 +1,4 @@
+mod callers;
 mod law;
 mod limits;
 mod margin;

@@ -147,19 +147,7 @@ impl Naive {
     /// classes above, and of each tenant as much as its own. In the lane of a kind with limits, each counts one.
     pub(super) fn ahead(&self, lane: usize, rank: usize, own: f64) -> f64 {
         let above: f64 = (0..rank).flat_map(|above| (0..4).map(move |of| self.backlog(lane, of, above))).sum();
-        let backlogs = [0, 1, 2, 3].map(|of| self.backlog(lane, of, rank));
-        // Tenants with backlogs of the same power of two are taken together.
-        let power = |load: f64| (load / 1e-6).log2().ceil().max(0.0) as usize;
-        let powers = backlogs.map(|load| (load > 0.0).then(|| power(load)));
-        let class: f64 = (0..48)
-            .filter(|bucket| powers.contains(&Some(*bucket)))
-            .map(|bucket| {
-                let members = (0..4).filter(|of| powers[*of] == Some(bucket)).map(|of| backlogs[of]);
-                let (count, sum) = members.fold((0.0, 0.0), |(count, sum), load| (count + 1.0, sum + load));
-                f64::min(sum, count * own)
-            })
-            .sum();
-        above + class
+        above + fair([0, 1, 2, 3].map(|of| self.backlog(lane, of, rank)), own)
     }
 
     pub(super) fn backlog(&self, lane: usize, of: u8, rank: usize) -> f64 {
@@ -280,6 +268,21 @@ impl Naive {
         let half = if self.is_measured(kind) { self.service(kind) / 2.0 } else { 0.0 };
         job.finish_by.saturating_sub(self.now) <= duration(half)
     }
+}
+
+/// What a fair queue lets pass before the job of a tenant that has `own` there: of each backlog as much. Those of the same
+/// power of two are taken together.
+pub(super) fn fair(backlogs: [f64; 4], own: f64) -> f64 {
+    let power = |load: f64| (load / 1e-6).log2().ceil().max(0.0) as usize;
+    let powers = backlogs.map(|load| (load > 0.0).then(|| power(load)));
+    (0..48)
+        .filter(|bucket| powers.contains(&Some(*bucket)))
+        .map(|bucket| {
+            let members = (0..4).filter(|of| powers[*of] == Some(bucket)).map(|of| backlogs[of]);
+            let (count, sum) = members.fold((0.0, 0.0), |(count, sum), load| (count + 1.0, sum + load));
+            f64::min(sum, count * own)
+        })
+        .sum()
 }
 
 pub(super) fn come_back(seconds: f64) -> Option<Duration> {

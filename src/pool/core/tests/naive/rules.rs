@@ -62,17 +62,18 @@ impl Naive {
     fn ask_for_a_place(&mut self, arrival: Job) -> Answer {
         let offer = arrival.offer;
         let waits = offer.when_full == WhenFull::Wait;
-        let behind = if waits { self.callers_before(offer.class.rank()) } else { 0.0 };
         let over = self.is_over_share(&offer);
         if over && !waits {
-            return self.refuse(RefusalReason::QuotaExceeded, come_back(self.wait_of(&offer, behind)));
+            return self.refuse(RefusalReason::QuotaExceeded, come_back(self.wait_of(&offer, 0.0)));
         }
+        let has_room = self.has_room(offer.class.rank(), offer.bytes);
+        let has_place = !over && has_room && self.leaves_room(offer.class.rank(), offer.bytes);
+        let behind = if waits { self.callers_before_offer(&offer, has_place) } else { 0.0 };
         let is_try = match self.judge(&offer, arrival.start_by, arrival.finish_by, behind) {
             Ok(is_try) => is_try,
             Err(refusal) => return self.refuse(refusal.reason, refusal.retry_after),
         };
-        let has_room = self.has_room(offer.class.rank(), offer.bytes);
-        if !over && has_room && self.leaves_room(offer.class.rank(), offer.bytes) {
+        if has_place {
             self.accept(Job { is_try, ..arrival });
             if self.lane(offer.kind) > 0 {
                 self.settle();
@@ -246,7 +247,7 @@ impl Naive {
         self.parked.push(id);
     }
 
-    fn accept(&mut self, mut job: Job) {
+    pub(super) fn accept(&mut self, mut job: Job) {
         self.counts.accepted += 1;
         job.work = self.service(Some(job.offer.kind));
         job.was_queued = true;
@@ -364,14 +365,7 @@ impl Naive {
                 return;
             }
             let Some(job) = self.next_ready() else {
-                // The queue may be full of jobs behind their keys: a first caller then does without a place in it.
-                let may_start = |at: &usize| {
-                    let offer = self.waiting[*at].offer;
-                    let fits = self.leaves_room(offer.class.rank(), 0);
-                    fits && self.key_is_free(offer.key) && self.is_within_limits(&offer)
-                };
-                let Some(at) = self.first_callers().into_iter().find(may_start) else { return };
-                let caller = self.waiting.remove(at);
+                let Some(caller) = self.caller_for_worker() else { return };
                 let job = caller.job;
                 self.accept(caller);
                 self.open_gates();
@@ -379,33 +373,6 @@ impl Naive {
                 continue;
             };
             self.start_or_expire(job);
-        }
-    }
-
-    /// Where the first caller of each class stands.
-    fn first_callers(&self) -> Vec<usize> {
-        (0..4).filter_map(|rank| self.waiting.iter().position(|caller| caller.offer.class.rank() == rank)).collect()
-    }
-
-    fn admit_callers(&mut self) {
-        for rank in 0..4 {
-            let of_class = self.waiting.iter().filter(|caller| caller.offer.class.rank() == rank);
-            for caller in of_class.cloned().collect::<Vec<_>>() {
-                let (offer, at) = (caller.offer, self.waiting.iter().position(|other| other.job == caller.job));
-                let at = at.expect("it waits");
-                if caller.start_by <= self.now {
-                    self.waiting.remove(at);
-                    self.counts.rejected[0] += 1;
-                    self.told.push(Told::Ended { job: caller.job, why: QueueEnd::NoRoom });
-                } else if !self.has_room(rank, offer.bytes) {
-                    break;
-                } else if !self.is_over_share(&offer)
-                    && let Ok(is_try) = self.judge(&offer, caller.start_by, caller.finish_by, 0.0)
-                {
-                    self.waiting.remove(at);
-                    self.accept(Job { is_try, ..caller });
-                }
-            }
         }
     }
 }
