@@ -1,5 +1,6 @@
 //! The machine against a naive model, step by step, and its rules as cases.
 
+mod callers;
 mod cases;
 mod drive;
 mod naive;

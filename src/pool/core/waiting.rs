@@ -203,8 +203,9 @@ impl Waiting {
             assert_eq!(in_lines, order.len(), "each caller is in its tenant's line");
             assert_eq!(class.fronts.all(), fronts, "each tenant is at the front once, by its first caller");
         }
+        assert!(self.parties.iter().all(|(_, party)| party.callers > 0), "no tenant without a caller");
         let callers: usize = self.parties.iter().map(|(_, party)| party.callers).sum();
-        assert_eq!((callers, self.by_name.len()), (self.len, self.parties.len()), "no tenant without a caller");
+        assert_eq!((callers, self.by_name.len()), (self.len, self.parties.len()), "callers and tenants");
     }
 }
 

@@ -1,3 +1,4 @@
+mod callers;
 mod door;
 mod end;
 mod limits;
@@ -50,6 +51,11 @@ fn jobs_start_in_order() {
 #[test]
 fn room_is_given_out_by_the_rules() {
     room::CASES.iter().for_each(check);
+}
+
+#[test]
+fn callers_wait_by_the_rules() {
+    callers::CASES.iter().for_each(check);
 }
 
 #[test]

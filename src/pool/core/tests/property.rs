@@ -89,7 +89,7 @@ impl Dice {
         let caps = Caps {
             jobs: if self.roll(4) == 0 { 8 + self.roll(17) } else { self.roll(7) },
             bytes: if self.roll(2) == 0 { self.roll(13) } else { 12 + self.roll(29) },
-            waiting: self.roll(5),
+            waiting: self.one(&[0, 1, 2, 4, 8]),
             tenant_share: self.one(&[0.0, 0.34, 0.5, 1.0]),
             stuck: self.roll(3),
         };
