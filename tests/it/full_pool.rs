@@ -10,7 +10,11 @@ use waterwheel::{
     pool::{Settings, Ticket},
 };
 
-use crate::support::{Counter, Gate, assert_balanced, assert_idle, kind, pass_time, pool, until};
+use crate::{
+    process::Process,
+    service::{Caller, job, queued, waiting},
+    support::{Counter, Gate, assert_balanced, assert_idle, kind, pass_time, pool, until},
+};
 
 /// A kind that runs until its gate lets it pass.
 fn gated(gate: &Gate) -> Kind {
@@ -237,4 +241,51 @@ async fn unknown_and_unsound_jobs_are_counted_as_refused() {
     assert!(matches!(refused.reason, RejectionReason::Invalid { violations } if violations[0].field == "job.tenant"));
     let counts = pool.stats().counts;
     assert_eq!((counts.rejected.iter().sum::<u64>(), counts.accepted), (2, 0));
+}
+
+/// A job of a tenant that runs for 100 ms, with so much time, from outside.
+async fn submit(caller: Caller, tenant: &'static str, timeout: Duration) -> Result<(), tonic::Status> {
+    let job = waterwheel::proto::Job { tenant: tenant.into(), ..job("sleep", "100") };
+    let mut request = tonic::Request::new(waterwheel::proto::SubmitRequest { job: Some(job) });
+    request.set_timeout(timeout);
+    caller.0.clone().submit(request).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_tenant_is_served_beside_hundreds_of_callers_of_another_one() {
+    const FLOOD: usize = 300;
+    let config = r#"
+        [pool.one]
+        workers = 2
+        queue = { jobs = 40 }
+        when_full = "wait"
+        [kind.sleep]
+        pool = "one"
+        builtin = "sleep"
+    "#;
+    let process = Process::serve(config).await;
+    let caller = Caller::of(process.public).await;
+    submit(caller.clone(), "light", Duration::from_secs(20)).await.expect("an idle pool");
+    let busy = [(); 2].map(|()| caller.leave(job("sleep", "60000")));
+    caller.until(|pool| pool.in_flight == 2).await;
+    let mut flood = tokio::task::JoinSet::new();
+    // A connection takes 256 calls at a time.
+    for _ in 0..2 {
+        let caller = Caller::of(process.public).await;
+        for _ in 0..FLOOD / 2 {
+            flood.spawn(submit(caller.clone(), "flood", Duration::from_secs(300)));
+        }
+    }
+    caller.until(|pool| queued(pool) + waiting(pool) == FLOOD as u64).await;
+    // The flood takes 15 s of both workers: more than half of the time that the others have.
+    let mut light = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        light.spawn(submit(caller.clone(), "light", Duration::from_secs(20)));
+    }
+    busy.into_iter().for_each(|call| call.abort());
+    while let Some(served) = light.join_next().await {
+        served.unwrap().expect("it has a place in the queue");
+    }
+    let pool = caller.pool().await;
+    assert!(waiting(&pool) > 0, "the flood was served first: {pool:?}");
 }
