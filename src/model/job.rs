@@ -210,7 +210,8 @@ pub enum WhenFull {
     /// Refuse at once.
     #[default]
     Reject,
-    /// Wait for room until the deadline, in order of arrival.
+    /// Wait for room until the deadline: the more important classes first, in order of arrival within one. A tenant that
+    /// has its part of the queue lets others pass.
     Wait,
     /// Evict the newest queued job of the lowest class below the arriving one, else refuse.
     Shed,
