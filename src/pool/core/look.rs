@@ -57,7 +57,9 @@ impl Fronts {
     pub(super) fn look(&self) -> Look {
         let tries = LOOKED_AT / self.firsts.len().clamp(1, TENANTS);
         let oldest = self.firsts.iter().take(TENANTS / 2);
-        let Some(last) = oldest.clone().next_back() else { return Look { turns: BinaryHeap::new(), last: None } };
+        // Counted from the front: the end of `oldest` would be looked for from the back, through all of them.
+        let last = self.firsts.len().min(TENANTS / 2).checked_sub(1).and_then(|at| self.firsts.iter().nth(at));
+        let Some(last) = last else { return Look { turns: BinaryHeap::new(), last: None } };
         // Whoever came or went meanwhile, those behind the last one that was asked go on, and then those before it.
         let asked = self.asked.max(*last);
         let behind = self.firsts.range((Excluded(asked), Unbounded));

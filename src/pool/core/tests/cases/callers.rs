@@ -44,8 +44,7 @@ pub(super) const CASES: &[Case] = &[
          offer h of=2 for=1300 wait => waits
          offer i of=2 for=1300 wait => refused: unreachable
          offer j of=2 for=1800 wait => waits
-         offer k plus of=1 for=60000 wait => waits
-         show => ready x y a b; waiting k c d e f h j; runs now; 5 bytes",
+         show => ready x y a b; waiting c d e f h j; runs now; 5 bytes",
     ),
     pool(
         "where tenants have no parts, those who came before count whoever they are for",
@@ -72,8 +71,8 @@ pub(super) const CASES: &[Case] = &[
          offer now of=1 for=60000 => starts on 0
          offer x of=2 for=60000 => queued
          offer y of=2 for=60000 => queued
-         offer a of=1 for=60000 => queued
-         offer b of=1 for=60000 => queued
+         offer a of=1 plus for=60000 => queued
+         offer b of=1 plus for=60000 => queued
          offer c of=1 plus for=60000 wait => waits
          offer d of=1 plus for=60000 wait => waits
          offer e of=1 plus for=60000 wait => waits
