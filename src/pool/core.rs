@@ -10,6 +10,7 @@
 
 mod admission;
 mod backlogs;
+mod blocked;
 mod bucket;
 mod entry;
 mod estimate;

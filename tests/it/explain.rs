@@ -79,10 +79,11 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     assert_eq!(binding(over), Binding::Limit(Limiter::Concurrency));
     assert_eq!(binding(other), Binding::Workers);
     assert_eq!(binding(second), Binding::Tenants, "the one of c came later and goes first");
-    // Before it: the two of its tenant, and the one of c. The limited kind is passed over.
+    // Before it: the first of its tenant, and the one of c. The limited kind is passed over, and who is behind a key passes
+    // nobody of its tenant.
     let (position, second) = queued(&pool, second);
-    assert_eq!((position, second.ahead), (3, 3));
-    assert_eq!(second.expected_start, 2 * SECOND, "three jobs and the rest of one, by two workers");
+    assert_eq!((position, second.ahead), (3, 2));
+    assert_eq!(second.expected_start, 3 * SECOND / 2, "two jobs and the rest of one, by two workers");
     let (position, low) = queued(&pool, low);
     assert_eq!((position, low.ahead), (5, 4));
     assert_eq!(queued(&pool, first).0, 2);
@@ -96,6 +97,54 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     assert!(pool.pause());
     assert_eq!([binding(behind), binding(over), binding(other)], [Binding::Pause; 3]);
     assert!(pool.resume());
+    gate.open();
+    while jobs.join_next().await.is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_line_of_an_ordering_key_counts_as_the_one_worker_that_it_takes() {
+    let gate = Gate::new();
+    let pool = pool(2).kind(held("held", &gate)).build();
+    let mut jobs = JoinSet::new();
+    let job = || Job::new("held", "");
+    // Their mean is known: a second.
+    give(&mut jobs, &pool, job());
+    pass_time(SECOND).await;
+    gate.let_pass(1);
+    jobs.join_next().await.expect("a job").expect("no panic");
+
+    give(&mut jobs, &pool, job());
+    let line: Vec<JobId> = (0..8).map(|_| give(&mut jobs, &pool, job().ordering_key("key"))).collect();
+    let low = give(&mut jobs, &pool, job().criticality(Criticality::Sheddable));
+    let after = give(&mut jobs, &pool, job());
+    let told = |job| {
+        let (_, Queued { ahead, expected_start, .. }) = queued(&pool, job);
+        (ahead, expected_start)
+    };
+    assert_eq!(told(after), (0, SECOND / 2), "those of the line come to the queue after it");
+    assert_eq!(told(low), (3, 2 * SECOND), "one of its own queue's class, and two of the line: one worker's");
+    assert_eq!(told(line[4]), (4, 4 * SECOND), "the line, and the one that is free");
+    gate.let_pass(2);
+    for _ in 0..2 {
+        jobs.join_next().await.expect("a job").expect("no panic");
+    }
+    gate.open();
+    while jobs.join_next().await.is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_freed_later_is_not_counted_before_a_job_that_was_free() {
+    let gate = Gate::new();
+    let pool = pool(1).kind(held("held", &gate)).build();
+    let mut jobs = JoinSet::new();
+    let job = || Job::new("held", "");
+    give(&mut jobs, &pool, job().ordering_key("key"));
+    let freed = give(&mut jobs, &pool, job().ordering_key("key"));
+    give(&mut jobs, &pool, job());
+    let last = give(&mut jobs, &pool, job());
+    gate.let_pass(1);
+    jobs.join_next().await.expect("a job").expect("no panic");
+    assert_eq!([last, freed].map(|job| queued(&pool, job).1.ahead), [0, 1]);
     gate.open();
     while jobs.join_next().await.is_some() {}
 }

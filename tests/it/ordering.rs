@@ -12,9 +12,20 @@ use std::{
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::task::JoinSet;
-use waterwheel::{Criticality, Job, Output, handler::Kind, pool::Settings};
+use tonic::Request;
+use waterwheel::{
+    Criticality, Job, Output,
+    app::OwnKind,
+    handler::Kind,
+    pool::Settings,
+    proto::{self, SubmitRequest, WhenFull},
+};
 
-use crate::support::{Counter, Gate, assert_idle, kind, pass_time, pool};
+use crate::{
+    refusal::Refusal,
+    service::{Caller, Client, Service, counts, job, queued},
+    support::{Counter, Gate, assert_idle, kind, pass_time, pool},
+};
 
 #[derive(Clone, Default)]
 struct Log {
@@ -126,4 +137,57 @@ async fn a_key_is_held_until_its_handler_is_gone() {
         job.expect("no panic").expect("it completes");
     }
     assert_idle(&pool, 3);
+}
+
+/// However long the line of a key is, it takes one worker: who has no key waits for the others, and is let in by that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_line_refuses_nobody_without_its_key() {
+    const LINE: u64 = 400;
+    let gate = Gate::new();
+    let held = gate.clone();
+    let held = kind("held", move |_, _| {
+        let held = held.clone();
+        async move {
+            held.pass().await;
+            Ok(Output::default())
+        }
+    });
+    let config = "pool.one.workers = 4\nkind.sleep = { pool = \"one\", builtin = \"sleep\" }";
+    let service = Service::start(config, vec![OwnKind::new("one", held)]);
+    let caller = Caller::of(service.public).await;
+    // What a job takes is known: 50 ms, or more on a slow machine. Nobody is refused before.
+    caller.leave(job("sleep", "50")).await.expect("no panic").expect("it completes");
+    let submit = |client: &Client, job: &proto::Job, seconds: u64| {
+        let (mut client, mut request) = (client.clone(), Request::new(SubmitRequest { job: Some(job.clone()) }));
+        request.set_timeout(Duration::from_secs(seconds));
+        tokio::spawn(async move { client.submit(request).await })
+    };
+    let free = job("held", "");
+    let keyed = proto::Job { ordering_key: "hot".into(), when_full: WhenFull::Wait.into(), ..free.clone() };
+    let mut calls = Vec::new();
+    // A connection has so many streams and no more.
+    for _ in 0..2 {
+        let client = service.public.client().await;
+        calls.extend((0..LINE / 2).map(|_| submit(&client, &keyed, 600)));
+    }
+    calls.extend((0..3).map(|_| submit(&caller.0, &free, 600)));
+    caller.until(|pool| queued(pool) == LINE - 1 && pool.in_flight == 4).await;
+
+    // The line takes 20 seconds or more: a quarter of it would be more than half of this.
+    let budget = 9;
+    let refused = |pool: &proto::PoolStats| counts(pool).rejected.iter().map(|refused| refused.count).sum::<u64>();
+    let another = proto::Job { tenant: "another".into(), ..free.clone() };
+    // The last one, for beside another tenant, one has but a part of the queue.
+    for (before, job) in [&free, &free, &another].into_iter().enumerate() {
+        calls.push(submit(&caller.0, job, budget));
+        let decided = LINE + 5 + before as u64;
+        caller.until(|pool| counts(pool).accepted + refused(pool) == decided).await;
+    }
+    let late = submit(&caller.0, &keyed, budget).await.expect("no panic").expect_err("it would stand in the line");
+    assert_eq!(Refusal::of_call(late, true).reason(), "DEADLINE_UNREACHABLE");
+    gate.open();
+    for call in calls {
+        call.await.expect("no panic").expect("it completes");
+    }
+    assert_eq!(counts(&caller.pool().await).completed, LINE + 7);
 }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{
     Arrival, Core, Host,
     entry::{Names, slot},
-    gate::{LimitWait, TIE},
+    gate::{Ahead, LimitWait, TIE},
     law::LEAST_LEFT,
     limits::OPEN,
     tenants::Share,
@@ -195,10 +195,17 @@ impl<H: Host> Core<H> {
         if lane == OPEN {
             return LimitWait::NONE;
         }
-        let own = self.own(slot(lane, arrival.class), arrival.known_tenant).map_or(0.0, |share| share.load);
-        let before = self.queues.ahead(lane, arrival.class, own + 1.0);
+        let is_blocked = !self.lines.is_free(arrival.ordering_key);
+        let own = self.own(slot(lane, arrival.class), arrival.known_tenant);
+        let own = own.map_or(0.0, |share| share.load_before(is_blocked));
         let service = self.estimates.measured(arrival.kind).unwrap_or(0.0);
-        self.limits.wait(lane, arrival.limit_key, before, service, now)
+        let wait = |in_lane| self.limits.wait(lane, arrival.limit_key, Ahead { in_lane, is_blocked }, service, now);
+        let before = self.queues.ahead(lane, arrival.class, own + 1.0);
+        let all = wait(before);
+        let Some(lines) = self.lines.backlogs(arrival.class).filter(|_| service > 0.0) else { return all };
+        // Of what stands behind ordering keys, no more than each line can do until then.
+        let free = self.queues.free_ahead(lane, arrival.class, own + 1.0);
+        (1..LOOKS).fold(all, |last, _| wait(before.min(free + lines.up_to(last.seconds) / service)))
     }
 
     /// Whether jobs of a lane may take but a part of the queue: where others are to have room, too.
@@ -218,12 +225,14 @@ impl<H: Host> Core<H> {
     /// limits of its kind.
     fn wait(&self, class: Criticality, lane: usize, tenant: Option<usize>, ordering_key: &str, service: f64) -> f64 {
         let share = self.own(slot(lane, class), tenant);
-        let (own_jobs, own_load) = share.map_or((0, 0.0), |share| (share.jobs, share.load));
+        let line = self.lines.work(ordering_key);
+        let own_load = share.map_or(0.0, |share| share.load_before(line.is_some()));
         let own_work = if lane == OPEN { own_load } else { own_load * service };
         // A kind with limits starts as these let it, which is counted elsewhere.
-        let pace = share.filter(|_| lane == OPEN).and_then(|share| share.starts.per_second(self.window));
-        let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
-        self.wait_behind(class, own_work + service).max(paced).max(self.lines.work(ordering_key))
+        let backlog = share.filter(|share| lane == OPEN && share.free_jobs() > 0);
+        let pace = backlog.and_then(|share| Some((share.free_jobs(), share.starts.per_second(self.window)?)));
+        let paced = pace.map_or(0.0, |(jobs, pace)| (jobs + 1) as f64 / pace);
+        self.wait_behind(class, own_work + service).max(paced).max(line.unwrap_or(0.0))
     }
 
     /// Seconds until a job of `class` starts whose tenant has `own` seconds to do, its own included. Without a bound, it
@@ -233,25 +242,31 @@ impl<H: Host> Core<H> {
         let above = self.queues.above(class);
         let taken = above.iter().map(|class| class.taken.per_second.max(0.0)).sum::<f64>() / workers;
         let left = (1.0 - taken).max(self.law.reserve).max(LEAST_LEFT);
-        let open = self.queues.ahead(OPEN, class, own);
-        // One mean service time is shared among the workers until the first of them is free.
-        self.with_limited(class, own, open + self.estimates.mean(), workers) / left
+        let all = self.with_limited(own, |lane, own| self.queues.ahead(lane, class, own), |work| work / workers);
+        let Some(lines) = self.lines.backlogs(class) else { return all / left };
+        // The same, but for what stands behind ordering keys: each line takes one worker at most until then.
+        let free = |lane, own| self.queues.free_ahead(lane, class, own);
+        let by_lines = self.with_limited(own, free, |work| lines.time_beside(work, workers, 1.0 / left));
+        all.min(by_lines) / left
     }
 
-    /// Seconds until the workers are through with `open` seconds of work, and with what kinds with limits may do
-    /// meanwhile. Each look is an upper bound, and leaves less to do meanwhile in the next one.
-    fn with_limited(&self, class: Criticality, own: f64, open: f64, workers: f64) -> f64 {
+    /// Seconds until the workers are through with what is `ahead` in the open lane, and with what kinds with limits may do
+    /// meanwhile; `through` says how long they take for so many seconds. Each look is an upper bound, and leaves less to do
+    /// meanwhile in the next one.
+    fn with_limited(&self, own: f64, ahead: impl Fn(usize, f64) -> f64, through: impl Fn(f64) -> f64) -> f64 {
         let lanes = || {
             (1..=self.limits.lanes()).map(|lane| {
                 let service = self.estimates.service(self.limits.kind(lane));
-                let ahead = if service > 0.0 { self.queues.ahead(lane, class, own / service) } else { 0.0 };
+                let ahead = if service > 0.0 { ahead(lane, own / service) } else { 0.0 };
                 (ahead * service, self.limits.pace(lane, service))
             })
         };
+        // One mean service time is shared among the workers until the first of them is free.
+        let open = ahead(OPEN, own) + self.estimates.mean();
         let mut wait = f64::INFINITY;
         for _ in 0..LOOKS.min(1 + (LOOKS - 1) * self.limits.lanes()) {
             let limited: f64 = lanes().map(|(work, pace)| if work > 0.0 { work.min(pace * wait) } else { 0.0 }).sum();
-            wait = (open + limited) / workers;
+            wait = through(open + limited);
         }
         wait
     }

@@ -60,6 +60,28 @@ impl Backlogs {
         }
         sum
     }
+
+    /// The least seconds in which `workers` are through with `other` seconds, and with what all do meanwhile, of which each
+    /// gets `pace` seconds in a second: the `t` with `workers · t = other + Σ min(b, pace · t)`.
+    pub(super) fn time_beside(&self, other: f64, workers: f64, pace: f64) -> f64 {
+        let used = || {
+            let next = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
+            let lefts = std::iter::successors(Some(self.used).filter(|used| *used != 0), next);
+            lefts.map(|left| self.buckets[left.trailing_zeros() as usize])
+        };
+        let mut busy: u32 = used().map(|(many, _)| many).sum();
+        let mut work = other;
+        // Those with the least to do are through first. All in one bucket are taken to have as much.
+        for (many, seconds) in used() {
+            let spare = workers - f64::from(busy) * pace;
+            if spare > 0.0 && work / spare * pace * f64::from(many) <= seconds {
+                return work / spare;
+            }
+            busy -= many;
+            work += seconds;
+        }
+        work / workers
+    }
 }
 
 /// The power of two is read off the number itself: each queued job asks for it four times, under the lock.
@@ -71,6 +93,22 @@ fn bucket(seconds: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_beside_others_solves_its_equation() {
+        let mut backlogs = Backlogs::default();
+        assert!((backlogs.time_beside(6.0, 3.0, 1.0) - 2.0).abs() < 1e-9, "nobody else is there");
+        for seconds in [0.01, 0.3, 0.31, 2.0, 40.0, 41.0] {
+            backlogs.change(0.0, seconds);
+        }
+        for (other, workers, pace) in
+            [(0.5, 3.0, 1.0), (0.01, 3.0, 1.0), (7.0, 8.0, 2.5), (90.0, 1.0, 1.0), (1e-4, 9.0, 1.0)]
+        {
+            let time = backlogs.time_beside(other, workers, pace);
+            let done = other + backlogs.up_to(pace * time);
+            assert!((workers * time - done).abs() < 1e-9 * done, "{time} s: {done} of {other}, {workers}, {pace}");
+        }
+    }
 
     #[test]
     fn never_less_than_the_truth_nor_more_than_twice() {

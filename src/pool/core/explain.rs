@@ -1,12 +1,14 @@
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::time::Instant;
 
 use super::{
     Core, Host,
     admission::seconds,
-    entry::{AGE, Entry, Place},
+    backlogs::Backlogs,
+    entry::{AGE, Entry, LINE, Place},
+    gate::TIE,
     limits::OPEN,
     list::{Link, List},
     workers::Duty,
@@ -41,14 +43,23 @@ pub enum Binding {
 /// What is expected to start before a queued job.
 #[derive(Default)]
 struct Before {
-    jobs: usize,
-    work: f64,
+    /// Jobs behind ordering keys counted as others are, and not counted.
+    all: Sum,
+    free: Sum,
+    /// Of each ordering key, the expected seconds of its jobs that may come to be free before the job starts.
+    lines: Vec<Vec<f64>>,
     in_lane: usize,
     at_gate: usize,
     /// Expected seconds of the jobs before it with its ordering key, running ones too.
     in_line: f64,
     /// Whether some of them came later.
     has_later: bool,
+}
+
+#[derive(Default)]
+struct Sum {
+    jobs: usize,
+    work: f64,
 }
 
 impl<H: Host> Core<H> {
@@ -67,13 +78,9 @@ impl<H: Host> Core<H> {
             }
             Place::Ready | Place::Blocked | Place::Held => {
                 let before = self.before(now, index, entry);
-                Standing::Queued {
-                    job,
-                    position: self.position(&self.queued, AGE, index),
-                    ahead: before.jobs,
-                    expected: self.expected_start(now, entry, &before),
-                    bound_by: self.binding(now, entry, &before),
-                }
+                let (ahead, expected) = self.expected_start(now, entry, &before);
+                let position = self.position(&self.queued, AGE, index);
+                Standing::Queued { job, position, ahead, expected, bound_by: self.binding(now, entry, &before) }
             }
         })
     }
@@ -97,59 +104,118 @@ impl<H: Host> Core<H> {
         }
     }
 
-    fn expected_start(&self, now: Instant, entry: &Entry<H>, before: &Before) -> Duration {
-        let workers = self.workers.live().max(1) as f64;
-        let shared = if self.can_start() { 0.0 } else { (before.work + self.estimates.mean()) / workers };
+    /// Jobs that are expected to start before a queued one, and the time until it does.
+    fn expected_start(&self, now: Instant, entry: &Entry<H>, before: &Before) -> (usize, Duration) {
+        let (workers, mean) = (self.workers.live().max(1) as f64, self.estimates.mean());
+        let all = (before.all.work + mean) / workers;
+        let mut lines = Backlogs::default();
+        before.lines.iter().for_each(|line| lines.change(0.0, line.iter().sum()));
+        let by_lines = lines.time_beside(before.free.work + mean, workers, 1.0);
+        let shared = all.min(by_lines).max(before.in_line);
+        let ahead = if by_lines < all { before.free.jobs + before.started_by(shared) } else { before.all.jobs };
         let service = self.estimates.measured(entry.kind).unwrap_or(0.0);
         let queued = [before.in_lane, before.at_gate].map(|jobs| jobs as f64);
         let limit = self.limits.wait_of_queued(entry.lane, entry.gate, queued, service, now);
-        seconds(shared.max(before.in_line).max(limit.seconds))
+        let shared = if self.can_start() { before.in_line } else { shared };
+        (ahead, seconds(shared.max(limit.seconds)))
     }
 
-    /// The rule of the queues, counted: all of the classes above, those of its own tenant that came before, and of each
+    /// The rule at the door, counted: all of the classes above, those of its own tenant that come before, and of each
     /// other tenant of its class as many. Kinds that are at their limit are passed over.
     fn before(&self, now: Instant, index: usize, entry: &Entry<H>) -> Before {
         let mut before = Before::default();
         let mut others: FxHashMap<Option<usize>, Vec<&Entry<H>>> = FxHashMap::default();
+        let mut lines: FxHashMap<Option<usize>, Vec<&Entry<H>>> = FxHashMap::default();
+        let passing = self.passing(index, entry);
         let mut own = 0;
-        for (_, other) in self.entries.iter().filter(|(at, _)| *at != index) {
+        for (at, other) in self.entries.iter().filter(|(at, _)| *at != index) {
             let is_earlier = other.sequence < entry.sequence;
             let is_queued = matches!(other.place, Place::Ready | Place::Blocked | Place::Held);
+            let is_blocked = other.place == Place::Blocked;
             if entry.line.is_some() && other.line == entry.line && is_earlier {
                 before.in_line += other.work;
             }
-            if !is_queued {
-                continue;
-            }
-            before.at_gate += usize::from(entry.gate.is_some() && other.gate == entry.gate && is_earlier);
+            let is_own = other.class == entry.class && other.tenant == entry.tenant;
+            // Who comes to be free joins the back of its queue: of one tenant, it passes nobody who is free.
+            let is_before = match (entry.place, other.place) {
+                (Place::Ready, Place::Ready) if is_own && other.lane == entry.lane => passing.contains(&at),
+                (Place::Blocked, Place::Ready | Place::Held) => true,
+                (Place::Ready | Place::Held, Place::Blocked) => false,
+                _ => is_earlier,
+            };
+            before.at_gate += usize::from(is_queued && entry.gate.is_some() && other.gate == entry.gate && is_before);
             let is_same_lane = other.lane == entry.lane;
-            if !is_same_lane && !self.limits.is_open(other.lane, now) {
+            if !is_queued || !is_same_lane && !self.limits.is_open(other.lane, now) {
                 continue;
             }
             if other.class.rank() < entry.class.rank() {
                 before.add(other, is_same_lane);
-            } else if other.class == entry.class && other.tenant != entry.tenant {
-                others.entry(other.tenant).or_default().push(other);
-            } else if other.class == entry.class && is_earlier {
+            } else if is_own && is_before {
                 own += 1;
                 before.add(other, is_same_lane);
+            } else if other.class == entry.class && !is_own {
+                others.entry(other.tenant).or_default().push(other);
+            }
+            let is_past_own_line = entry.line.is_some() && other.line == entry.line && !is_earlier;
+            if is_blocked && other.class.rank() <= entry.class.rank() && (!is_own || is_before) && !is_past_own_line {
+                lines.entry(other.line).or_default().push(other);
             }
         }
         for mut jobs in others.into_values() {
             jobs.sort_unstable_by_key(|other| other.sequence);
-            for other in jobs.into_iter().take(own + 1) {
+            jobs.iter().take(own + 1).for_each(|other| before.all.add(other));
+            let free = jobs.iter().filter(|other| other.place != Place::Blocked);
+            for other in free.take(own + 1) {
                 before.has_later |= other.sequence > entry.sequence;
-                before.add(other, other.lane == entry.lane);
+                before.free.add(other);
             }
+            let in_lane = |other: &&&Entry<H>| other.lane == entry.lane && other.lane != OPEN;
+            before.in_lane += jobs.iter().take(own + 1).filter(in_lane).count();
         }
+        before.lines = lines.into_values().map(in_order).collect();
         before
     }
+
+    /// The ready jobs of its tenant and lane that go before a ready job. Some of those that came before it were blocked,
+    /// and go after it.
+    fn passing(&self, index: usize, entry: &Entry<H>) -> FxHashSet<usize> {
+        let Some(tenant) = entry.tenant.filter(|_| entry.place == Place::Ready) else { return FxHashSet::default() };
+        let ready = self.queues.tenants.share(tenant, entry.slot()).ready.iter(&self.entries, LINE);
+        ready.take_while(|at| *at != index).collect()
+    }
+}
+
+/// Expected seconds of the jobs of a line, in the order in which they will start.
+fn in_order<H: Host>(mut jobs: Vec<&Entry<H>>) -> Vec<f64> {
+    jobs.sort_unstable_by_key(|job| job.sequence);
+    jobs.iter().map(|job| job.work).collect()
 }
 
 impl Before {
     fn add<H: Host>(&mut self, other: &Entry<H>, is_same_lane: bool) {
-        self.jobs += 1;
-        self.work += other.work;
+        self.all.add(other);
+        if other.place != Place::Blocked {
+            self.free.add(other);
+        }
         self.in_lane += usize::from(is_same_lane && other.lane != OPEN);
+    }
+
+    /// Blocked jobs that will have been through by `time`, each line at one worker.
+    fn started_by(&self, time: f64) -> usize {
+        let of_line = |line: &Vec<f64>| {
+            let ends = line.iter().scan(0.0, |end, work| {
+                *end += work;
+                Some(*end)
+            });
+            ends.take_while(|end| *end <= time + TIE).count()
+        };
+        self.lines.iter().map(of_line).sum()
+    }
+}
+
+impl Sum {
+    fn add<H: Host>(&mut self, entry: &Entry<H>) {
+        self.jobs += 1;
+        self.work += entry.work;
     }
 }

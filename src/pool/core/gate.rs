@@ -17,8 +17,9 @@ pub(super) struct Gate {
     /// Jobs that were let through and have not started: each has a token and a place among the running ones in view.
     pub(super) ready: u32,
     pub(super) used: Used,
-    /// Queued jobs, and those and the running ones.
+    /// Queued jobs, those of them that an ordering key holds back, and queued and running ones.
     pub(super) queued: u32,
+    pub(super) blocked: u32,
     pub(super) jobs: u32,
     pub(super) asleep: Option<Instant>,
     pub(super) is_stirred: bool,
@@ -29,6 +30,15 @@ pub(super) struct Gate {
 pub(super) struct Used {
     pub(super) running: u32,
     pub(super) bucket: Bucket,
+}
+
+/// What stands before a job.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ahead {
+    /// In the lane of its kind.
+    pub(super) in_lane: f64,
+    /// Whether it stands behind its ordering key: else it comes to its gate before those that do.
+    pub(super) is_blocked: bool,
 }
 
 /// How long a limit keeps a job waiting, in seconds, and which.
@@ -113,10 +123,16 @@ impl Gate {
             ready: 0,
             used: Used::default(),
             queued: 0,
+            blocked: 0,
             jobs: 0,
             asleep: None,
             is_stirred: false,
         }
+    }
+
+    /// Queued jobs of the key that come to be ready before one more.
+    pub(super) fn before(&self, ahead: Ahead) -> f64 {
+        f64::from(if ahead.is_blocked { self.queued } else { self.queued - self.blocked })
     }
 
     pub(super) fn admits(&self, limit: Limit, now: Instant) -> bool {

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 use tokio::time::Instant;
 
-use super::gate::{Due, Gate, LimitWait, Used};
+use super::gate::{Ahead, Due, Gate, LimitWait, Used};
 use crate::model::{KindLimits, Limit, Limiter};
 
 /// The lane of the kinds without limits.
@@ -257,13 +257,12 @@ impl Limits {
         kind_opens.max(key_opens).filter(|_| has_place && is_within_burst)
     }
 
-    /// Expected wait of a job behind `before` jobs of its lane, each of which takes `service` seconds.
-    pub(super) fn wait(&self, lane: usize, key: &str, before: f64, service: f64, now: Instant) -> LimitWait {
+    /// Expected wait of a job behind others, each of which takes `service` seconds.
+    pub(super) fn wait(&self, lane: usize, key: &str, ahead: Ahead, service: f64, now: Instant) -> LimitWait {
         let Some(limited) = self.limited(lane) else { return LimitWait::NONE };
-        let wait = limited.used.wait(LimitWait::NONE, limited.limits.all, ALL, (before, service), now);
+        let wait = limited.used.wait(LimitWait::NONE, limited.limits.all, ALL, (ahead.in_lane, service), now);
         let Some(gate) = self.find(limited, key) else { return wait };
-        let queued = f64::from(gate.queued);
-        gate.used.wait(wait, limited.limits.per_key, PER_KEY, (queued, service), now)
+        gate.used.wait(wait, limited.limits.per_key, PER_KEY, (gate.before(ahead), service), now)
     }
 
     /// The same of one that is queued, behind so many of its lane and of its gate.

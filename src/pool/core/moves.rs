@@ -32,6 +32,10 @@ impl<H: Host> Core<H> {
         match line {
             Some(line) if !free => {
                 self.entries[index].place = Place::Blocked;
+                self.queues.block(&self.entries[index]);
+                if let Some(gate) = self.entries[index].gate {
+                    self.limits.gate_mut(gate).blocked += 1;
+                }
                 self.queues.hold(&mut self.entries, index);
                 self.lines.block(&mut self.entries, line, index);
             }
@@ -42,6 +46,9 @@ impl<H: Host> Core<H> {
     /// No ordering key holds a queued job back: it is ready, or stands at the gate of its limit key.
     fn ready_or_hold(&mut self, index: usize) {
         let was_blocked = self.entries[index].place == Place::Blocked;
+        if was_blocked {
+            self.unblock(index);
+        }
         let Some(gate) = self.entries[index].gate else {
             if was_blocked {
                 self.queues.let_go(&mut self.entries, index);
@@ -55,6 +62,14 @@ impl<H: Host> Core<H> {
         self.entries[index].place = Place::Held;
         self.limits.gate_mut(gate).held.push_back(&mut self.entries, LINE, index);
         self.limits.stir(gate);
+    }
+
+    /// A job stands behind its ordering key no more: it is free, or leaves.
+    fn unblock(&mut self, index: usize) {
+        self.queues.unblock(&self.entries[index], self.window);
+        if let Some(gate) = self.entries[index].gate {
+            self.limits.gate_mut(gate).blocked -= 1;
+        }
     }
 
     pub(super) fn shed_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
@@ -106,6 +121,7 @@ impl<H: Host> Core<H> {
         match (place, line, gate) {
             (Place::Blocked, Some(line), _) => {
                 self.queues.let_go(&mut self.entries, index);
+                self.unblock(index);
                 self.lines.unblock(&mut self.entries, line, index);
             }
             (Place::Held, _, Some(gate)) => {
@@ -130,7 +146,7 @@ impl<H: Host> Core<H> {
             self.queues.take(entry.class, more);
             self.queues.revalue(entry, work);
             if let Some(line) = entry.line {
-                self.lines.revalue(line, more);
+                self.lines.revalue(line, entry, more);
             }
         }
         for index in waiting {

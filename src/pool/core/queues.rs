@@ -5,7 +5,8 @@ use slab::Slab;
 use super::{
     Host,
     backlogs::Backlogs,
-    entry::{CLASS, Entry, LINE},
+    blocked::Mixed,
+    entry::{CLASS, Entry, LINE, Place},
     law::{Frequency, Law, Rate},
     list::List,
     margin::Margin,
@@ -27,7 +28,7 @@ use crate::model::Criticality;
 pub(super) struct Queues {
     classes: [Class; 4],
     /// By slot: four of each lane.
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
     pub(super) tenants: Tenants,
     /// Starts in a row that passed a lower class by.
     passed: u32,
@@ -54,10 +55,12 @@ pub(super) struct Class {
 pub(super) struct Lane {
     /// Queued jobs, blocked ones too, and what they count.
     pub(super) jobs: usize,
-    load: f64,
+    pub(super) load: f64,
     /// Worker time that the lane had, over its tenants.
     tag: u64,
-    backlogs: Backlogs,
+    pub(super) backlogs: Backlogs,
+    /// Of its tenants that have jobs behind ordering keys.
+    pub(super) mixed: Mixed,
     /// Tenants with a ready job, by tag.
     turns: Turns,
     /// Places in `turns` that were given out.
@@ -132,16 +135,18 @@ impl Queues {
         lane.jobs += 1;
         lane.load += entry.load();
         let share = self.tenants.share_mut(tenant, slot);
-        if share.jobs == 0 {
+        if share.free_jobs() == 0 {
             share.starts = Frequency::new(window);
         }
         entry.has_own_margin = share.margin.accept(window, share.jobs == 0, margin.value, law);
         if !entry.has_own_margin {
             margin.accept();
         }
+        let before = share.mix();
         share.jobs += 1;
         lane.backlogs.change(share.load, share.load + entry.load());
         share.load += entry.load();
+        lane.mixed.change(before, share.mix());
     }
 
     /// A job is queued no more; it is not among the ready ones. Its tenant is held until it [parts](Self::part).
@@ -152,11 +157,13 @@ impl Queues {
         lane.load = if lane.jobs == 0 { 0.0 } else { (lane.load - entry.load()).max(0.0) };
         let share = self.tenants.share_mut(tenant, slot);
         share.margin.catch_up(window, false, law);
+        let before = share.mix();
         share.jobs -= 1;
         // Rounding does not outlive the last job.
         let left = if share.jobs == 0 { 0.0 } else { (share.load - entry.load()).max(f64::MIN_POSITIVE) };
         lane.backlogs.change(share.load, left);
         share.load = left;
+        lane.mixed.change(before, share.mix());
         self.tenants.unqueue(tenant, entry.class, entry.bytes);
     }
 
@@ -177,9 +184,14 @@ impl Queues {
         let (more, slot) = (entry.load() - before, entry.slot());
         let (lane, share) = (&mut self.lanes[slot], self.tenants.share_mut(tenant_of(entry), slot));
         lane.load = (lane.load + more).max(0.0);
-        let load = (share.load + more).max(f64::MIN_POSITIVE);
+        let (before, load) = (share.mix(), (share.load + more).max(f64::MIN_POSITIVE));
         lane.backlogs.change(share.load, load);
         share.load = load;
+        if entry.place == Place::Blocked {
+            share.blocked_load = (share.blocked_load + more).max(0.0);
+            lane.mixed.blocked = (lane.mixed.blocked + more).max(0.0);
+        }
+        lane.mixed.change(before, share.mix());
     }
 
     /// A queued job is ready to start.

@@ -35,11 +35,14 @@ pub(super) struct Share {
     /// Queued jobs, and what they count in their lane.
     pub(super) jobs: usize,
     pub(super) load: f64,
+    /// Those of them that an ordering key holds back, and what they count.
+    pub(super) blocked: usize,
+    pub(super) blocked_load: f64,
     /// Worker time that it had, on the clock of the lane.
     pub(super) tag: u64,
     /// When it got its place among those with the same tag.
     pub(super) since: u64,
-    /// How often its jobs start; counted anew with each backlog.
+    /// How often its jobs start; counted anew with each backlog of free ones.
     pub(super) starts: Frequency,
     /// Forgotten when the tenant has no job left.
     pub(super) margin: OwnMargin,
@@ -155,10 +158,32 @@ impl Share {
             ready: List::default(),
             jobs: 0,
             load: 0.0,
+            blocked: 0,
+            blocked_load: 0.0,
             tag: 0,
             since: 0,
             starts: Frequency::new(window),
             margin: OwnMargin::NONE,
+        }
+    }
+
+    /// Queued jobs that no ordering key holds back.
+    pub(super) fn free_jobs(&self) -> usize {
+        self.jobs - self.blocked
+    }
+
+    /// What counts before one more, which stands behind its ordering key, or is free: then it passes those that do.
+    pub(super) fn load_before(&self, is_blocked: bool) -> f64 {
+        if is_blocked { self.load } else { self.free_load() }
+    }
+
+    /// What the free ones count in their lane.
+    pub(super) fn free_load(&self) -> f64 {
+        match (self.blocked, self.free_jobs()) {
+            (0, _) => self.load,
+            (_, 0) => 0.0,
+            // Who has a job is counted, whichever way the sums are rounded.
+            _ => (self.load - self.blocked_load).max(f64::MIN_POSITIVE),
         }
     }
 }

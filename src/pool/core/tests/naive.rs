@@ -1,6 +1,7 @@
 mod callers;
 mod law;
 mod limits;
+mod lines;
 mod margin;
 mod operate;
 mod room;

@@ -159,8 +159,8 @@ impl Naive {
     /// Seconds that a job which takes `service` would wait for the others.
     fn shared(&self, rank: usize, lane: usize, tenant: u8, key: u8, service: f64) -> f64 {
         let unit = if lane == 0 { 1.0 } else { service };
-        let shared = self.behind(rank, self.backlog(lane, tenant, rank) * unit + service);
-        let of = |job: &&super::Job| job.offer.tenant == tenant && job.offer.class.rank() == rank;
+        let shared = self.behind(rank, self.before_own(lane, tenant, rank, key) * unit + service);
+        let of = |job: &&super::Job| job.offer.tenant == tenant && job.offer.class.rank() == rank && job.is_free();
         let own_jobs = self.queued.iter().filter(of).filter(|job| self.lane(job.offer.kind) == lane).count();
         let pace = self.shares.pace(rank, lane, tenant, own_jobs > 0, self.history.window());
         let pace = pace.filter(|pace| lane == 0 && *pace >= 20.0);
@@ -182,7 +182,7 @@ impl Naive {
         let until = |wait: f64| limited.iter().map(|(work, pace)| work.min(pace * wait)).sum::<f64>();
         let all: f64 = limited.iter().map(|(work, _)| work).sum();
         let shared = (0..7).fold((open + all) / workers, |wait, _| (open + until(wait)) / workers);
-        shared / left
+        shared.min(self.beside_lines(rank, own, workers, left)) / left
     }
 
     pub(super) fn wait_of(&self, offer: &Offer, behind: f64) -> f64 {
@@ -270,19 +270,25 @@ impl Naive {
     }
 }
 
-/// What a fair queue lets pass before the job of a tenant that has `own` there: of each backlog as much. Those of the same
-/// power of two are taken together.
+/// What a fair queue lets pass before the job of a tenant that has `own` there: of each backlog as much.
 pub(super) fn fair(backlogs: [f64; 4], own: f64) -> f64 {
+    up_to(&backlogs, own)
+}
+
+/// The sum of backlogs, of each so much at most. Those of the same power of two are taken together.
+pub(super) fn up_to(backlogs: &[f64], most: f64) -> f64 {
+    by_power(backlogs).map(|(count, sum)| f64::min(sum, count * most)).sum()
+}
+
+/// Number and sum of the backlogs of each power of two.
+pub(super) fn by_power(backlogs: &[f64]) -> impl Iterator<Item = (f64, f64)> {
     let power = |load: f64| (load / 1e-6).log2().ceil().max(0.0) as usize;
-    let powers = backlogs.map(|load| (load > 0.0).then(|| power(load)));
-    (0..48)
-        .filter(|bucket| powers.contains(&Some(*bucket)))
-        .map(|bucket| {
-            let members = (0..4).filter(|of| powers[*of] == Some(bucket)).map(|of| backlogs[of]);
-            let (count, sum) = members.fold((0.0, 0.0), |(count, sum), load| (count + 1.0, sum + load));
-            f64::min(sum, count * own)
-        })
-        .sum()
+    let some = move || backlogs.iter().copied().filter(|load| *load > 0.0);
+    let first = move |at: usize, load: f64| !some().take(at).any(|other| power(other) == power(load));
+    some().enumerate().filter(move |(at, load)| first(*at, *load)).map(move |(_, load)| {
+        let members = some().filter(|other| power(*other) == power(load));
+        members.fold((0.0, 0.0), |(count, sum), load| (count + 1.0, sum + load))
+    })
 }
 
 pub(super) fn come_back(seconds: f64) -> Option<Duration> {

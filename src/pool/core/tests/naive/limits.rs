@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{super::Offer, Job, Naive};
+use super::{super::Offer, Job, Naive, law::up_to};
 use crate::model::{Limit, Limiter, Rate};
 
 impl Naive {
@@ -45,10 +45,31 @@ impl Naive {
         if lane == 0 {
             return (0.0, None);
         }
-        let rank = offer.class.rank();
-        let before = self.ahead(lane, rank, self.backlog(lane, offer.tenant, rank) + 1.0);
+        self.limit_wait_behind(offer, self.ahead_by_lines(offer))
+    }
+
+    /// Jobs of its kind before an arrival: all, or those that are free and what the lines of ordering keys do in the time
+    /// that follows from all, over and over.
+    fn ahead_by_lines(&self, offer: &Offer) -> f64 {
+        let (lane, rank) = (self.lane(offer.kind), offer.class.rank());
+        let own = self.before_own(lane, offer.tenant, rank, offer.key) + 1.0;
+        let all = self.ahead(lane, rank, own);
+        let service = self.service(Some(offer.kind));
+        if !self.is_measured(Some(offer.kind)) || service <= 0.0 || self.queued.iter().all(Job::is_free) {
+            return all;
+        }
+        let free = self.free_ahead(lane, rank, own);
+        (0..7).fold(all, |before, _| {
+            let wait = self.limit_wait_behind(offer, before).0;
+            f64::min(all, free + up_to(&self.line_backlogs(rank), wait) / service)
+        })
+    }
+
+    /// The longest wait for one of the limits, and that limit.
+    fn limit_wait_behind(&self, offer: &Offer, before: f64) -> (f64, Option<Limiter>) {
         let same_key = |job: &&Job| job.offer.kind == offer.kind && job.offer.limit_key == offer.limit_key;
-        let keyed = self.queued.iter().filter(same_key).count() as f64;
+        let passes = |job: &&Job| job.is_free() || !self.key_is_free(offer.key);
+        let keyed = self.queued.iter().filter(same_key).filter(passes).count() as f64;
         let limits = self.limits[offer.kind];
         let key = Some(offer.limit_key);
         let waits = [
@@ -89,10 +110,14 @@ impl Naive {
 
     /// Of each kind with limits, the work before an arrival, and what these let it do in a second.
     pub(super) fn limited(&self, rank: usize, own: f64) -> Vec<(f64, f64)> {
+        self.limited_by(own, |lane, own| self.ahead(lane, rank, own))
+    }
+
+    pub(super) fn limited_by(&self, own: f64, ahead: impl Fn(usize, f64) -> f64) -> Vec<(f64, f64)> {
         let kinds = (0..self.limits.len()).filter(|kind| self.lane(*kind) > 0 && self.service(Some(*kind)) > 0.0);
         let of = |kind: usize| {
             let (limit, service) = (self.limits[kind].all, self.service(Some(kind)));
-            let work = self.ahead(self.lane(kind), rank, own / service) * service;
+            let work = ahead(self.lane(kind), own / service) * service;
             let places = limit.concurrency.map_or(f64::INFINITY, |most| f64::from(most.get()));
             let starts = limit.rate.map_or(f64::INFINITY, |rate| service / rate.interval.as_secs_f64());
             (work, places.min(starts))

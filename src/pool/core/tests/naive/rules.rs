@@ -252,7 +252,6 @@ impl Naive {
         job.work = self.service(Some(job.offer.kind));
         job.was_queued = true;
         job.has_own_margin = self.count_in_margin(&job);
-        self.join_share(&job);
         self.history.open().taken[job.offer.class.rank()] += job.work;
         self.queued.push(job);
         self.refresh();
@@ -312,30 +311,6 @@ impl Naive {
         self.reset_clocks();
         self.refresh();
         job
-    }
-
-    /// The queue changed. A job is ready from the moment when no job that was accepted before it has its key.
-    pub(super) fn refresh(&mut self) {
-        if self.queued.len() * 5 <= self.caps.jobs {
-            self.saturated = false;
-        } else if self.queued.len() as f64 >= 0.8 * self.caps.jobs as f64 {
-            self.saturated = true;
-        }
-        for at in 0..self.queued.len() {
-            let key = self.queued[at].offer.key;
-            let earlier = self.queued[..at].iter().any(|job| job.offer.key == key);
-            let behind = key != 0 && (earlier || self.running.iter().any(|run| run.job.offer.key == key));
-            let Job { offer, ready, at_gate, .. } = &self.queued[at];
-            if behind || ready.is_some() || at_gate.is_some() {
-                continue;
-            }
-            if self.limits[offer.kind].per_key.is_set() {
-                self.queued[at].at_gate = Some(self.stamps);
-                self.stamps += 1;
-            } else {
-                self.make_ready(at);
-            }
-        }
     }
 
     pub(super) fn make_ready(&mut self, at: usize) {

@@ -51,11 +51,11 @@ impl Shares {
 }
 
 impl Naive {
-    /// A job joins the queue behind `before` jobs of its tenant and class.
-    pub(super) fn join_share(&mut self, job: &Job) {
-        let (rank, lane, tenant) = self.seat_of(job);
-        let first = !self.queued.iter().any(|other| self.seat_of(other) == (rank, lane, tenant));
-        if first {
+    /// No ordering key holds a queued job back any more: where it is the first such one, the backlog begins with it.
+    pub(super) fn begin_backlog(&mut self, at: usize) {
+        let (rank, lane, tenant) = self.seat_of(&self.queued[at]);
+        let is_free = |other: &&Job| other.is_free() && self.seat_of(other) == (rank, lane, tenant);
+        if !self.queued.iter().any(|other| is_free(&other)) {
             self.shares.lanes[rank][lane].starts.insert(tenant, (self.history.window(), Vec::new()));
         }
     }
