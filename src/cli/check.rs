@@ -236,14 +236,14 @@ kinds  sha256 gzip sleep echo";
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
         std::fs::write(root.path().join("proc/self/limits"), "Max open files 50 60 files").unwrap();
-        std::fs::write(root.path().join("proc/meminfo"), "MemTotal: 1048576 kB").unwrap();
+        std::fs::write(root.path().join("proc/meminfo"), "MemTotal: 2097152 kB").unwrap();
         std::fs::write(root.path().join("proc/self/status"), "Cpus_allowed_list: 0").unwrap();
         let env = [("WATERWHEEL_GRACE", "42")];
         let (text, short) = checked_in(root.path(), &env, &["--env", "--config", path]).unwrap();
         let lines: Vec<&str> = text.lines().skip(3).collect();
         let expected = [
             "grace   fits   42s of 42s needed      drain 40s and 2s to end (WATERWHEEL_GRACE)",
-            "memory  fits   1GiB of 776MiB needed  192MiB of payloads, 256MiB of unfinished messages, 264MiB of results in the making, 64MiB besides (/proc/meminfo)",
+            "memory  fits   2GiB of 1.1GiB needed  520MiB of payloads, 256MiB of unfinished messages, 264MiB of results in the making, 64MiB besides (/proc/meminfo)",
             "files   short  50 of 4168 needed      4096 connections, 72 of its own (/proc/self/limits)",
             "  help: raise LimitNOFILE or `ulimit -n` to 4168, or lower server.connections.max",
             "cpus    tight  1 of 2 needed          server.threads 2 (/proc/self/status)",

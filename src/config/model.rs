@@ -124,7 +124,8 @@ pub struct Pool {
 pub struct Queue {
     /// Most jobs in the queue. Default 1024; 1 to 16777216.
     pub jobs: usize,
-    /// Most bytes of payload in the queue. Default 64 MiB; at least `server.max_payload`.
+    /// Most bytes of payload in the queue; each worker holds one payload beside that. Default 64 MiB; at least
+    /// `server.max_payload`.
     pub bytes: usize,
     /// Most callers that wait for room where `when_full` is wait. Default 1024; 0 to 16777216.
     pub waiting: usize,

@@ -20,7 +20,7 @@ pub struct Rejection {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RejectionReason {
-    /// The pool holds as many jobs, or as many payload bytes, as it may.
+    /// The queue holds as many jobs, or as many payload bytes, as it may.
     #[error("the pool is full")]
     QueueFull,
     /// There is room, but a job that is queued now would wait for longer than the pool lets any wait.

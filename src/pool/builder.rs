@@ -16,7 +16,8 @@ pub struct Settings {
     pub max_workers: Option<NonZeroUsize>,
     /// Most jobs in the queue. Default 1,024; 0 means that a job needs a free worker.
     pub queue_jobs: usize,
-    /// Most payload bytes of queued and running jobs. Default 64 MiB.
+    /// Most payload bytes in the queue; each worker holds one payload beside that. A job that has more is refused, though a
+    /// worker be idle. Default 64 MiB.
     pub queue_bytes: usize,
     /// Most callers that wait for room; their payloads are bounded by `queue_bytes` once more. Default 1,024.
     pub queue_waiting: usize,

@@ -4,9 +4,10 @@
 //! once the lock is free. Every accepted job has one entry with one life, `queued → running → ended`; cancel, expiry,
 //! completion, panic and drain are events that race for the lock, and the first one wins.
 //!
-//! Invariants (`invariants`): permits out = queued + running; running ≤ workers; jobs and bytes within their
-//! caps; one job at most runs per ordering key; kinds and keys within their limits; in a pool that is not paused, an idle
-//! worker means that no ready job is queued whose kind is within its limit.
+//! Invariants (`invariants`): permits out = queued + running; running ≤ workers; queued jobs and their bytes
+//! within their caps; one job at most runs per ordering key; kinds and keys within their limits; in a pool that is not
+//! paused, an idle worker means that no ready job is queued whose kind is within its limit, and that no first caller could
+//! start.
 
 mod admission;
 mod backlogs;
@@ -92,7 +93,7 @@ pub(crate) trait Host {
 pub(crate) struct Caps {
     /// Most jobs in the queue.
     pub(crate) jobs: usize,
-    /// Most payload bytes of queued and running jobs; and, again, of waiting callers.
+    /// Most payload bytes of queued jobs; and, again, of waiting callers.
     pub(crate) bytes: usize,
     /// Most callers that wait for room.
     pub(crate) waiting: usize,
@@ -184,7 +185,7 @@ pub(crate) struct Core<H: Host> {
     queues: Queues,
     lines: Lines,
     limits: Limits,
-    held_bytes: usize,
+    queued_bytes: usize,
     running: usize,
     workers: Workers<H::State>,
     sizing: Sizing,
@@ -219,7 +220,7 @@ impl<H: Host> Core<H> {
             queues: Queues::new(0),
             lines: Lines::default(),
             limits: Limits::default(),
-            held_bytes: 0,
+            queued_bytes: 0,
             running: 0,
             workers: Workers::new(homes),
             sizing: Sizing::new(kinds),

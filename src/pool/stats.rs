@@ -29,9 +29,9 @@ pub struct PoolStats {
     pub queued: usize,
     /// Most jobs in the queue.
     pub queue_jobs: usize,
-    /// Payload bytes of queued and running jobs.
-    pub held_bytes: usize,
-    /// Most payload bytes of queued and running jobs.
+    /// Payload bytes of the jobs in the queue.
+    pub queued_bytes: usize,
+    /// Most payload bytes in the queue. Each job that runs holds its own beside that.
     pub queue_bytes: usize,
     /// Callers that wait for room.
     pub waiting: usize,
@@ -169,7 +169,7 @@ impl PoolStats {
             shut,
             paused,
             queued,
-            held_bytes,
+            queued_bytes,
             waiting,
             running,
             live_workers,
@@ -197,7 +197,7 @@ impl PoolStats {
             size: size_stats(size),
             queued,
             queue_jobs: settings.queue_jobs,
-            held_bytes,
+            queued_bytes,
             queue_bytes: settings.queue_bytes,
             waiting,
             queue_waiting: settings.queue_waiting,

@@ -80,7 +80,7 @@ fn pool_stats(stats: PoolStats) -> proto::PoolStats {
         size,
         queued,
         queue_jobs,
-        held_bytes,
+        queued_bytes,
         queue_bytes,
         waiting,
         queue_waiting,
@@ -101,7 +101,7 @@ fn pool_stats(stats: PoolStats) -> proto::PoolStats {
         queue: Some(proto::QueueStats {
             jobs: queued as u64,
             jobs_capacity: queue_jobs as u64,
-            bytes: held_bytes as u64,
+            bytes: queued_bytes as u64,
             bytes_capacity: queue_bytes as u64,
             waiting: waiting as u64,
             waiting_capacity: queue_waiting as u64,

@@ -54,9 +54,9 @@ async fn a_queued_job_leaves_its_room_at_once_and_never_runs() {
         if polled {
             assert!(futures_util::poll!(&mut queued).is_pending());
         }
-        assert_eq!((pool.stats().queued, pool.stats().held_bytes), (1, 7));
+        assert_eq!((pool.stats().queued, pool.stats().queued_bytes), (1, 7));
         drop(queued);
-        assert_eq!((pool.stats().queued, pool.stats().held_bytes), (0, 0));
+        assert_eq!((pool.stats().queued, pool.stats().queued_bytes), (0, 0));
     }
     drop(running);
     pool.submit(Job::new("echo", "")).await.expect("the pool goes on");

@@ -85,7 +85,7 @@ async fn a_job_that_expires_in_the_queue_never_runs() {
         assert_eq!(failure.cause, FailureCause::ExpiredInQueue { waited: Duration::from_millis(waited) });
         assert_eq!(failure.execution, Execution::NotStarted);
         assert_eq!(begin.elapsed(), Duration::from_millis(waited));
-        assert_eq!((pool.stats().queued, pool.stats().held_bytes), (0, 0));
+        assert_eq!((pool.stats().queued, pool.stats().queued_bytes), (0, 0));
     }
     assert!(start.elapsed() < 6 * SECOND);
     pass_time(100 * SECOND).await;

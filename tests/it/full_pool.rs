@@ -199,16 +199,35 @@ async fn payload_bytes_are_bounded_whatever_the_number_of_jobs() {
     let limit = full.give(sized(61));
     assert_eq!(reason(limit), RejectionReason::PayloadTooLarge { size: 61, limit: 60 });
 
-    full.give(sized(60)).expect("67 bytes are held");
-    assert_eq!(reason(full.give(sized(34))), RejectionReason::QueueFull);
-    full.give(sized(33)).expect("100 bytes are held");
-    assert_eq!(full.pool.stats().held_bytes, 100);
+    full.give(sized(60)).expect("60 bytes are queued; those of what runs are not");
+    assert_eq!(reason(full.give(sized(41))), RejectionReason::QueueFull);
+    full.give(sized(40)).expect("100 bytes are queued");
+    assert_eq!(full.pool.stats().queued_bytes, 100);
     for _ in 0..2 {
         full.give(sized(50).when_full(WhenFull::Wait)).expect("callers that wait have as much again");
     }
     assert_eq!(reason(full.give(sized(1).when_full(WhenFull::Wait))), RejectionReason::QueueFull);
-    assert_eq!(full.pool.stats().held_bytes, 100);
+    assert_eq!(full.pool.stats().queued_bytes, 100);
     assert_eq!(full.rest().await.len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_needs_many_bytes_is_told_when_so_many_are_expected_to_be_free() {
+    let mut full = Full::new(Settings { queue_bytes: 100, ..small(200, 0) });
+    let sized = |size: usize| Job::new("gated", vec![b'x'; size]);
+    for _ in 0..100 {
+        full.give(sized(1)).expect("room");
+    }
+    let back_in = |full: &mut Full, size: usize| {
+        let refused = full.give(sized(size).criticality(Criticality::CriticalPlus)).expect_err("no room");
+        assert_eq!(refused.reason, RejectionReason::QueueFull);
+        refused.retry_after.expect("a time")
+    };
+    // Of jobs that nothing is known of, each is taken for 50 ms; the time is spread from half to one and a half.
+    let (few, many) = (back_in(&mut full, 1), back_in(&mut full, 60));
+    assert!(few <= Duration::from_millis(75), "the next start: {few:?}");
+    assert!((Duration::from_millis(1500)..=Duration::from_millis(4500)).contains(&many), "60 starts: {many:?}");
+    assert_eq!(full.rest().await.len(), 101);
 }
 
 #[tokio::test(start_paused = true)]

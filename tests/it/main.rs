@@ -45,6 +45,7 @@ mod panics;
 mod pool_outcomes;
 mod process;
 mod proxies;
+mod queue_bytes;
 mod quotas;
 mod readme;
 mod reentry;

@@ -113,7 +113,7 @@ async fn metrics_tell_what_stats_tell_and_what_calls_took() {
     for (name, value) in [
         (r#"waterwheel_queue_jobs{pool="one"}"#, 3.0),
         (r#"waterwheel_queue_jobs_limit{pool="one"}"#, 3.0),
-        (r#"waterwheel_held_bytes{pool="one"}"#, 3.0 * 1024.0 + 2.0 * 5.0),
+        (r#"waterwheel_queue_bytes{pool="one"}"#, 3.0 * 1024.0),
         (r#"waterwheel_jobs_running{pool="one"}"#, 2.0),
         (r#"waterwheel_worker_utilization_ratio{pool="one"}"#, 1.0),
         (r#"waterwheel_pool_paused{pool="one"}"#, 0.0),

@@ -135,7 +135,7 @@ fn life_faults(life: &Life, stats: &[PoolStats]) -> Vec<String> {
         if pool.counts.accepted != pool.counts.ended() {
             faults.push(format!("pool {} has open books", pool.name));
         }
-        if (pool.queued, pool.waiting, pool.in_flight, pool.held_bytes) != (0, 0, 0, 0) {
+        if (pool.queued, pool.waiting, pool.in_flight, pool.queued_bytes) != (0, 0, 0, 0) {
             faults.push(format!("pool {} holds jobs", pool.name));
         }
         let is_drained = matches!(life.end, LifeEnd::Drained { .. });

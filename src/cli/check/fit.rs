@@ -11,7 +11,6 @@ use super::{
 use crate::{
     cli::output::{bytes, setting},
     config::{Config, Handler, Pool},
-    model::WhenFull,
 };
 
 /// What the end of a process takes beyond its drain: connections are cut, telemetry is flushed, the system cleans up.
@@ -178,7 +177,7 @@ fn stop_time(config: &Config, place: &Place) -> Finding {
 
 fn memory(config: &Config, place: &Place) -> Finding {
     let pools = &config.pools;
-    let payloads = pools.iter().map(payloads).fold(0, u64::saturating_add);
+    let payloads = pools.iter().map(|pool| payloads(config, pool)).fold(0, u64::saturating_add);
     let outputs = pools.iter().map(|pool| outputs(config, pool)).fold(0, u64::saturating_add);
     let uploads = config.server.uploads.total as u64;
     let [least, all] = [payloads, payloads.saturating_add(outputs)]
@@ -198,7 +197,7 @@ fn memory(config: &Config, place: &Place) -> Finding {
     finding.help(|finding| match finding.verdict {
         Verdict::Unknown => format!("give it {}", finding.needed()),
         _ => format!(
-            "raise the limit to {}, or lower queue.bytes, server.uploads.total, workers or max_output",
+            "raise the limit to {}, or lower queue.bytes, workers, server.uploads.total, server.max_payload or max_output",
             finding.needed()
         ),
     })
@@ -210,10 +209,13 @@ impl Finding {
     }
 }
 
-/// Most bytes of payload that a pool holds: of its jobs, and of callers that wait for room.
-fn payloads(pool: &Pool) -> u64 {
-    let held = pool.queue.bytes as u64;
-    if pool.when_full == WhenFull::Wait { held.saturating_mul(2) } else { held }
+/// Most bytes of payload that a pool holds: of its queue, of the jobs that its workers run, and of callers that wait for
+/// room, which each call may ask for.
+fn payloads(config: &Config, pool: &Pool) -> u64 {
+    let (queued, each) = (pool.queue.bytes as u64, config.server.max_payload as u64);
+    let of = |jobs: usize| each.saturating_mul(jobs as u64);
+    let waiting = of(pool.queue.waiting).min(queued);
+    queued.saturating_add(of(pool.max_workers)).saturating_add(waiting)
 }
 
 /// Most bytes of results that the workers of a pool hold at once.

@@ -20,8 +20,8 @@ type Level = (&'static str, &'static str, fn(&PoolStats) -> f64);
 const LEVELS: [Level; 15] = [
     ("waterwheel_queue_jobs", "Jobs in the queue", |pool| pool.queued as f64),
     ("waterwheel_queue_jobs_limit", "Most jobs in the queue", |pool| pool.queue_jobs as f64),
-    ("waterwheel_held_bytes", "Payload bytes of queued and running jobs", |pool| pool.held_bytes as f64),
-    ("waterwheel_held_bytes_limit", "Most payload bytes of queued and running jobs", |pool| pool.queue_bytes as f64),
+    ("waterwheel_queue_bytes", "Payload bytes in the queue", |pool| pool.queued_bytes as f64),
+    ("waterwheel_queue_bytes_limit", "Most payload bytes in the queue", |pool| pool.queue_bytes as f64),
     ("waterwheel_waiting_callers", "Callers that wait for room", |pool| pool.waiting as f64),
     ("waterwheel_waiting_callers_limit", "Most callers that wait for room", |pool| pool.queue_waiting as f64),
     ("waterwheel_queue_oldest_age_seconds", "Age of the oldest queued job", |pool| pool.oldest_age.as_secs_f64()),

@@ -176,7 +176,11 @@ impl<H: Host> Core<H> {
     }
 
     pub(super) fn full(&self, now: Instant, arrival: &Applicant<'_>) -> Refusal {
-        Refusal { reason: RefusalReason::QueueFull, retry_after: Some(pushback(self.wait_of(now, arrival))) }
+        let room_in = self.room_in(arrival.class, arrival.bytes);
+        Refusal {
+            reason: RefusalReason::QueueFull,
+            retry_after: Some(pushback(self.wait_of(now, arrival).max(room_in))),
+        }
     }
 
     fn wait_of(&self, now: Instant, arrival: &Applicant<'_>) -> f64 {
@@ -248,6 +252,13 @@ impl<H: Host> Core<H> {
         let free = |lane, own| self.queues.free_ahead(lane, class, own);
         let by_lines = self.with_limited(own, free, |work| lines.time_beside(work, workers, 1.0 / left));
         all.min(by_lines) / left
+    }
+
+    /// Seconds until all that is queued has started, whatever comes meanwhile.
+    pub(super) fn time_for_queued(&self) -> f64 {
+        let (workers, mean) = (self.workers.live().max(1) as f64, self.estimates.mean());
+        let ahead = |lane, own| self.queues.ahead(lane, Criticality::Sheddable, own);
+        self.with_limited(f64::INFINITY, ahead, |work| (work - mean).max(0.0) / workers)
     }
 
     /// Seconds until the workers are through with what is `ahead` in the open lane, and with what kinds with limits may do

@@ -58,7 +58,7 @@ impl<H: Host> Core<H> {
         let lane = self.limits.lane(arrival.kind);
         let startable = self.can_start() && self.lines.is_free(arrival.ordering_key);
         let startable = startable && (lane == OPEN || self.is_within_limits(now, lane, arrival.limit_key));
-        if startable && self.leaves_room_for_callers(arrival.class, arrival.bytes) {
+        if startable {
             // Where most workers are idle, nobody needs the one that such a job would waste.
             let bar = self.estimates.bar(arrival.kind, now, arrival.finish_by);
             return match bar.filter(|_| !self.workers.has_plenty_idle()) {
@@ -126,7 +126,7 @@ impl<H: Host> Core<H> {
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
                 self.accept(now, key.index, names, is_try);
-                // An idle worker may have waited for bytes that a caller ahead needs and this job does not.
+                // Those that gave way may have held more bytes than it needs.
                 self.settle(now, effects);
                 Verdict::Queued(key)
             }
@@ -174,7 +174,7 @@ impl<H: Host> Core<H> {
         true
     }
 
-    /// A job gives its worker and its room back. Without an outcome it counts as cancelled. A state that no worker
+    /// A job gives its worker back. Without an outcome it counts as cancelled. A state that no worker
     /// needs any more is returned, to be dropped outside of the lock.
     pub(crate) fn release(
         &mut self,
@@ -192,7 +192,6 @@ impl<H: Host> Core<H> {
             self.end(key, Ending::Cancelled, Duration::ZERO);
         }
         let entry = self.entries.remove(key.index);
-        self.held_bytes -= entry.bytes;
         self.running -= 1;
         self.limits.end(entry.lane, entry.gate);
         self.depart(&entry);
@@ -365,7 +364,6 @@ impl<H: Host> Core<H> {
             links: Links::default(),
         });
         self.ledger.counts.accepted += 1;
-        self.held_bytes += arrival.bytes;
         self.running += 1;
         Grant { key, worker: id, state }
     }

@@ -20,13 +20,15 @@ impl<H: Host> Core<H> {
         assert!(self.queued.len() <= self.caps.jobs, "jobs within their cap");
         assert!(waiting <= self.caps.waiting, "callers within their cap");
 
-        let bytes = |held: bool| -> usize {
+        let bytes = |wanted: fn(Place) -> bool| -> usize {
             let entries = self.entries.iter().map(|(_, entry)| entry);
-            entries.filter(|entry| (entry.place != Place::Waiting) == held).map(|entry| entry.bytes).sum()
+            entries.filter(|entry| wanted(entry.place)).map(|entry| entry.bytes).sum()
         };
-        assert_eq!(self.held_bytes, bytes(true), "bytes of permits");
-        assert_eq!(self.waiting.bytes(), bytes(false), "bytes of waiting callers");
-        assert!(self.held_bytes <= self.caps.bytes, "bytes within their cap");
+        let queued = bytes(|place| matches!(place, Place::Ready | Place::Blocked | Place::Held));
+        assert_eq!(self.queued_bytes, queued, "bytes of queued jobs alone");
+        assert_eq!(self.waiting.bytes(), bytes(|place| place == Place::Waiting), "bytes of waiting callers");
+        assert!(self.queued_bytes <= self.caps.bytes, "bytes within their cap");
+        assert!(self.waiting.bytes() <= self.caps.bytes, "bytes of waiting callers within their cap");
 
         let accepted = self.ledger.counts.accepted;
         let undecided = self.entries.iter().filter(|(_, entry)| entry.is_undecided_run()).count() + self.queued.len();

@@ -23,7 +23,7 @@ impl<H: Host> Core<H> {
         entry.line = line;
         entry.gate = self.limits.join(entry.lane, names.limit_key, now);
         self.limits.queue(entry.gate);
-        self.held_bytes += entry.bytes;
+        self.queued_bytes += entry.bytes;
         self.queues.take(entry.class, entry.work);
         let margin = &mut self.margins[entry.class.rank()];
         self.queues.enter(entry, names.tenant, self.window, margin, &self.law);
@@ -96,7 +96,6 @@ impl<H: Host> Core<H> {
         self.end_try(index, None);
         self.unqueue(index);
         let entry = self.entries.remove(index);
-        self.held_bytes -= entry.bytes;
         self.queues.take(entry.class, -entry.work);
         self.depart(&entry);
         if led {
@@ -117,7 +116,8 @@ impl<H: Host> Core<H> {
     pub(super) fn unqueue(&mut self, index: usize) {
         self.queued.remove(&mut self.entries, AGE, index);
         self.saturated &= self.queued.len() * 5 > self.caps.jobs;
-        let Entry { place, line, gate, .. } = self.entries[index];
+        let Entry { place, bytes, line, gate, .. } = self.entries[index];
+        self.queued_bytes -= bytes;
         match (place, line, gate) {
             (Place::Blocked, Some(line), _) => {
                 self.queues.let_go(&mut self.entries, index);

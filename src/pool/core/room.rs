@@ -57,14 +57,9 @@ impl<H: Host> Core<H> {
     /// Whether a job of `class` may have a place in the queue, and `bytes` more.
     pub(super) fn has_room(&self, class: Criticality, bytes: usize) -> bool {
         let (jobs, most) = self.room(class);
-        // Who would hold all bytes alone takes them from nobody.
-        let most = if self.held_bytes == 0 { self.caps.bytes } else { most };
-        self.queued.len() < jobs && bytes <= most.saturating_sub(self.held_bytes)
-    }
-
-    /// Whether `bytes` more may be held at all.
-    pub(super) fn fits(&self, bytes: usize) -> bool {
-        bytes <= self.caps.bytes - self.held_bytes
+        // Who has the queue alone takes nothing from anybody.
+        let most = if self.queued_bytes == 0 { self.caps.bytes } else { most };
+        self.queued.len() < jobs && bytes <= most.saturating_sub(self.queued_bytes)
     }
 
     /// Jobs and bytes up to which the queue may be filled by `class`.
@@ -95,7 +90,7 @@ impl<H: Host> Core<H> {
         let times = TIMES.max(share / (1.0 - share));
         let (jobs, most) = self.room(class);
         let free = |cap: usize, held: usize| times * cap.saturating_sub(held) as f64;
-        let (free_jobs, free_bytes) = (free(jobs, self.queued.len()), free(most, self.held_bytes));
+        let (free_jobs, free_bytes) = (free(jobs, self.queued.len()), free(most, self.queued_bytes));
         // Where nothing is free, that is what a caller is told.
         (free_jobs > 0.0 && own_jobs as f64 >= free_jobs)
             || (free_bytes > 0.0 && own_bytes as f64 + bytes as f64 > free_bytes)
@@ -111,18 +106,32 @@ impl<H: Host> Core<H> {
     /// Whether evicting jobs below `class` would make room for one of it.
     pub(super) fn can_shed_for(&self, class: Criticality, bytes: usize) -> bool {
         let ((less_bytes, less), (jobs, most)) = (self.queues.evictable(class), self.room(class));
-        let held = self.held_bytes - less_bytes;
+        let held = self.queued_bytes - less_bytes;
         let most = if held == 0 { self.caps.bytes } else { most };
         self.queued.len() - less < jobs && bytes <= most.saturating_sub(held)
     }
 
-    /// Whether a job leaves the bytes that the first callers need who wait before it. Where there are places, whoever waits
-    /// for room does so for bytes; or for its time, or its tenant's, which hold up nobody.
+    /// Whether a job that is queued leaves the bytes that the first callers need who wait before it. Where there are places,
+    /// whoever waits for room does so for bytes; or for its time, or its tenant's, which hold up nobody.
     pub(super) fn leaves_room_for_callers(&self, class: Criticality, bytes: usize) -> bool {
-        if self.waiting.is_empty() {
-            return self.fits(bytes);
-        }
+        self.with_callers_before(class, bytes) <= self.caps.bytes - self.queued_bytes
+    }
+
+    /// Seconds until a job of `class` may have a place, and `bytes`, behind the callers that wait before it: as much of the
+    /// queue as is too much by then must start first, whatever class it is of.
+    pub(super) fn room_in(&self, class: Criticality, bytes: usize) -> f64 {
+        let (jobs, most) = self.room(class);
+        let part = |wanted: usize, most: usize, queued: usize| {
+            let missing = queued.saturating_add(wanted).saturating_sub(most).min(queued);
+            if missing == 0 { 0.0 } else { missing as f64 / queued as f64 }
+        };
+        let bytes = part(self.with_callers_before(class, bytes), most, self.queued_bytes);
+        part(1, jobs, self.queued.len()).max(bytes) * self.time_for_queued()
+    }
+
+    /// The bytes of a job, and those that the first callers wait for who are as important as it is.
+    fn with_callers_before(&self, class: Criticality, bytes: usize) -> usize {
         let needed = self.waiting.ahead_of(class).map(|index| self.entries[index].bytes);
-        self.fits(needed.fold(bytes, usize::saturating_add))
+        needed.fold(bytes, usize::saturating_add)
     }
 }

@@ -3,7 +3,7 @@ use tokio::time::Instant;
 use super::{
     Core, Effect, Ending, Grant, Host, JobKey, QueueEnd,
     admission::seconds,
-    entry::{Entry, LINE, Place},
+    entry::{Entry, LINE, Names, Place},
     gate::Due,
     moves::tell,
     waiting::Waiting,
@@ -41,9 +41,9 @@ impl<H: Host> Core<H> {
                 self.start(now, index, effects);
             }
         }
-        debug_assert!(self.queued.len() <= self.caps.jobs && self.held_bytes <= self.caps.bytes);
+        debug_assert!(self.queued.len() <= self.caps.jobs && self.queued_bytes <= self.caps.bytes);
         debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
-        debug_assert!(!self.can_start() || self.head(now).is_none());
+        debug_assert!(!self.can_start() || self.head(now).or_else(|| self.startable_caller(now)).is_none());
         let enters = |index| matches!(self.ask(now, index), Reply::Enters { .. });
         debug_assert!(!self.waiting.heads().any(enters), "nobody waits for nothing");
         #[cfg(test)]
@@ -187,7 +187,7 @@ impl<H: Host> Core<H> {
     pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
         let opens_at = |index| {
             let entry = &self.entries[index];
-            let is_first = !self.queues.has_ready(entry.lane) && self.is_startable(index);
+            let is_first = !self.queues.has_ready(entry.lane) && self.lines.is_free(entry.names().ordering_key);
             is_first.then(|| self.limits.opens_at(entry.lane, entry.names().limit_key)).flatten()
         };
         self.waiting.firsts().filter_map(opens_at).min()
@@ -196,22 +196,21 @@ impl<H: Host> Core<H> {
     /// Callers may find the queue full of jobs that wait for their ordering keys, and a worker free: the first one of a
     /// tenant starts as an arrival would, without a place in the queue. Returns its job, which must be started at once.
     fn admit_to_worker(&mut self, now: Instant) -> Option<usize> {
-        let starts = |index: &usize| {
-            let entry = &self.entries[*index];
-            self.is_startable(*index) && self.is_within_limits(now, entry.lane, entry.names().limit_key)
-        };
-        let index = self.waiting.firsts().find(starts)?;
+        let index = self.startable_caller(now)?;
         self.admit(now, index, false);
         self.open_gates(now);
         Some(index)
     }
 
-    /// Whether neither its ordering key nor bytes, for it and for those that wait before it, keep a caller from starting.
-    fn is_startable(&self, index: usize) -> bool {
-        let entry = &self.entries[index];
-        // Those of the first one of its class are counted among those before it.
-        let bytes = if self.waiting.head(entry.class) == Some(index) { 0 } else { entry.bytes };
-        self.lines.is_free(entry.names().ordering_key) && self.leaves_room_for_callers(entry.class, bytes)
+    /// The first caller of a tenant that neither its ordering key nor its limits keep from a worker: it needs nothing of the
+    /// queue.
+    fn startable_caller(&self, now: Instant) -> Option<usize> {
+        let starts = |index: &usize| {
+            let entry = &self.entries[*index];
+            let Names { ordering_key, limit_key, .. } = entry.names();
+            self.lines.is_free(ordering_key) && self.is_within_limits(now, entry.lane, limit_key)
+        };
+        self.waiting.firsts().find(starts)
     }
 
     fn admit(&mut self, now: Instant, index: usize, is_try: bool) {

@@ -13,7 +13,7 @@ pub(crate) struct CoreSnapshot<J> {
     /// Since when nothing is started.
     pub(crate) paused: Option<Instant>,
     pub(crate) queued: usize,
-    pub(crate) held_bytes: usize,
+    pub(crate) queued_bytes: usize,
     pub(crate) waiting: usize,
     pub(crate) running: usize,
     pub(crate) live_workers: usize,
@@ -75,7 +75,7 @@ impl<H: Host> Core<H> {
             shut: self.shut,
             paused: self.paused,
             queued: self.queued.len(),
-            held_bytes: self.held_bytes,
+            queued_bytes: self.queued_bytes,
             waiting: self.waiting.len(),
             running: self.running,
             live_workers: self.workers.live(),

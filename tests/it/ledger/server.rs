@@ -118,7 +118,7 @@ impl Books {
         let books = stats.map(|stats| {
             let Counts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = stats.counts;
             let rejected = RejectionReason::NAMES.into_iter().map(str::to_owned).zip(rejected).collect();
-            let held = [stats.queued, stats.waiting, stats.in_flight, stats.held_bytes];
+            let held = [stats.queued, stats.waiting, stats.in_flight, stats.queued_bytes];
             // Only a worker that came back from its job can be let go.
             let workers_out = stats.workers.iter().filter(|worker| worker.state != WorkerState::Stopped).count();
             let pool = stats.name.to_string();

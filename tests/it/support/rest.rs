@@ -33,7 +33,7 @@ pub(crate) fn assert_idle(pool: &Pool, workers: usize) {
     let stats = pool.stats();
     assert_eq!(stats.workers.len(), workers, "{stats:#?}");
     assert!(stats.workers.iter().all(|worker| worker.state == WorkerState::Idle), "{stats:#?}");
-    assert_eq!((stats.queued, stats.waiting, stats.in_flight, stats.held_bytes), (0, 0, 0, 0), "{stats:#?}");
+    assert_eq!((stats.queued, stats.waiting, stats.in_flight, stats.queued_bytes), (0, 0, 0, 0), "{stats:#?}");
     assert_eq!(stats.counts.accepted, stats.counts.ended(), "{stats:#?}");
     assert_eq!(pool.worker_count(), workers);
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::config::{SourceFile, Sources, load, starter};
 
-/// The starter configuration with more lines: a drain of 40 s, pools for 192 MiB of payloads and 8 + 256 MiB of
-/// results, 256 MiB of unfinished messages, and 4096 connections.
+/// The starter configuration with more lines: a drain of 40 s, pools for 4 × 64 + 8 + 256 MiB of payloads and 8 + 256 MiB
+/// of results, 256 MiB of unfinished messages, and 4096 connections.
 fn config(more: &str) -> Config {
     let file = SourceFile { name: "ww.toml".into(), text: format!("{}\n{more}", starter::TEXT) };
     load(&Sources { file: Some(file), cpus: 2, ..Sources::default() })
@@ -67,14 +67,14 @@ fn memory_holds_payloads_at_least_and_results_under_full_load() {
     let config = config("");
     let verdict = |limit| found("memory", &config, Place { memory: of(limit), ..roomy() });
     let mib = |count: u64| count << 20;
-    assert_eq!(verdict(mib(64 + 256 + 192 + 264)), (Verdict::Fits, None));
+    assert_eq!(verdict(mib(64 + 256 + 520 + 264)), (Verdict::Fits, None));
     let help =
-        Some("raise the limit to 776MiB, or lower queue.bytes, server.uploads.total, workers or max_output".to_owned());
-    assert_eq!(verdict(mib(64 + 256 + 192 + 264) - 1), (Verdict::Tight, help.clone()));
-    assert_eq!(verdict(mib(64 + 256 + 192)), (Verdict::Tight, help.clone()));
-    assert_eq!(verdict(mib(64 + 256 + 192) - 1), (Verdict::Short, help));
+        Some("raise the limit to 1.1GiB, or lower queue.bytes, workers, server.uploads.total, server.max_payload or max_output".to_owned());
+    assert_eq!(verdict(mib(64 + 256 + 520 + 264) - 1), (Verdict::Tight, help.clone()));
+    assert_eq!(verdict(mib(64 + 256 + 520)), (Verdict::Tight, help.clone()));
+    assert_eq!(verdict(mib(64 + 256 + 520) - 1), (Verdict::Short, help));
     let unknown = found("memory", &config, Place { memory: None, ..roomy() });
-    assert_eq!(unknown, (Verdict::Unknown, Some("give it 776MiB".into())));
+    assert_eq!(unknown, (Verdict::Unknown, Some("give it 1.1GiB".into())));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_kind_bounds_the_results_of_its_pool() {
     let config =
         config("[pool.big]\nworkers = 2\n[kind.big]\npool = \"big\"\nbuiltin = \"gzip\"\nmax_output = \"1GiB\"");
     let need = findings(&config, &roomy())[1].need;
-    assert_eq!(need, (64 + 256 + 192 + 64 + 264 + 2_048) << 20);
+    assert_eq!(need, (64 + 256 + 520 + (2 * 64 + 8) + 264 + 2_048) << 20);
 }
 
 #[test]

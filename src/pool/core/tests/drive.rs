@@ -42,7 +42,7 @@ pub(super) struct View {
     pub(super) ready: Vec<u32>,
     /// Job, worker and whether its outcome is decided, by job.
     pub(super) running: Vec<(u32, u32, bool)>,
-    pub(super) held_bytes: usize,
+    pub(super) queued_bytes: usize,
     waiting_bytes: usize,
     pub(super) counts: Counts,
     paused: bool,
@@ -133,7 +133,7 @@ impl Drive {
             }
         }
         let view = self.view();
-        let free = view.held_bytes == 0 && view.queued.is_empty() && view.waiting.is_empty();
+        let free = view.queued_bytes == 0 && view.queued.is_empty() && view.waiting.is_empty();
         if view.live > 0 && !free {
             return Err(format!("nothing runs, and yet somebody is left: {view:?}"));
         }
@@ -300,7 +300,7 @@ impl Drive {
             queued: jobs(machine.queued.iter(&machine.entries, AGE).collect()),
             ready: jobs(machine.queues.ready(&machine.entries)),
             running,
-            held_bytes: snapshot.held_bytes,
+            queued_bytes: snapshot.queued_bytes,
             waiting_bytes: machine.waiting.bytes(),
             counts: snapshot.counts,
             paused: snapshot.paused.is_some(),
@@ -349,7 +349,7 @@ fn model_view(model: &Naive) -> View {
         queued: jobs(&model.queued),
         ready: model.ready(),
         running,
-        held_bytes: model.held_bytes(),
+        queued_bytes: model.queued_bytes(),
         waiting_bytes: model.waiting_bytes(),
         counts: model.counts,
         paused: model.paused,

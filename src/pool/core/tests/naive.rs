@@ -196,9 +196,8 @@ impl Naive {
         Step { answer, told: std::mem::take(&mut self.told) }
     }
 
-    pub(super) fn held_bytes(&self) -> usize {
-        let running: usize = self.running.iter().map(|run| run.job.offer.bytes).sum();
-        running + self.queued.iter().map(|job| job.offer.bytes).sum::<usize>()
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.queued.iter().map(|job| job.offer.bytes).sum()
     }
 
     pub(super) fn waiting_bytes(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::model::{Criticality, WhenFull};
 /// | `release a`, `cancel a`, `expire a`, `stick a` | |
 /// | `worker`, `close`, `abandon`, `retire`, `pass 10`, `tick` | |
 /// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | what an operator does |
-/// | `show` | ready, blocked, waiting and running jobs, held bytes |
+/// | `show` | ready, blocked, waiting and running jobs, bytes in the queue |
 /// | `pool` | live and missing workers, and those that are to go |
 /// | `ledger` | the counts that are not zero |
 ///
@@ -114,7 +114,7 @@ impl Script {
             let jobs: Vec<&str> = jobs.iter().map(|job| self.names[*job as usize]).collect();
             text += &format!("{name} {}; ", jobs.join(" "));
         }
-        text + &format!("{} bytes", view.held_bytes)
+        text + &format!("{} bytes", view.queued_bytes)
     }
 
     fn ledger(&self) -> String {

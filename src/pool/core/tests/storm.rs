@@ -57,7 +57,7 @@ fn every_permit_comes_back_after_a_storm_of_cancels() {
     }
     drive.run_dry().expect("everything comes back");
     let view = drive.view();
-    assert_eq!((view.held_bytes, view.live, view.unreplaced), (0, 4, 0));
+    assert_eq!((view.queued_bytes, view.live, view.unreplaced), (0, 4, 0));
     assert_eq!(view.counts.ended(), view.counts.accepted);
     assert!(accepted > CANCELS / 2 && offered > accepted, "{accepted} of {offered} got in");
 }

@@ -4,11 +4,13 @@ use super::{Answer, Event, Step, Told, drive::Drive, end_name, found_name, hit_n
 
 /// What each must have happened at least this often.
 const AT_LEAST: &[(u64, &[&str])] = &[
-    (2000, &["starts", "queued", "waits", "told: starts", "decided", "done"]),
+    (2000, &["starts", "queued", "told: starts", "decided", "done"]),
+    (1000, &["waits"]),
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
     (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (80, &["told: no room", "told: refused", "hit a caller", "in a margin of its own", "tried"]),
+    (50, &["told: no room"]),
+    (80, &["told: refused", "hit a caller", "in a margin of its own", "tried"]),
     (5, &["runs on", "starts when time came", "refused: long"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (

@@ -136,7 +136,7 @@ pub(super) const CASES: &[Case] = &[
          cancel d => was queued
          offer g of=1 => queued
          offer h of=3 => queued
-         show => ready b c g h; runs now; 5 bytes",
+         show => ready b c g h; runs now; 4 bytes",
     ),
     Case {
         rule: "where a job with less time than its kind takes ended too late, others are tried only where most are idle",

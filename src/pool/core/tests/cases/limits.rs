@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
          offer b plus => queued
          offer c => queued
          offer d kind=1 shed => starts on 1
-         show => ready b c; runs a d; 4 bytes
+         show => ready b c; runs a d; 2 bytes
          release d => done
          release a => done; b starts on 2
          offer e kind=1 => starts on 1
@@ -124,7 +124,7 @@ pub(super) const CASES: &[Case] = &[
          offer d => starts on 0
          offer e limit=3 => queued
          offer f => queued
-         show => ready e; blocked b f; runs a c d; 6 bytes
+         show => ready e; blocked b f; runs a c d; 3 bytes
          release d => done; e starts on 0
          release a => done; f starts on 2
          release c => done; b starts on 1",
@@ -140,7 +140,7 @@ pub(super) const CASES: &[Case] = &[
          offer e limit=3 => starts on 0
          release a => done
          release d => done
-         show => blocked b c; runs e; 3 bytes
+         show => blocked b c; runs e; 2 bytes
          pass 40 => done
          tick => done; b starts on 1
          cancel c => was queued
@@ -156,9 +156,9 @@ pub(super) const CASES: &[Case] = &[
          offer z kind=1 => starts on 0
          offer a limit=1 => queued
          offer b limit=1 => queued
-         show => ready a; blocked b; runs x y z; 5 bytes
+         show => ready a; blocked b; runs x y z; 2 bytes
          cancel a => was queued
-         show => ready b; runs x y z; 4 bytes
+         show => ready b; runs x y z; 1 bytes
          release x => done; b starts on 2",
     ),
     Case {

@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
          offer e wait => waits
          show => ready b c; waiting e; 2 bytes
          resume => done; b starts on 0
-         show => ready c e; runs b; 3 bytes
+         show => ready c e; runs b; 2 bytes
          resume => done",
     ),
     pool(
@@ -105,7 +105,7 @@ pub(super) const CASES: &[Case] = &[
          offer d wait => waits
          kill c => hit a caller; c cancelled
          kill b => hit in the queue; b cancelled
-         show => ready d; runs a; 2 bytes
+         show => ready d; runs a; 1 bytes
          kill a => runs on
          end a cancelled 1 => decided
          kill a => hit nothing
@@ -123,7 +123,7 @@ pub(super) const CASES: &[Case] = &[
          offer c => queued
          release a => drops 1
          pool => 1 live, 0 missing
-         show => ready c; runs b; 2 bytes
+         show => ready c; runs b; 1 bytes
          release b => done; c starts on 1",
     ),
     workers(

@@ -71,7 +71,7 @@ pub(super) const CASES: &[Case] = &[
          offer d plus => queued
          offer e crit => queued
          offer f plus => queued
-         show => ready d f b e c a; runs now; 7 bytes
+         show => ready d f b e c a; runs now; 6 bytes
          release now => done; d starts on 0
          offer g plus => queued
          release d => done; f starts on 0
@@ -93,7 +93,7 @@ pub(super) const CASES: &[Case] = &[
                  offer c => starts on 0
                  offer d => refused: full
                  release c => done
-                 show => blocked b; runs a; 2 bytes",
+                 show => blocked b; runs a; 1 bytes",
     },
     Case {
         rule: "the worker that parked last is taken first",
@@ -140,7 +140,7 @@ pub(super) const CASES: &[Case] = &[
                  offer c key=1 plus => queued
                  offer d => starts on 0
                  offer e => queued
-                 show => ready e; blocked b c; runs a d; 5 bytes
+                 show => ready e; blocked b c; runs a d; 3 bytes
                  release d => done; e starts on 0
                  release a => done; b starts on 1
                  cancel b => gone
@@ -154,10 +154,10 @@ pub(super) const CASES: &[Case] = &[
          offer b key=1 => queued
          offer c => queued
          offer d => queued
-         show => ready c d; blocked b; runs a; 4 bytes
+         show => ready c d; blocked b; runs a; 3 bytes
          end a completed 5 => decided
          release a => done; c starts on 0
-         show => ready d b; runs c; 3 bytes
+         show => ready d b; runs c; 2 bytes
          release c => done; d starts on 0
          release d => done; b starts on 0",
     ),
@@ -169,9 +169,9 @@ pub(super) const CASES: &[Case] = &[
          offer b key=1 => queued
          offer c key=1 => queued
          cancel b => was queued
-         show => ready a; blocked c; runs now; 3 bytes
+         show => ready a; blocked c; runs now; 2 bytes
          cancel a => was queued
-         show => ready c; runs now; 2 bytes
+         show => ready c; runs now; 1 bytes
          release now => done; c starts on 0",
     ),
     Case {

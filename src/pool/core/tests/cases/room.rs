@@ -13,9 +13,9 @@ pub(super) const CASES: &[Case] = &[
          offer c bytes=3 => queued
          offer d => refused: full
          cancel b => was queued
-         show => ready a c; runs now; 7 bytes
-         offer e bytes=4 => refused: full
-         offer f bytes=3 => queued
+         show => ready a c; runs now; 6 bytes
+         offer e bytes=5 => refused: full
+         offer f bytes=4 => queued
          show => ready a c f; runs now; 10 bytes
          cancel b => gone
          expire b => gone",
@@ -23,16 +23,46 @@ pub(super) const CASES: &[Case] = &[
     pool(
         "callers wait in order of arrival, and the first one holds up those behind it",
         Caps { bytes: 6, ..jobs(2) },
-        "offer now bytes=3 => starts on 0
+        "offer now => starts on 0
          offer a bytes=3 => queued
          offer big bytes=5 wait => waits
          offer b bytes=1 wait => waits
          offer c bytes=0 => refused: full
-         cancel a => was queued
-         show => waiting big b; runs now; 3 bytes
+         show => ready a; waiting big b; runs now; 3 bytes
          cancel big => was waiting
-         show => ready b; runs now; 4 bytes",
+         show => ready a b; runs now; 4 bytes",
     ),
+    pool(
+        "a job gives its bytes back to the queue when it starts, and callers get them",
+        Caps { bytes: 10, ..jobs(3) },
+        "offer now bytes=10 => starts on 0
+         offer a bytes=10 => queued
+         offer b => refused: full
+         offer c bytes=10 wait => waits
+         release now => done; a starts on 0
+         show => ready c; runs a; 10 bytes
+         offer d bytes=0 => queued
+         release a => done; c starts on 0
+         show => ready d; runs c; 0 bytes",
+    ),
+    Case {
+        rule: "who finds an idle worker needs none of the queue's bytes",
+        caps: Caps { bytes: 10, ..jobs(3) },
+        law: STRICT,
+        limits: UNLIMITED,
+        workers: 3,
+        homes: 1,
+        script: "offer a shed bytes=10 key=1 => starts on 2
+                 offer b shed bytes=10 => starts on 1
+                 offer c shed bytes=10 key=1 => queued
+                 offer d shed bytes=4 key=1 wait => waits
+                 offer e plus bytes=1 of=1 => starts on 0
+                 release e => done
+                 offer f shed bytes=10 => starts on 0
+                 offer g bytes=6 wait => waits
+                 release f => done; g starts on 0
+                 show => blocked c; waiting d; runs a b g; 10 bytes",
+    },
     pool(
         "as many callers and bytes wait as may, and no more",
         Caps { bytes: 6, waiting: 2, ..jobs(1) },
@@ -43,7 +73,7 @@ pub(super) const CASES: &[Case] = &[
          offer d bytes=2 wait => waits
          offer e bytes=0 wait => refused: full
          release now => done; a starts on 0
-         show => ready b; waiting d; runs a; 5 bytes
+         show => ready b; waiting d; runs a; 4 bytes
          offer f bytes=4 wait => waits",
     ),
     pool(
@@ -55,7 +85,7 @@ pub(super) const CASES: &[Case] = &[
          offer c wait => waits
          pass 10 => done
          release now => done; b no room; a starts on 0
-         show => ready c; runs a; 2 bytes
+         show => ready c; runs a; 1 bytes
          ledger => 3 accepted, 1 cancelled, 1 rejected",
     ),
     Case {
@@ -73,9 +103,9 @@ pub(super) const CASES: &[Case] = &[
                  offer f wait => waits
                  release c => done; d starts on 0
                  release d => done
-                 show => blocked b; waiting e f; runs a; 2 bytes
+                 show => blocked b; waiting e f; runs a; 1 bytes
                  release a => done; b starts on 1; f starts on 0
-                 show => blocked e; runs b f; 3 bytes",
+                 show => blocked e; runs b f; 1 bytes",
     },
     pool(
         "without a queue, a caller waits for a worker",
@@ -108,8 +138,8 @@ pub(super) const CASES: &[Case] = &[
          offer c shed bytes=2 => queued
          offer d crit bytes=2 => queued
          offer e crit evict => queued; c shed
-         offer f crit evict bytes=9 => refused: full
-         offer g crit evict bytes=8 => queued; a shed; b shed
+         offer f crit evict bytes=10 => refused: full
+         offer g crit evict bytes=9 => queued; a shed; b shed
          show => ready d e g; runs now; 12 bytes",
     ),
     pool(
@@ -122,7 +152,7 @@ pub(super) const CASES: &[Case] = &[
          offer c crit evict => queued; b shed
          offer e crit evict => refused: full
          offer f plus evict => queued; c shed
-         show => ready f a; runs now; 3 bytes",
+         show => ready f a; runs now; 2 bytes",
     ),
     pool(
         "an eighth of the queue is kept for a more important class that was there of late",
@@ -168,9 +198,9 @@ pub(super) const CASES: &[Case] = &[
          offer d plus wait => waits
          offer e wait => waits
          offer f plus => refused: full
-         show => ready a; waiting d c e b; runs now; 2 bytes
+         show => ready a; waiting d c e b; runs now; 1 bytes
          release now => done; a starts on 0
-         show => ready d; waiting c e b; runs a; 2 bytes
+         show => ready d; waiting c e b; runs a; 1 bytes
          release a => done; d starts on 0
          release d => done; c starts on 0
          release c => done; e starts on 0
@@ -188,9 +218,9 @@ pub(super) const CASES: &[Case] = &[
          offer d for=1000 wait => waits
          pass 700 => done
          release now => done; b starts on 0
-         show => ready c; waiting d; runs b; 2 bytes
+         show => ready c; waiting d; runs b; 1 bytes
          release b => done; c starts on 0
-         show => ready d; runs c; 2 bytes
+         show => ready d; runs c; 1 bytes
          release c => done; d starts on 0",
     ),
     Case {
@@ -205,13 +235,11 @@ pub(super) const CASES: &[Case] = &[
                  offer b key=1 wait => waits
                  offer c => starts on 0
                  release c => done
-                 offer big bytes=97 wait => starts on 0
+                 offer big bytes=100 wait => starts on 0
                  release big => done
-                 offer d bytes=98 wait => waits
-                 offer e => starts on 0
-                 release e => done
-                 offer f plus => starts on 0
-                 release f => done
-                 release now => done; a starts on 1; d starts on 0",
+                 offer d plus => starts on 0
+                 release d => done
+                 release now => done; a starts on 1
+                 show => blocked b; runs a; 1 bytes",
     },
 ];

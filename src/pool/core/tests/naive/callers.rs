@@ -34,13 +34,7 @@ impl Naive {
 
     /// The queue may be full of jobs behind their keys: the first caller of a tenant then does without a place in it.
     pub(super) fn caller_for_worker(&mut self) -> Option<Job> {
-        let may_start = |caller: &Job| {
-            let (offer, rank) = (caller.offer, caller.offer.class.rank());
-            let first = self.waiting.iter().find(|other| other.offer.class.rank() == rank);
-            // What the first one of each class needs is counted by the rule.
-            let bytes = if first.is_some_and(|first| first.job == caller.job) { 0 } else { offer.bytes };
-            self.leaves_room(rank, bytes) && self.key_is_free(offer.key) && self.is_within_limits(&offer)
-        };
+        let may_start = |caller: &Job| self.key_is_free(caller.offer.key) && self.is_within_limits(&caller.offer);
         let caller = self.first_callers().into_iter().find(may_start)?;
         Some(self.take_caller(&caller))
     }

@@ -176,13 +176,23 @@ impl Naive {
         let workers = self.live().max(1) as f64;
         let taken = (0..rank).map(|above| self.history.taken(above).max(0.0)).sum::<f64>() / workers;
         let left = (1.0 - taken).max(self.law.reserve).max(0.02);
-        let open = self.ahead(0, rank, own) + self.service(None);
+        let shared = self.through(rank, own, self.ahead(0, rank, own) + self.service(None));
+        shared.min(self.beside_lines(rank, own, workers, left)) / left
+    }
+
+    /// Seconds until all that is queued has started, if nothing came meanwhile.
+    pub(super) fn all_started(&self) -> f64 {
+        self.through(3, f64::INFINITY, self.ahead(0, 3, f64::INFINITY))
+    }
+
+    /// Seconds that the workers need for `open` seconds of work, and for the limited kinds beside it.
+    fn through(&self, rank: usize, own: f64, open: f64) -> f64 {
+        let workers = self.live().max(1) as f64;
         let limited = self.limited(rank, own);
         // Kinds with limits do no more than these let them until then: all of it at first, less with each of seven looks.
         let until = |wait: f64| limited.iter().map(|(work, pace)| work.min(pace * wait)).sum::<f64>();
         let all: f64 = limited.iter().map(|(work, _)| work).sum();
-        let shared = (0..7).fold((open + all) / workers, |wait, _| (open + until(wait)) / workers);
-        shared.min(self.beside_lines(rank, own, workers, left)) / left
+        (0..7).fold((open + all) / workers, |wait, _| (open + until(wait)) / workers)
     }
 
     pub(super) fn wait_of(&self, offer: &Offer, behind: f64) -> f64 {

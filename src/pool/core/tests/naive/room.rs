@@ -1,5 +1,9 @@
-use super::super::Offer;
-use super::{Job, Naive, within};
+use super::{
+    super::{super::QueueEnd, Offer, Told},
+    Job, Naive,
+    law::come_back,
+    within,
+};
 
 /// Who asked for room, and in which window.
 #[derive(Default)]
@@ -24,8 +28,8 @@ impl Naive {
         (self.caps.jobs - self.caps.jobs / 8 * above, self.caps.bytes - self.caps.bytes / 8 * above)
     }
 
-    pub(super) fn fits(&self, bytes: usize) -> bool {
-        within(self.held_bytes(), bytes, self.caps.bytes)
+    pub(super) fn may_wait(&self, bytes: usize) -> bool {
+        self.waiting.len() < self.caps.waiting && within(self.waiting_bytes(), bytes, self.caps.bytes)
     }
 
     pub(super) fn has_room(&self, rank: usize, bytes: usize) -> bool {
@@ -34,16 +38,32 @@ impl Naive {
 
     fn has_room_without(&self, rank: usize, bytes: usize, fewer: usize, fewer_bytes: usize) -> bool {
         let (jobs, most) = self.room(rank);
-        let held = self.held_bytes() - fewer_bytes;
+        let held = self.queued_bytes() - fewer_bytes;
         let most = if held == 0 { self.caps.bytes } else { most };
         self.queued.len() - fewer < jobs && bytes <= most.saturating_sub(held)
     }
 
-    /// Whether a job that starts at once leaves what the first callers of its class and of those above it need.
+    /// Whether a job that is queued leaves what the first callers of its class and of those above it need.
     pub(super) fn leaves_room(&self, rank: usize, bytes: usize) -> bool {
+        within(self.queued_bytes(), bytes.saturating_add(self.wanted_before(rank)), self.caps.bytes)
+    }
+
+    fn wanted_before(&self, rank: usize) -> usize {
         let first = |rank: usize| self.waiting.iter().find(|caller| caller.offer.class.rank() == rank);
-        let needed = (0..=rank).filter_map(first).map(|caller| caller.offer.bytes).fold(0, usize::saturating_add);
-        self.fits(bytes.saturating_add(needed))
+        (0..=rank).filter_map(first).map(|caller| caller.offer.bytes).fold(0, usize::saturating_add)
+    }
+
+    /// Seconds until enough of the queue has started for one job more, its bytes and those of the callers before it.
+    pub(super) fn room_in(&self, offer: &Offer) -> f64 {
+        let rank = offer.class.rank();
+        let (most_jobs, most_bytes) = self.room(rank);
+        let wanted = offer.bytes.saturating_add(self.wanted_before(rank));
+        let share = |queued: f64, wanted: f64, most: f64| {
+            if queued > 0.0 { ((queued + wanted - most) / queued).clamp(0.0, 1.0) } else { 0.0 }
+        };
+        let jobs = share(self.queued.len() as f64, 1.0, most_jobs as f64);
+        let bytes = share(self.queued_bytes() as f64, wanted as f64, most_bytes as f64);
+        f64::max(jobs, bytes) * self.all_started()
     }
 
     /// Whether room is there once every queued job of a lower class is gone.
@@ -52,6 +72,19 @@ impl Naive {
         let jobs = self.queued.iter().filter(lower).count();
         let bytes = self.queued.iter().filter(lower).map(|job| job.offer.bytes).sum();
         self.has_room_without(offer.class.rank(), offer.bytes, jobs, bytes)
+    }
+
+    pub(super) fn shed_one(&mut self, rank: usize) {
+        let lower = self.queued.iter().map(|job| job.offer.class.rank()).max().filter(|lowest| *lowest > rank);
+        let lower = lower.expect("a job to shed");
+        let of_class = || self.queued.iter().filter(|job| job.offer.class.rank() == lower);
+        let ready = of_class().filter(|job| job.ready.is_some()).max_by_key(|job| job.ready);
+        let held = of_class().rfind(|job| job.ready.is_none());
+        let job = ready.into_iter().chain(held).map(|job| job.job).max().expect("a job of the class");
+        let retry_after = come_back(self.behind_all(lower)).expect("some time");
+        self.counts.shed += 1;
+        self.leave_queue(job);
+        self.told.push(Told::Ended { job, why: QueueEnd::Shed { retry_after } });
     }
 
     pub(super) fn is_over_share(&self, offer: &Offer) -> bool {
@@ -74,7 +107,7 @@ impl Naive {
         let times = f64::max(3.0, part / (1.0 - part));
         let (most_jobs, most_bytes) = self.room(offer.class.rank());
         let free = |most: usize, held: usize| most.saturating_sub(held) as f64 * times;
-        let (places, room) = (free(most_jobs, self.queued.len()), free(most_bytes, self.held_bytes()));
+        let (places, room) = (free(most_jobs, self.queued.len()), free(most_bytes, self.queued_bytes()));
         let too_much = (places > 0.0 && jobs as f64 >= places) || (room > 0.0 && bytes > room);
         mixes && part < 1.0 && too_much
     }

@@ -7,7 +7,7 @@ use super::{
     },
     Job, Naive, Run, Worker,
     law::come_back,
-    millis, within,
+    millis,
 };
 use crate::model::WhenFull;
 
@@ -44,7 +44,7 @@ impl Naive {
         }
         self.seen.note(&offer, self.history.window());
         let startable = self.can_start() && self.key_is_free(offer.key);
-        if startable && self.leaves_room(offer.class.rank(), offer.bytes) && self.is_within_limits(&offer) {
+        if startable && self.is_within_limits(&offer) {
             let (needed, budget) = (self.service(Some(offer.kind)), finish_by - self.now);
             let bar = self.bars[offer.kind].saturating_sub(self.now);
             if !bar.is_zero() && budget.as_secs_f64() < needed && 2 * self.parked.len() <= self.live() {
@@ -95,7 +95,9 @@ impl Naive {
                 self.settle();
                 Answer::Queued
             }
-            _ => self.refuse(RefusalReason::QueueFull, come_back(self.wait_of(&offer, behind))),
+            _ => {
+                self.refuse(RefusalReason::QueueFull, come_back(self.wait_of(&offer, behind).max(self.room_in(&offer))))
+            }
         }
     }
 
@@ -109,23 +111,6 @@ impl Naive {
         };
         self.counts.rejected[index] += 1;
         Answer::Refused(Refusal { reason, retry_after })
-    }
-
-    fn may_wait(&self, bytes: usize) -> bool {
-        self.waiting.len() < self.caps.waiting && within(self.waiting_bytes(), bytes, self.caps.bytes)
-    }
-
-    fn shed_one(&mut self, rank: usize) {
-        let lower = self.queued.iter().map(|job| job.offer.class.rank()).max().filter(|lowest| *lowest > rank);
-        let lower = lower.expect("a job to shed");
-        let of_class = || self.queued.iter().filter(|job| job.offer.class.rank() == lower);
-        let ready = of_class().filter(|job| job.ready.is_some()).max_by_key(|job| job.ready);
-        let held = of_class().rfind(|job| job.ready.is_none());
-        let job = ready.into_iter().chain(held).map(|job| job.job).max().expect("a job of the class");
-        let retry_after = come_back(self.behind_all(lower)).expect("some time");
-        self.counts.shed += 1;
-        self.leave_queue(job);
-        self.told.push(Told::Ended { job, why: QueueEnd::Shed { retry_after } });
     }
 
     pub(super) fn end(&mut self, job: u32, ending: Ending, run: Duration) -> bool {
