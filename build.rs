@@ -17,6 +17,10 @@ const PROTOS: [&str; 6] = [
 const MOVED_OFTEN: [&str; 2] =
     ["waterwheel.v1.SubmitManyRequest.job", "waterwheel.v1.SubmitManyResponse.outcome.result"];
 
+/// Bytes that are handed on as they came, or in parts. What is only written once is a vector: the codec clones a `Bytes`
+/// to write it, and its first clone allocates.
+const SHARED: [&str; 2] = [".waterwheel.v1.Job.payload", ".waterwheel.v1.OutputChunk.data"];
+
 #[expect(clippy::disallowed_methods, reason = "cargo speaks to a build script through the environment")]
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -25,11 +29,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     // `compile_fds` ignores `file_descriptor_set_path`, and reflection needs the encoded set.
     fs::write(out_dir.join("waterwheel.v1.bin"), descriptors.encode_to_vec())?;
     let mut config = tonic_prost_build::configure()
-        .bytes(".waterwheel.v1")
         .btree_map(".waterwheel.v1")
+        .codec_path("crate::proto::codec::CopyingCodec")
         .extern_path(".waterwheel.v1.Waterfall", "crate::proto::Waterfall");
     for large in MOVED_OFTEN {
         config = config.boxed(large);
+    }
+    for bytes in SHARED {
+        config = config.bytes(bytes);
     }
     config.compile_fds(descriptors)?;
     Ok(())

@@ -1,5 +1,6 @@
 //! The contract in `proto/waterwheel/v1`, as generated.
 
+mod codec;
 mod waterfall;
 
 pub use generated::*;

@@ -60,7 +60,7 @@ pub(super) fn job_result(completed: Completed) -> proto::JobResult {
     let Completed { job, output, waterfall } = completed;
     proto::JobResult {
         job_id: job.into(),
-        output: output.bytes,
+        output: output.bytes.into(),
         content_type: output.content_type,
         waterfall: Some(self::waterfall(waterfall)),
     }

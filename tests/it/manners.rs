@@ -302,7 +302,7 @@ async fn pages_of_named_origins_may_call() {
     }
     let length = u32::from_be_bytes(frames[1..5].try_into().unwrap()) as usize;
     let response = SubmitResponse::decode(&frames[5..5 + length]).unwrap();
-    assert_eq!(response.result.unwrap().output, "from a page");
+    assert_eq!(response.result.unwrap().output, b"from a page");
     let mut trailers = String::new();
     (&frames[5 + length + 5..]).read_to_string(&mut trailers).unwrap();
     assert!(trailers.contains("grpc-status:0"), "{trailers}");

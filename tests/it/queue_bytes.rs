@@ -41,7 +41,7 @@ async fn payloads_that_run_keep_nobody_from_an_idle_worker_or_from_the_queue() {
             ..job("echo", "x")
         };
         let answer = caller.0.clone().submit(SubmitRequest { job: Some(tiny) }).await;
-        assert_eq!(answer.unwrap().into_inner().result.unwrap().output, "x", "{when_full:?}");
+        assert_eq!(answer.unwrap().into_inner().result.unwrap().output, b"x", "{when_full:?}");
     }
     let bytes = async || caller.pool().await.queue.unwrap().bytes;
     assert_eq!(bytes().await, 0, "nothing was queued");

@@ -62,7 +62,7 @@ impl WorkerPoolService for BareEcho {
     type WatchStatsStream = ResponseStream<WatchStatsResponse>;
 
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitResponse>, Status> {
-        let output = request.into_inner().job.unwrap_or_default().payload;
+        let output = request.into_inner().job.unwrap_or_default().payload.into();
         Ok(Response::new(SubmitResponse { result: Some(JobResult { output, ..JobResult::default() }) }))
     }
 
@@ -71,7 +71,7 @@ impl WorkerPoolService for BareEcho {
         request: Request<Streaming<SubmitManyRequest>>,
     ) -> Result<Response<Self::SubmitManyStream>, Status> {
         let answer = |request: SubmitManyRequest| {
-            let output = request.job.unwrap_or_default().payload;
+            let output = request.job.unwrap_or_default().payload.into();
             let result = JobResult { output, ..JobResult::default() };
             let outcome = Some(submit_many_response::Outcome::Result(Box::new(result)));
             SubmitManyResponse { tag: request.tag, outcome }

@@ -210,6 +210,6 @@ async fn echo(client: &mut Client) -> Result<(), Status> {
     let mut request = Request::new(SubmitRequest { job: Some(job) });
     request.set_timeout(PATIENCE);
     let answer = client.submit(request).await?.into_inner();
-    assert_eq!(answer.result.unwrap().output, "still here");
+    assert_eq!(answer.result.unwrap().output, b"still here");
     Ok(())
 }

@@ -106,7 +106,7 @@ async fn a_page_calls_with_the_certificate_of_its_connection() {
             let (message, status) = read(answer).await;
             assert_eq!(status, expected, "{name:?} of {protocols:?}");
             let output = message.map(|message| message.result.unwrap().output);
-            assert_eq!(output, (expected == "0").then(|| Bytes::from("from a page")));
+            assert_eq!(output, (expected == "0").then(|| b"from a page".to_vec()));
         }
     }
     let caller = TlsClient::new(&ca, Some(&ca.client(&Name::Common("user"))));
