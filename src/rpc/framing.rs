@@ -20,6 +20,13 @@ impl Framing {
         while !piece.is_empty() {
             if self.read == 0 {
                 self.is_new = true;
+                // Most messages come whole, and need not be followed.
+                if let Some((head, rest)) = piece.split_first_chunk()
+                    && let Some((_, next)) = rest.split_at_checked(length(*head))
+                {
+                    piece = next;
+                    continue;
+                }
             }
             if self.read < HEAD {
                 let count = piece.len().min(HEAD - self.read);
@@ -29,8 +36,7 @@ impl Framing {
                 if self.read < HEAD {
                     return;
                 }
-                let [_, a, b, c, d] = self.head;
-                self.missing = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+                self.missing = length(self.head);
             }
             let count = piece.len().min(self.missing);
             self.read += count;
@@ -51,6 +57,11 @@ impl Framing {
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }
+}
+
+/// Length of the message behind `head`.
+fn length([_, a, b, c, d]: [u8; HEAD]) -> usize {
+    usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
