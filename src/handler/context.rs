@@ -1,3 +1,5 @@
+mod start;
+
 use std::{
     fmt,
     pin::pin,
@@ -14,6 +16,8 @@ use bytes::Bytes;
 use tokio::{sync::oneshot, time::Instant};
 use tracing::{Instrument, Span};
 
+pub use self::start::RunStart;
+use self::start::StartMark;
 use super::{CancelToken, OutputSink, StopReason, cancel::StopState, identity};
 use crate::{
     model::{Call, Deadline, HandlerError, JobId, RequestId, TraceContext},
@@ -31,7 +35,7 @@ struct Inner {
     /// Made where the parts have none and somebody asks: a job whose lines nobody writes needs none.
     request_id: OnceLock<RequestId>,
     stop: StopState,
-    start: OnceLock<RunStart>,
+    start: StartMark,
     /// Microseconds from the arrival to the last sign of progress; 0 before the first.
     progress: AtomicU64,
 }
@@ -62,17 +66,6 @@ pub struct Site {
     pub tasks: Tasks,
 }
 
-/// The begin of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunStart {
-    /// Worker that runs the job.
-    pub worker: u32,
-    /// When the run began.
-    pub at: Instant,
-    /// When the run is stopped: the earliest of the deadline's answer and the limits on the run.
-    pub until: Instant,
-}
-
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context").field("job", &self.parts.job).field("start", &self.start).finish_non_exhaustive()
@@ -87,7 +80,7 @@ impl Context {
             parts,
             request_id: OnceLock::new(),
             stop: StopState::default(),
-            start: OnceLock::new(),
+            start: StartMark::default(),
             progress: AtomicU64::new(0),
         }))
     }
@@ -241,12 +234,32 @@ impl Context {
     /// The begin of the run; `None` while the job is queued.
     #[must_use]
     pub fn start(&self) -> Option<RunStart> {
-        self.0.start.get().copied()
+        self.0.start.get(self.deadline())
     }
 
-    /// Marks the begin of the run. The first mark stays.
-    pub fn begin(&self, start: RunStart) {
-        let _ = self.0.start.set(start);
+    /// Time from the arrival to the begin of the run; `None` while the job is queued.
+    #[must_use]
+    pub fn waited(&self) -> Option<Duration> {
+        self.0.start.waited()
+    }
+
+    /// Time from the begin of the run to `now`; zero while the job is queued.
+    #[must_use]
+    pub fn ran(&self, now: Instant) -> Duration {
+        let here = now.saturating_duration_since(self.deadline().arrival());
+        self.waited().map_or(Duration::ZERO, |waited| here.saturating_sub(waited))
+    }
+
+    /// Worker that runs the job; 0 while it is queued.
+    #[must_use]
+    pub fn worker(&self) -> u32 {
+        self.0.start.worker()
+    }
+
+    /// Marks the begin of the run, once: on `worker`, at `now`, and at most for `limit`.
+    pub(crate) fn begin(&self, worker: u32, now: Instant, limit: Option<Duration>) {
+        debug_assert!(self.waited().is_none(), "a job begins once");
+        self.0.start.set(worker, now.saturating_duration_since(self.deadline().arrival()), limit);
     }
 
     /// Where chunks go.

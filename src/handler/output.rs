@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -34,7 +36,10 @@ impl From<OutputClosed> for HandlerError {
 pub struct OutputSink {
     target: Target,
     limit: usize,
-    written: Mutex<Written>,
+    /// Bytes written so far.
+    written: AtomicUsize,
+    /// What is collected of them. Its lock is held while they are counted, too.
+    collected: Mutex<BytesMut>,
 }
 
 #[derive(Debug)]
@@ -43,29 +48,23 @@ enum Target {
     Stream(mpsc::Sender<Event>),
 }
 
-#[derive(Debug, Default)]
-struct Written {
-    bytes: usize,
-    collected: BytesMut,
-}
-
 impl OutputSink {
     /// Collects up to `limit` bytes, for a caller that waits for the whole.
     #[must_use]
     pub fn collect(limit: usize) -> Self {
-        Self { target: Target::Collect, limit, written: Mutex::default() }
+        Self { target: Target::Collect, limit, written: AtomicUsize::new(0), collected: Mutex::default() }
     }
 
     /// Hands on up to `limit` bytes, as fast as `events` is read.
     #[must_use]
     pub fn stream(limit: usize, events: mpsc::Sender<Event>) -> Self {
-        Self { target: Target::Stream(events), limit, written: Mutex::default() }
+        Self { target: Target::Stream(events), limit, written: AtomicUsize::new(0), collected: Mutex::default() }
     }
 
     /// Bytes written so far.
     #[must_use]
     pub fn written(&self) -> usize {
-        self.written.lock().bytes
+        self.written.load(Ordering::Relaxed)
     }
 
     pub(super) async fn write(&self, chunk: Bytes) -> Result<(), HandlerError> {
@@ -89,12 +88,17 @@ impl OutputSink {
     /// # Errors
     /// [`HandlerError::OutputTooLarge`] where `last` does not fit any more.
     pub fn finish(&self, last: Bytes) -> Result<Bytes, HandlerError> {
-        let mut written = self.written.lock();
-        self.count(&mut written, last.len())?;
+        // The handler is over: what it wrote is written. Most wrote nothing before, and are spared the lock.
+        if self.written() == 0 {
+            self.count(last.len())?;
+            return Ok(last);
+        }
+        let mut collected = self.collected.lock();
+        self.count(last.len())?;
         match self.target {
-            Target::Collect if !written.collected.is_empty() => {
-                written.collected.extend_from_slice(&last);
-                Ok(written.collected.split().freeze())
+            Target::Collect if !collected.is_empty() => {
+                collected.extend_from_slice(&last);
+                Ok(collected.split().freeze())
             }
             Target::Collect | Target::Stream(_) => Ok(last),
         }
@@ -104,22 +108,23 @@ impl OutputSink {
         if chunk.is_empty() {
             return Ok(None);
         }
-        let mut written = self.written.lock();
-        self.count(&mut written, chunk.len())?;
+        let mut collected = self.collected.lock();
+        self.count(chunk.len())?;
         match &self.target {
             Target::Collect => {
-                written.collected.extend_from_slice(&chunk);
+                collected.extend_from_slice(&chunk);
                 Ok(None)
             }
             Target::Stream(events) => Ok(Some((events, chunk))),
         }
     }
 
-    fn count(&self, written: &mut Written, more: usize) -> Result<(), HandlerError> {
-        if more > self.limit - written.bytes {
+    fn count(&self, more: usize) -> Result<(), HandlerError> {
+        let written = self.written();
+        if more > self.limit.saturating_sub(written) {
             return Err(HandlerError::OutputTooLarge { limit: self.limit });
         }
-        written.bytes += more;
+        self.written.store(written + more, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -39,6 +39,7 @@ pub(super) struct Attempt {
     pub(super) kind: usize,
     /// The clock, as of the begin or of the last poll.
     seen: Instant,
+    is_polled: bool,
     pub(super) cx: Context,
 }
 
@@ -85,7 +86,7 @@ impl Attempt {
             let run = entered(span.as_deref(), &cx, || begin_async(&mut lease, job, kind, &cx));
             (run, Hold::Lease(lease))
         };
-        Self { run, span, hold, kind, seen: now, cx }
+        Self { run, span, hold, kind, seen: now, is_polled: false, cx }
     }
 
     pub(super) fn shell(&self) -> &Arc<Shell> {
@@ -120,7 +121,7 @@ impl Attempt {
 
     /// Time since the run began.
     pub(super) fn run_time(&self) -> Duration {
-        self.cx.start().map_or(Duration::ZERO, |start| start.at.elapsed())
+        self.cx.ran(Instant::now())
     }
 
     /// The clock, as of the begin or of the last poll.
@@ -130,7 +131,7 @@ impl Attempt {
 
     /// Gives the worker of an attempt that is over back with the outcome of its job.
     pub(super) fn finish(self, ending: Ending, run: Duration) {
-        let Self { run: _, span, hold, kind: _, seen, cx } = self;
+        let Self { run: _, span, hold, kind: _, seen, is_polled: _, cx } = self;
         drop(span);
         if let Hold::Lease(lease) = hold {
             lease.finish(ending, run, seen);
@@ -190,9 +191,9 @@ impl Future for Attempt {
     type Output = Result<Output, Raised>;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Self::Output> {
-        let first = self.cx.start().is_some_and(|start| start.at == self.seen);
         // The begin of the run is the begin of its first poll: a short job reads the clock once less.
-        let begin = if first { self.seen } else { Instant::now() };
+        let begin = if self.is_polled { Instant::now() } else { self.seen };
+        self.is_polled = true;
         let polled = self.poll_run(task);
         self.seen = Instant::now();
         let took = self.seen - begin;

@@ -32,7 +32,7 @@ pub(super) fn conclude(
 ) -> Result<Completed, JobError> {
     let (cx, shell, now) = (&attempt.cx, attempt.shell(), attempt.seen());
     let started = !matches!(result, Err(Raised::BeforeBegin(_) | Raised::Error(HandlerError::Unavailable { .. })));
-    let run = cx.start().filter(|_| started).map_or(Duration::ZERO, |start| now - start.at);
+    let run = if started { cx.ran(now) } else { Duration::ZERO };
     let outcome = match outcome(result, cx, shell, run) {
         Ok(_) if now >= cx.deadline().end() => Err(FailureCause::RunTimeout { limit: run }),
         other => other,
@@ -46,7 +46,8 @@ pub(super) fn conclude(
         note_lost(shell, cx);
     }
     let end = outcome.as_ref().map_or_else(JobEnd::of, |_| JobEnd::Completed);
-    let ended = EndedJob { started, ..EndedJob::of_run(cx, attempt.kind, end, rung, run, now) };
+    let mut ended = EndedJob::of_run(cx, attempt.kind, end, rung, run, now);
+    ended.started = started;
     let waterfall = ended.waterfall;
     if started {
         shell.meters.record(ended);
@@ -239,12 +240,8 @@ pub(super) fn fail(
         pool: Arc::clone(&shell.name),
         cause,
         execution,
-        queue: queue_time(cx),
+        queue: cx.waited().unwrap_or_default(),
         run,
         rung,
     })
-}
-
-pub(super) fn queue_time(cx: &Context) -> Duration {
-    cx.start().map_or(Duration::ZERO, |start| start.at.saturating_duration_since(cx.deadline().arrival()))
 }

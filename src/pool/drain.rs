@@ -46,7 +46,7 @@ pub struct DrainReport {
 
 impl LostJob {
     pub(super) fn new(cx: &Context) -> Self {
-        let lost_while = if cx.start().is_some() { LostWhile::Running } else { LostWhile::Queued };
+        let lost_while = if cx.waited().is_some() { LostWhile::Running } else { LostWhile::Queued };
         Self {
             job: cx.job(),
             request_id: cx.request_id().clone(),

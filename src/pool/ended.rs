@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{conclude::queue_time, core::QueueEnd};
+use super::core::QueueEnd;
 use crate::{
     handler::Context,
     model::{FailureCause, HandlerError, JobId, Rung, Waterfall},
@@ -85,20 +85,14 @@ impl EndedJob {
         run: Duration,
         at: Instant,
     ) -> Self {
-        let start = cx.start();
-        let (budget, queue) = (cx.deadline().budget(), queue_time(cx));
+        let waited = cx.waited();
+        let (budget, queue) = (cx.deadline().budget(), waited.unwrap_or_default());
         Self {
             job: cx.job(),
             end,
             rung,
-            started: start.is_some(),
-            waterfall: Waterfall {
-                budget,
-                queue,
-                run,
-                left: budget.saturating_sub(queue + run),
-                worker: start.map_or(0, |start| start.worker),
-            },
+            started: waited.is_some(),
+            waterfall: Waterfall { budget, queue, run, left: budget.saturating_sub(queue + run), worker: cx.worker() },
             at,
             kind,
         }

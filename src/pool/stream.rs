@@ -2,10 +2,12 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context as TaskContext, Poll, ready},
-    time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 
 use super::{conclude::fail, shell::Shell, submission::Admitted};
 use crate::{
@@ -114,13 +116,7 @@ pub(super) async fn stream(shell: &Arc<Shell>, kind: usize, job: Box<Job>) -> Re
     let (done, end) = oneshot::channel();
     let reporter = Reporter { shell: Arc::clone(shell), cx: cx.clone(), done: Some(done) };
     shell.tasks.spawn(async move { reporter.report(attached.await) });
-    Ok(JobStream {
-        job: cx.job(),
-        worker: cx.start().map_or(0, |start| start.worker),
-        events,
-        end: End::Open(end),
-        cancel: cx.cancel_token(),
-    })
+    Ok(JobStream { job: cx.job(), worker: cx.worker(), events, end: End::Open(end), cancel: cx.cancel_token() })
 }
 
 /// Sends the outcome of a stream's job. Where its task goes away with its runtime, the job is cancelled.
@@ -142,7 +138,7 @@ impl Reporter {
 impl Drop for Reporter {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
-            let run = self.cx.start().map_or(Duration::ZERO, |start| start.at.elapsed());
+            let run = self.cx.ran(Instant::now());
             let _ = done.send(Err(fail(&self.shell, &self.cx, FailureCause::Cancelled, Execution::Started, run, None)));
         }
     }

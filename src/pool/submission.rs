@@ -23,7 +23,7 @@ use super::{
     turn::{Permit, Room, Turn},
 };
 use crate::{
-    handler::{Context, ContextParts, OutputSink, RunStart, StopReason},
+    handler::{Context, ContextParts, OutputSink, StopReason},
     model::{Call, Completed, Criticality, Job, JobError, JobId, Rejection, RejectionReason},
 };
 
@@ -87,11 +87,15 @@ impl Admitted {
             turn @ Turn::Later(_) => return Polled::Pending(Self { kind, job, turn, at, cx }.submission()),
         };
         // No time has passed since the admission: its clock tells the begin, too.
-        match (Granted { kind, job, lease, cx }).start(at) {
-            Ok(mut attached) => match attached.poll_unpin(task) {
-                Poll::Ready(outcome) => Polled::Ended(outcome),
-                Poll::Pending => Polled::Pending(Submission(Stage::Running(attached))),
-            },
+        let mut begun = Granted { kind, job, lease, cx }.start(at);
+        // In its place: most jobs end here, and moving one costs as much as polling it.
+        if let Ok(attached) = &mut begun
+            && let Poll::Ready(outcome) = attached.poll_unpin(task)
+        {
+            return Polled::Ended(outcome);
+        }
+        match begun {
+            Ok(attached) => Polled::Pending(Submission(Stage::Running(attached))),
             Err(error) => Polled::Ended(Err(error)),
         }
     }
@@ -226,7 +230,7 @@ impl Granted {
             lease.finish(Ending::Expired, Duration::ZERO, now);
             return Err(error);
         }
-        begin_run(kind, &job, &cx, &lease, now);
+        cx.begin(lease.worker(), now, run_timeout(lease.shell(), kind, &job));
         let mut attempt = Attempt::new(lease, job, kind, cx, now);
         match attempt.take_failure() {
             // Nothing runs: its caller is told at once, before the headers of a stream.
@@ -234,12 +238,6 @@ impl Granted {
             None => Ok(Attached::new(attempt)),
         }
     }
-}
-
-fn begin_run(kind: usize, job: &Job, cx: &Context, lease: &Lease, now: Instant) {
-    let limit = run_timeout(lease.shell(), kind, job).and_then(|limit| now.checked_add(limit));
-    let until = limit.map_or(cx.deadline().reply_by(), |limit| limit.min(cx.deadline().reply_by()));
-    cx.begin(RunStart { worker: lease.worker(), at: now, until });
 }
 
 /// Longest run of the job: what its kind and its caller allow.
