@@ -144,15 +144,13 @@ impl Shell {
             sender
         };
         let verdict = self.drive(|core, effects| core.offer(now, arrival, waiter, effects));
-        match (verdict, signal) {
-            (Verdict::Start(grant), _) => Ok(Turn::now(self.lease(grant))),
-            (Verdict::Queued(key) | Verdict::Waiting(key), Some(signal)) => {
+        match verdict {
+            Verdict::Start(grant) => Ok(Turn::now(self.lease(grant))),
+            Verdict::Queued(key) | Verdict::Waiting(key) => {
+                let signal = signal.expect("the machine makes a waiter for every job that does not start at once");
                 Ok(Turn::later(Arc::clone(self), key, signal, start_by, cx.clone()))
             }
-            (Verdict::Queued(_) | Verdict::Waiting(_), None) => {
-                unreachable!("the machine makes a waiter for every job that does not start at once")
-            }
-            (Verdict::Refused(refusal), _) => Err(self.rejection(kind, refusal)),
+            Verdict::Refused(refusal) => Err(self.rejection(kind, refusal)),
         }
     }
 

@@ -44,10 +44,10 @@ impl From<WaterfallParts> for Waterfall {
     fn from(parts: WaterfallParts) -> Self {
         let WaterfallParts { budget, queue, run, left, worker } = parts;
         let mut writer = Writer { bytes: [0; MOST], length: 0 };
-        writer.duration(1, budget);
-        writer.duration(2, queue);
-        writer.duration(3, run);
-        writer.duration(4, left);
+        // One place that calls it, so that it is written where it is called.
+        for (tag, duration) in (1..).zip([budget, queue, run, left]) {
+            writer.duration(tag, duration);
+        }
         writer.integer(WORKER, worker.into());
         Self { bytes: writer.bytes, length: writer.length as u8 }
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     auth::{Hold, Rpc},
-    model::{Completed, FieldViolation, Job, JobError, WhenFull},
+    model::{Completed, Deadline, FieldViolation, Job, JobError, WhenFull},
     pool::{Polled, Room, Ticket},
     proto::{JobFailure, SubmitManyRequest, SubmitManyResponse, submit_many_response::Outcome},
 };
@@ -116,10 +116,13 @@ impl Driver {
         let end = self.end();
         loop {
             // Whatever was received is taken in one go, as of one instant: waiting costs more than a short job.
-            let mut arrival = None;
+            let mut batch = None;
             while self.may_read() {
                 match self.inbound.message().now_or_never() {
-                    Some(message) => self.take(message, *arrival.get_or_insert_with(Instant::now)),
+                    Some(message) => {
+                        let deadline = *batch.get_or_insert_with(|| self.deadline());
+                        self.take(message, deadline);
+                    }
                     None => break,
                 }
             }
@@ -128,7 +131,10 @@ impl Driver {
             }
             match self.step(closing.as_mut(), end).await {
                 Step::Answer(tag, outcome) => self.answer(tag, outcome),
-                Step::Read(message) => self.take(message, Instant::now()),
+                Step::Read(message) => {
+                    let deadline = self.deadline();
+                    self.take(message, deadline);
+                }
                 Step::Closing => {
                     self.reading = false;
                     self.last = Some(status::draining(self.call.request_id()));
@@ -177,9 +183,14 @@ impl Driver {
         self.call.has_deadline().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
     }
 
-    fn take(&mut self, message: Result<Option<SubmitManyRequest>, Status>, arrival: Instant) {
+    /// The deadline of jobs that arrive now.
+    fn deadline(&self) -> Deadline {
+        self.call.later_deadline(&self.parts.deadline, Instant::now())
+    }
+
+    fn take(&mut self, message: Result<Option<SubmitManyRequest>, Status>, deadline: Deadline) {
         match message {
-            Ok(Some(request)) => self.start(request, arrival),
+            Ok(Some(request)) => self.start(request, deadline),
             Ok(None) => self.reading = false,
             Err(refusal) => {
                 self.reading = false;
@@ -190,9 +201,9 @@ impl Driver {
         }
     }
 
-    fn start(&mut self, request: SubmitManyRequest, arrival: Instant) {
+    fn start(&mut self, request: SubmitManyRequest, deadline: Deadline) {
         let SubmitManyRequest { tag, job } = request;
-        let admitted = self.job(&tag, job.map(|job| *job), arrival).and_then(|mut job| {
+        let admitted = self.job(&tag, job.map(|job| *job), deadline).and_then(|mut job| {
             let hold = self.parts.guard.admit(Rpc::SubmitMany, &self.call, &mut job)?;
             Ok((job, hold))
         });
@@ -222,7 +233,7 @@ impl Driver {
         self.unread = self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
     }
 
-    fn job(&self, tag: &str, job: Option<crate::proto::Job>, arrival: Instant) -> Result<Box<Job>, Status> {
+    fn job(&self, tag: &str, job: Option<crate::proto::Job>, deadline: Deadline) -> Result<Box<Job>, Status> {
         if tag.len() > MAX_TAG {
             let description = format!("{} bytes; at most {MAX_TAG} are allowed", tag.len());
             let violations = vec![FieldViolation::new("tag", description)];
@@ -231,7 +242,7 @@ impl Driver {
         let job = convert::job(job);
         let mut job = job.map_err(|violations| status::unreadable(violations, self.call.request_id()))?;
         job.when_full.get_or_insert(WhenFull::Wait);
-        self.call.own(&mut job, self.call.later_deadline(&self.parts.deadline, arrival));
+        self.call.own(&mut job, deadline);
         Ok(job)
     }
 }
