@@ -57,6 +57,8 @@ pub struct ContextParts {
 
 /// What all jobs of a kind share.
 #[derive(Debug)]
+// Its references are counted with every job: apart from what another thread counts.
+#[repr(align(128))]
 pub struct Site {
     /// The kind.
     pub kind: Arc<str>,

@@ -1,6 +1,5 @@
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context as TaskContext, Poll},
 };
 
@@ -120,7 +119,7 @@ impl Drop for Attached {
 
 /// Decides the outcome and lets the rest run down the stop ladder in a task of its own.
 fn detach(mut attempt: Attempt, reason: StopReason, ending: Ending) {
-    let shell = Arc::clone(attempt.shell());
+    let shell = attempt.shell().clone();
     let run = attempt.run_time();
     note_lost(&shell, &attempt.cx);
     shell.end(attempt.key(), ending, run);

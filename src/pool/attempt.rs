@@ -1,6 +1,5 @@
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Poll, ready},
     time::Duration,
 };
@@ -11,8 +10,8 @@ use tracing::Span;
 
 use super::{
     core::{Ending, JobKey},
+    home::Shared,
     lease::Lease,
-    shell::Shell,
     trace::attempt_span,
 };
 use crate::{
@@ -56,7 +55,7 @@ enum Run {
 /// Who has the worker.
 enum Hold {
     Lease(Lease),
-    Thread(Arc<Shell>, JobKey),
+    Thread(Shared, JobKey),
 }
 
 /// The end of a run on a worker's own thread.
@@ -89,7 +88,7 @@ impl Attempt {
         Self { run, span, hold, kind, seen: now, is_polled: false, cx }
     }
 
-    pub(super) fn shell(&self) -> &Arc<Shell> {
+    pub(super) fn shell(&self) -> &Shared {
         match &self.hold {
             Hold::Lease(lease) => lease.shell(),
             Hold::Thread(shell, _) => shell,
@@ -224,7 +223,7 @@ fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> R
 }
 
 fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, span: Option<Box<Span>>) -> (Run, Hold) {
-    let hold = Hold::Thread(Arc::clone(lease.shell()), lease.key());
+    let hold = Hold::Thread(lease.shell().clone(), lease.key());
     let thread = match lease.thread() {
         Ok(thread) => thread,
         Err(error) => {

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use rustc_hash::FxHashSet;
 use tokio::time::Instant;
 
-use super::{Pool, shell::Shell};
+use super::Pool;
 use crate::{
     handler::{Context, StopReason},
     model::{JobId, RequestId},
@@ -99,7 +99,7 @@ impl Pool {
     }
 
     fn end_all(&self) {
-        let shell: &Arc<Shell> = self.shell();
+        let shell = self.shell();
         self.drain();
         shell.phase.advance(Phase::Stopping);
         let running: Vec<Context> = shell.drive(|core, effects| {

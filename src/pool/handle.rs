@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use super::{
     JobStream, PoolBuilder, PoolStats,
-    shell::Shell,
+    home::{Homes, Shared},
     stream::stream,
     submission::{Admitted, Polled, Submission},
     turn::Room,
@@ -43,7 +43,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Pool(Arc<Shell>);
+pub struct Pool(Homes);
 
 /// An accepted job; await it for its outcome, drop it to cancel the job.
 ///
@@ -65,7 +65,7 @@ impl Pool {
     /// Name of the pool.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
-        &self.0.name
+        &self.shell().name
     }
 
     /// Runs `job` and returns its result. Room is asked for at once; dropping the future cancels the job.
@@ -134,7 +134,7 @@ impl Pool {
         let admitted = self.admit(kind, Box::new(job))?;
         let cx = admitted.context().clone();
         let id = cx.job();
-        self.0.tasks.spawn(async move {
+        self.shell().tasks.spawn(async move {
             if let Err(error) = admitted.submission().await {
                 tracing::warn!(job = %cx.job(), request_id = %cx.request_id(), %error, "a job without a caller failed");
             }
@@ -154,35 +154,35 @@ impl Pool {
     /// Number of workers that could run a job: all but the stuck ones.
     #[must_use]
     pub fn worker_count(&self) -> usize {
-        self.0.read(super::core::Core::live_workers)
+        self.shell().read(super::core::Core::live_workers)
     }
 
     /// Whether stuck jobs have made the pool smaller than it was configured.
     #[must_use]
     pub fn is_impaired(&self) -> bool {
-        self.0.read(|core| core.unreplaced() > 0)
+        self.shell().read(|core| core.unreplaced() > 0)
     }
 
     /// Whether the queue was filled to four fifths and has not been under one fifth since.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
-        self.0.read(super::core::Core::is_saturated)
+        self.shell().read(super::core::Core::is_saturated)
     }
 
     /// A snapshot. Workers go on meanwhile.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        PoolStats::of(&self.0)
+        PoolStats::of(self.shell())
     }
 
     /// Phase of the pool. A door that an operator had [shut](Self::shut) does not change it; see [`hold`](Self::hold).
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.0.phase.get()
+        self.shell().phase.get()
     }
 
-    pub(super) fn shell(&self) -> &Arc<Shell> {
-        &self.0
+    pub(super) fn shell(&self) -> &Shared {
+        self.0.here()
     }
 
     pub(super) fn submit_at(&self, kind: usize, job: Box<Job>) -> Submission {
@@ -212,23 +212,24 @@ impl Pool {
     }
 
     pub(super) async fn stream_at(&self, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
-        stream(&self.0, kind, job).await
+        stream(self.shell(), kind, job).await
     }
 
     pub(super) fn kind_names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.0.kinds.iter().map(crate::handler::Kind::name)
+        self.shell().kinds.iter().map(crate::handler::Kind::name)
     }
 
     fn locate(&self, job: &Job) -> Result<usize, Rejection> {
-        self.0.kind_index(&job.kind).ok_or_else(|| {
+        self.shell().kind_index(&job.kind).ok_or_else(|| {
             let suggestion = super::pools::closest(&job.kind, self.kind_names());
-            self.0.reject(job.kind.as_str().into(), RejectionReason::UnknownKind { suggestion })
+            self.shell().reject(job.kind.as_str().into(), RejectionReason::UnknownKind { suggestion })
         })
     }
 
     fn admit(&self, kind: usize, job: Box<Job>) -> Result<Admitted, Rejection> {
-        let limit = self.0.kinds[kind].get_options().max_output.unwrap_or(self.0.settings.max_output);
-        Admitted::admit(&self.0, kind, job, OutputSink::collect(limit))
+        let shell = self.shell();
+        let limit = shell.kinds[kind].get_options().max_output.unwrap_or(shell.settings.max_output);
+        Admitted::admit(shell, kind, job, OutputSink::collect(limit))
     }
 }
 
@@ -260,14 +261,14 @@ impl fmt::Debug for Ticket {
     }
 }
 
-impl From<Arc<Shell>> for Pool {
-    fn from(shell: Arc<Shell>) -> Self {
-        Self(shell)
+impl From<Homes> for Pool {
+    fn from(homes: Homes) -> Self {
+        Self(homes)
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("name", &self.0.name).field("phase", &self.phase()).finish_non_exhaustive()
+        f.debug_struct("Pool").field("name", &self.shell().name).field("phase", &self.phase()).finish_non_exhaustive()
     }
 }

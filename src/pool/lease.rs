@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -6,7 +6,7 @@ use super::{
     attempt::Raised,
     blocking::Thread,
     core::{Ending, JobKey},
-    shell::Shell,
+    home::Shared,
 };
 use crate::handler::{Instance, unwind::Contained};
 
@@ -19,7 +19,7 @@ pub(super) struct WorkerState {
 /// A worker on loan to one job. Dropping it gives the worker back, wherever it is: in a message that nobody reads, too.
 #[must_use = "dropping a lease gives the worker back and counts the job as cancelled"]
 pub(super) struct Lease {
-    shell: Arc<Shell>,
+    shell: Shared,
     key: JobKey,
     worker: u32,
     state: Option<Box<WorkerState>>,
@@ -47,11 +47,11 @@ impl Drop for WorkerState {
 }
 
 impl Lease {
-    pub(super) fn new(shell: Arc<Shell>, key: JobKey, worker: u32, state: Box<WorkerState>) -> Self {
+    pub(super) fn new(shell: Shared, key: JobKey, worker: u32, state: Box<WorkerState>) -> Self {
         Self { shell, key, worker, state: Some(state) }
     }
 
-    pub(super) fn shell(&self) -> &Arc<Shell> {
+    pub(super) fn shell(&self) -> &Shared {
         &self.shell
     }
 

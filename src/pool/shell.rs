@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rand::RngExt;
 use rustc_hash::FxHashMap;
@@ -22,7 +23,7 @@ use super::{
     },
     drain::LostJob,
     factories::Factories,
-    home::home,
+    home::{Homes, Shared, home},
     lease::{End, Lease, WorkerState},
     meters::Meters,
     sizing::keep_size,
@@ -41,10 +42,10 @@ pub(super) struct Shell {
     pub(super) name: Arc<str>,
     pub(super) settings: Settings,
     pub(super) kinds: Vec<Kind>,
-    /// By kind.
-    pub(super) sites: Vec<Arc<Site>>,
+    /// By home and kind: each home counts its own references.
+    sites: Vec<Vec<Arc<Site>>>,
     by_name: FxHashMap<Arc<str>, usize>,
-    core: Mutex<Core<Wiring>>,
+    core: CachePadded<Mutex<Core<Wiring>>>,
     pub(super) meters: Meters,
     pub(super) factories: Factories,
     /// Whether somebody looks at the size of the pool.
@@ -71,7 +72,7 @@ impl Host for Wiring {
 }
 
 impl Shell {
-    pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Arc<Self> {
+    pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Homes {
         let homes = settings.homes.max(1);
         let mut core = Core::new(settings.caps(), settings.law, kinds.len(), homes);
         let limits: Vec<KindLimits> = kinds.iter().map(|kind| kind.get_options().limits).collect();
@@ -87,16 +88,16 @@ impl Shell {
             Arc::new(Site { kind: Arc::clone(kind.name()), pool: Arc::clone(&name), tasks: tasks.clone() })
         };
         phase.advance(Phase::Serving);
-        let shell = Arc::new(Self {
+        let shell = Self {
             factories: Factories::new(kinds.len()),
             is_sized: AtomicBool::new(false),
             meters: Meters::new(homes, kinds.len(), settings.ended_jobs),
-            sites: kinds.iter().map(site).collect(),
+            sites: std::iter::repeat_with(|| kinds.iter().map(site).collect()).take(homes).collect(),
             name,
             settings,
             kinds,
             by_name,
-            core: Mutex::new(core),
+            core: CachePadded::new(Mutex::new(core)),
             tasks,
             phase,
             room: Notify::new(),
@@ -104,59 +105,14 @@ impl Shell {
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
             wake: limits.iter().any(KindLimits::has_rate).then(Wake::new),
-        });
-        keep_size(&shell);
-        shell
+        };
+        let shells = Homes::new(shell, homes);
+        keep_size(shells.here());
+        shells
     }
 
     pub(super) fn kind_index(&self, kind: &str) -> Option<usize> {
         self.by_name.get(kind).copied()
-    }
-
-    /// Asks for room.
-    pub(super) fn admit(
-        self: &Arc<Self>,
-        now: Instant,
-        job: &Job,
-        kind: usize,
-        cx: &Context,
-    ) -> Result<Turn, Rejection> {
-        let deadline = cx.deadline();
-        let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
-        let start_by = queue_end.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()));
-        let arrival = Arrival {
-            job: cx.clone(),
-            kind,
-            class: job.criticality,
-            bytes: job.payload.len(),
-            start_by,
-            finish_by: deadline.reply_by(),
-            tenant: &job.tenant,
-            ordering_key: &job.ordering_key,
-            limit_key: &job.limit_key,
-            when_full: job.when_full.unwrap_or(self.settings.when_full),
-            home: home(),
-        };
-        let mut signal = None;
-        let waiter = |_| {
-            let (sender, receiver) = oneshot::channel();
-            signal = Some(receiver);
-            sender
-        };
-        let verdict = self.drive(|core, effects| core.offer(now, arrival, waiter, effects));
-        match verdict {
-            Verdict::Start(grant) => Ok(Turn::now(self.lease(grant))),
-            Verdict::Queued(key) | Verdict::Waiting(key) => {
-                let signal = signal.expect("the machine makes a waiter for every job that does not start at once");
-                Ok(Turn::later(Arc::clone(self), key, signal, start_by, cx.clone()))
-            }
-            Verdict::Refused(refusal) => Err(self.rejection(kind, refusal)),
-        }
-    }
-
-    pub(super) fn withdraw(self: &Arc<Self>, key: JobKey, why: Withdrawal) -> Withdrawn {
-        let now = Instant::now();
-        self.drive(|core, effects| core.withdraw(now, key, why, effects))
     }
 
     /// Decides the outcome of a running job. Returns whether it was open until then.
@@ -164,55 +120,13 @@ impl Shell {
         self.core.lock().end(key, ending, run)
     }
 
-    /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
-    pub(super) fn release(self: &Arc<Self>, key: JobKey, state: Box<WorkerState>, ended: Option<End>) {
-        let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
-        let leftover = self.drive(|core, effects| {
-            if let Some(End { ending, run, at: _ }) = ended {
-                core.end(key, ending, run);
-            }
-            core.release(now, key, state, effects)
-        });
-        drop(leftover);
-    }
-
-    /// Marks a worker whose job does not stop. Returns whether another worker took its place.
-    pub(super) fn stick(self: &Arc<Self>, key: JobKey) -> bool {
-        let now = Instant::now();
-        let fresh = || WorkerState::fresh(self.kinds.len());
-        self.drive(|core, effects| core.stick(now, key, fresh, effects))
-    }
-
-    /// Runs `event` on the machine, and acts on its effects once the lock is free.
-    pub(super) fn drive<T>(
-        self: &Arc<Self>,
-        event: impl FnOnce(&mut Core<Wiring>, &mut Vec<Effect<Wiring>>) -> T,
-    ) -> T {
-        let mut effects = Vec::new();
-        let (result, finished, admitted) = {
-            let mut core = self.core.lock();
-            let waiting = core.waiting();
-            let result = event(&mut core, &mut effects);
-            if let Some(wake) = &self.wake {
-                wake.set(core.wake_at());
-            }
-            (result, core.is_finished(), core.waiting() < waiting)
-        };
-        // Most events ask for nothing: the job was started, or nobody waits.
-        if !effects.is_empty() {
-            self.act(effects);
-        }
-        if admitted {
-            self.room.notify_waiters();
-        }
-        if finished {
-            self.phase.advance(Phase::Stopped);
-        }
-        result
-    }
-
     pub(super) fn read<T>(&self, look: impl FnOnce(&Core<Wiring>) -> T) -> T {
         look(&self.core.lock())
+    }
+
+    /// What the jobs of a kind share, as the home of the calling thread counts it.
+    pub(super) fn site(&self, kind: usize) -> Arc<Site> {
+        Arc::clone(&self.sites.get(home()).unwrap_or(&self.sites[0])[kind])
     }
 
     pub(super) fn count_slow_poll(&self) {
@@ -221,31 +135,6 @@ impl Shell {
 
     pub(super) fn slow_polls(&self) -> u64 {
         self.slow_polls.load(Ordering::Relaxed)
-    }
-
-    fn lease(self: &Arc<Self>, grant: Grant<Wiring>) -> Lease {
-        Lease::new(Arc::clone(self), grant.key, grant.worker, grant.state)
-    }
-
-    /// Carries out what the machine decided. A waiter that is gone drops the lease, which gives the worker back.
-    fn act(self: &Arc<Self>, effects: Vec<Effect<Wiring>>) {
-        for effect in effects {
-            match effect {
-                Effect::Start { waiter, grant } => {
-                    let _ = waiter.send(TurnSignal::Start(self.lease(grant)));
-                }
-                Effect::Ended { waiter, job, why } => {
-                    if why == QueueEnd::Drained {
-                        self.lost.lock().push(LostJob::new(&job));
-                    }
-                    let why = match why {
-                        QueueEnd::Shed { retry_after } => QueueEnd::Shed { retry_after: jittered(retry_after) },
-                        other => other,
-                    };
-                    let _ = waiter.send(TurnSignal::Ended(why));
-                }
-            }
-        }
     }
 
     pub(super) fn rejection(&self, kind: usize, refusal: Refusal) -> Rejection {
@@ -275,6 +164,117 @@ impl Shell {
     pub(super) fn reject(&self, kind: Arc<str>, reason: RejectionReason) -> Rejection {
         self.core.lock().count_rejection(reason.index());
         Rejection { reason, pool: Some(Arc::clone(&self.name)), kind, retry_after: None }
+    }
+}
+
+impl Shared {
+    /// Asks for room.
+    pub(super) fn admit(&self, now: Instant, job: &Job, kind: usize, cx: &Context) -> Result<Turn, Rejection> {
+        let deadline = cx.deadline();
+        let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
+        let start_by = queue_end.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()));
+        let arrival = Arrival {
+            job: cx.clone(),
+            kind,
+            class: job.criticality,
+            bytes: job.payload.len(),
+            start_by,
+            finish_by: deadline.reply_by(),
+            tenant: &job.tenant,
+            ordering_key: &job.ordering_key,
+            limit_key: &job.limit_key,
+            when_full: job.when_full.unwrap_or(self.settings.when_full),
+            home: home(),
+        };
+        let mut signal = None;
+        let waiter = |_| {
+            let (sender, receiver) = oneshot::channel();
+            signal = Some(receiver);
+            sender
+        };
+        let verdict = self.drive(|core, effects| core.offer(now, arrival, waiter, effects));
+        match verdict {
+            Verdict::Start(grant) => Ok(Turn::now(self.lease(grant))),
+            Verdict::Queued(key) | Verdict::Waiting(key) => {
+                let signal = signal.expect("the machine makes a waiter for every job that does not start at once");
+                Ok(Turn::later(self.clone(), key, signal, start_by, cx.clone()))
+            }
+            Verdict::Refused(refusal) => Err(self.rejection(kind, refusal)),
+        }
+    }
+
+    pub(super) fn withdraw(&self, key: JobKey, why: Withdrawal) -> Withdrawn {
+        let now = Instant::now();
+        self.drive(|core, effects| core.withdraw(now, key, why, effects))
+    }
+
+    /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
+    pub(super) fn release(&self, key: JobKey, state: Box<WorkerState>, ended: Option<End>) {
+        let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
+        let leftover = self.drive(|core, effects| {
+            if let Some(End { ending, run, at: _ }) = ended {
+                core.end(key, ending, run);
+            }
+            core.release(now, key, state, effects)
+        });
+        drop(leftover);
+    }
+
+    /// Marks a worker whose job does not stop. Returns whether another worker took its place.
+    pub(super) fn stick(&self, key: JobKey) -> bool {
+        let now = Instant::now();
+        let fresh = || WorkerState::fresh(self.kinds.len());
+        self.drive(|core, effects| core.stick(now, key, fresh, effects))
+    }
+
+    /// Runs `event` on the machine, and acts on its effects once the lock is free.
+    pub(super) fn drive<T>(&self, event: impl FnOnce(&mut Core<Wiring>, &mut Vec<Effect<Wiring>>) -> T) -> T {
+        let mut effects = Vec::new();
+        let (result, finished, admitted) = {
+            let mut core = self.core.lock();
+            let waiting = core.waiting();
+            let result = event(&mut core, &mut effects);
+            if let Some(wake) = &self.wake {
+                wake.set(core.wake_at());
+            }
+            (result, core.is_finished(), core.waiting() < waiting)
+        };
+        // Most events ask for nothing: the job was started, or nobody waits.
+        if !effects.is_empty() {
+            self.act(effects);
+        }
+        if admitted {
+            self.room.notify_waiters();
+        }
+        if finished {
+            self.phase.advance(Phase::Stopped);
+        }
+        result
+    }
+
+    fn lease(&self, grant: Grant<Wiring>) -> Lease {
+        Lease::new(self.clone(), grant.key, grant.worker, grant.state)
+    }
+
+    /// Carries out what the machine decided. A waiter that is gone drops the lease, which gives the worker back.
+    fn act(&self, effects: Vec<Effect<Wiring>>) {
+        for effect in effects {
+            match effect {
+                Effect::Start { waiter, grant } => {
+                    let _ = waiter.send(TurnSignal::Start(self.lease(grant)));
+                }
+                Effect::Ended { waiter, job, why } => {
+                    if why == QueueEnd::Drained {
+                        self.lost.lock().push(LostJob::new(&job));
+                    }
+                    let why = match why {
+                        QueueEnd::Shed { retry_after } => QueueEnd::Shed { retry_after: jittered(retry_after) },
+                        other => other,
+                    };
+                    let _ = waiter.send(TurnSignal::Ended(why));
+                }
+            }
+        }
     }
 }
 

@@ -1,15 +1,12 @@
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::info;
 
 use super::{
     core::{Core, Resized},
+    home::Shared,
     lease::WorkerState,
-    shell::Shell,
 };
 use crate::phase::Phase;
 
@@ -17,11 +14,11 @@ use crate::phase::Phase;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Has somebody look at the size of the pool from now on, where it is not fixed and nobody does so yet.
-pub(super) fn keep_size(shell: &Arc<Shell>) {
+pub(super) fn keep_size(shell: &Shared) {
     if !shell.read(Core::is_elastic) || shell.is_sized.swap(true, Ordering::Relaxed) {
         return;
     }
-    let (pool, phase) = (Arc::downgrade(shell), shell.phase.clone());
+    let (pool, phase) = (shell.downgrade(), shell.phase.clone());
     shell.tasks.spawn(async move {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -32,13 +29,13 @@ pub(super) fn keep_size(shell: &Arc<Shell>) {
                 () = &mut draining => return,
                 _ = looks.tick() => {}
             }
-            let Some(shell) = pool.upgrade() else { return };
+            let Some(shell) = pool.upgrade().map(Shared::from) else { return };
             look(&shell);
         }
     });
 }
 
-fn look(shell: &Arc<Shell>) {
+fn look(shell: &Shared) {
     let now = Instant::now();
     // A worker more would be one more that fails.
     let may_grow = !shell.factories.any_backs_off(now);

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until};
 use tracing::warn;
@@ -25,7 +25,7 @@ pub(super) enum Fall {
 /// starts the grace anew.
 pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
     let grace = grace(attempt);
-    let shell = Arc::clone(attempt.shell());
+    let shell = attempt.shell().clone();
     tokio::select! {
         biased;
         result = &mut *attempt => return Fall::Yielded(result),

@@ -1,6 +1,5 @@
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context as TaskContext, Poll, ready},
 };
 
@@ -9,7 +8,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{conclude::fail, shell::Shell, submission::Admitted};
+use super::{conclude::fail, home::Shared, submission::Admitted};
 use crate::{
     handler::{CancelToken, Context, Event, OutputSink, StopReason},
     model::{Completed, Execution, FailureCause, Job, JobError, JobId},
@@ -106,7 +105,7 @@ impl Drop for JobStream {
     }
 }
 
-pub(super) async fn stream(shell: &Arc<Shell>, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
+pub(super) async fn stream(shell: &Shared, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
     let (sender, events) = mpsc::channel(AHEAD);
     // Only a limit of the kind itself bounds a stream: nothing of it is held here.
     let limit = shell.kinds[kind].get_options().max_output.unwrap_or(usize::MAX);
@@ -114,14 +113,14 @@ pub(super) async fn stream(shell: &Arc<Shell>, kind: usize, job: Box<Job>) -> Re
     let cx = admitted.context().clone();
     let attached = admitted.begin().await?;
     let (done, end) = oneshot::channel();
-    let reporter = Reporter { shell: Arc::clone(shell), cx: cx.clone(), done: Some(done) };
+    let reporter = Reporter { shell: shell.clone(), cx: cx.clone(), done: Some(done) };
     shell.tasks.spawn(async move { reporter.report(attached.await) });
     Ok(JobStream { job: cx.job(), worker: cx.worker(), events, end: End::Open(end), cancel: cx.cancel_token() })
 }
 
 /// Sends the outcome of a stream's job. Where its task goes away with its runtime, the job is cancelled.
 struct Reporter {
-    shell: Arc<Shell>,
+    shell: Shared,
     cx: Context,
     done: Option<oneshot::Sender<Result<Completed, JobError>>>,
 }

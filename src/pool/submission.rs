@@ -17,6 +17,7 @@ use super::{
     conclude::{conclude, conclude_queued, milliseconds},
     core::{Ending, QueueEnd},
     drain::LostJob,
+    home::Shared,
     lease::Lease,
     shell::Shell,
     trace::queue_span,
@@ -39,18 +40,13 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    pub(super) fn admit(
-        shell: &Arc<Shell>,
-        kind: usize,
-        mut job: Box<Job>,
-        output: OutputSink,
-    ) -> Result<Self, Rejection> {
+    pub(super) fn admit(shell: &Shared, kind: usize, mut job: Box<Job>, output: OutputSink) -> Result<Self, Rejection> {
         check(shell, kind, &job)?;
         let now = Instant::now();
         let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(now, job.timeout));
         let cx = Context::new(ContextParts {
             job: JobId::next(),
-            site: Arc::clone(&shell.sites[kind]),
+            site: shell.site(kind),
             deadline,
             call: job.call.take().or_else(Call::of_entered_span),
             output,
@@ -192,7 +188,7 @@ async fn wait(
     // After the permit: a future that was never polled drops what it holds in this order.
     cx: Context,
 ) -> Result<Attached, JobError> {
-    let shell = Arc::clone(permit.shell());
+    let shell = permit.shell().clone();
     let turn = permit.turn().instrument(queue_span(&cx)).await;
     let lease = turn.map_err(|end| conclude_queued(&shell, &cx, end))?;
     Granted { kind, job, lease, cx }.start(Instant::now())

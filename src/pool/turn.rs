@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -6,8 +6,8 @@ use super::{
     conclude::note_queued,
     core::{JobKey, QueueEnd, Withdrawal, Withdrawn},
     ended::JobEnd,
+    home::Shared,
     lease::Lease,
-    shell::Shell,
 };
 use crate::handler::Context;
 
@@ -26,7 +26,7 @@ pub(super) enum TurnSignal {
 /// The room that a queued job takes. Dropping it gives the room back at once.
 #[must_use = "dropping a permit takes the job out of the queue"]
 pub(super) struct Permit {
-    shell: Arc<Shell>,
+    shell: Shared,
     key: JobKey,
     signal: oneshot::Receiver<TurnSignal>,
     start_by: Instant,
@@ -37,7 +37,7 @@ pub(super) struct Permit {
 /// The room that a job waits for.
 #[derive(Clone)]
 pub struct Room {
-    shell: Arc<Shell>,
+    shell: Shared,
     key: JobKey,
 }
 
@@ -74,7 +74,7 @@ impl Turn {
     pub(super) fn room(&self) -> Option<Room> {
         match self {
             Self::Now(_) => None,
-            Self::Later(permit) => Some(Room { shell: Arc::clone(&permit.shell), key: permit.key }),
+            Self::Later(permit) => Some(Room { shell: permit.shell.clone(), key: permit.key }),
         }
     }
 
@@ -83,7 +83,7 @@ impl Turn {
     }
 
     pub(super) fn later(
-        shell: Arc<Shell>,
+        shell: Shared,
         key: JobKey,
         signal: oneshot::Receiver<TurnSignal>,
         start_by: Instant,
@@ -94,7 +94,7 @@ impl Turn {
 }
 
 impl Permit {
-    pub(super) fn shell(&self) -> &Arc<Shell> {
+    pub(super) fn shell(&self) -> &Shared {
         &self.shell
     }
 

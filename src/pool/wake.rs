@@ -1,5 +1,5 @@
 use std::sync::{
-    Arc, Weak,
+    Weak,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{core::Core, shell::Shell};
+use super::{core::Core, home::Shared, shell::Shell};
 use crate::phase::Phase;
 
 /// When a job that waits for nothing but time may start, for the one task that waits for it. Only pools with a rate have
@@ -32,14 +32,14 @@ impl Wake {
     }
 }
 
-impl Shell {
+impl Shared {
     /// Makes sure that somebody starts the jobs for which time comes.
-    pub(super) fn keep_time(self: &Arc<Self>) {
+    pub(super) fn keep_time(&self) {
         let Some(wake) = &self.wake else { return };
         if wake.is_kept.swap(true, Ordering::AcqRel) {
             return;
         }
-        let keeper = Keeper(Arc::downgrade(self));
+        let keeper = Keeper(self.downgrade());
         self.tasks.spawn(keep(keeper, wake.at.subscribe(), self.phase.subscribe()));
     }
 }
@@ -67,7 +67,7 @@ async fn keep(keeper: Keeper, mut at: watch::Receiver<Option<Instant>>, mut phas
             _ = phase.wait_for(|phase| *phase >= Phase::Stopped) => return,
             changed = at.changed() => if changed.is_err() { return },
             () = comes => {
-                let Some(shell) = keeper.0.upgrade() else { return };
+                let Some(shell) = keeper.0.upgrade().map(Shared::from) else { return };
                 let now = Instant::now();
                 shell.drive(|core: &mut Core<_>, effects| core.tick(now, effects));
             }

@@ -20,7 +20,8 @@ pub(super) struct Workers<S> {
     held: Duration,
 }
 
-/// One worker.
+/// One worker. Its neighbour belongs to another home: no cache line holds parts of both.
+#[repr(align(128))]
 pub(super) struct Slot<S> {
     pub(super) id: u32,
     pub(super) home: usize,
