@@ -38,7 +38,7 @@ pub struct OutputSink {
     limit: usize,
     /// Bytes written so far.
     written: AtomicUsize,
-    /// What is collected of them. Its lock is held while they are counted, too.
+    /// What is collected of them. Chunks are counted under its lock.
     collected: Mutex<BytesMut>,
 }
 
@@ -88,7 +88,8 @@ impl OutputSink {
     /// # Errors
     /// [`HandlerError::OutputTooLarge`] where `last` does not fit any more.
     pub fn finish(&self, last: Bytes) -> Result<Bytes, HandlerError> {
-        // The handler is over: what it wrote is written. Most wrote nothing before, and are spared the lock.
+        // Most handlers wrote nothing before, and are spared the lock. A task that one left behind may still write: what
+        // it writes now comes after the end, and is not in the output.
         if self.written() == 0 {
             self.count(last.len())?;
             return Ok(last);

@@ -24,8 +24,8 @@ pub fn home() -> usize {
 
 /// The shell of a pool, as the threads of one home hold it.
 ///
-/// Every job that runs holds it. A count of references that two threads share costs them more than the lock, so each
-/// home counts its own.
+/// Every job that runs holds it. A count of references that two threads share moves between their cores with each job,
+/// so each home counts its own.
 #[derive(Clone)]
 pub(super) struct Shared(Arc<Counted>);
 

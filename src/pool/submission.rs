@@ -84,7 +84,7 @@ impl Admitted {
         };
         // No time has passed since the admission: its clock tells the begin, too.
         let mut begun = Granted { kind, job, lease, cx }.start(at);
-        // In its place: most jobs end here, and moving one costs as much as polling it.
+        // Polled in its place: most jobs end here, and are spared a move.
         if let Ok(attached) = &mut begun
             && let Poll::Ready(outcome) = attached.poll_unpin(task)
         {

@@ -18,8 +18,8 @@ pub struct RunStart {
     pub until: Instant,
 }
 
-/// Where the begin of a run is marked, once, for whoever looks at the job from another thread. In plain numbers: a cell
-/// that is written once took a fortieth of a short job.
+/// Where the begin of a run is marked, once, for whoever looks at the job from another thread. In plain numbers, which
+/// cost a short job less than a cell that guards against a second write.
 #[derive(Debug, Default)]
 pub(super) struct StartMark {
     /// Nanoseconds from the arrival to the begin, and one more; 0 before the mark.
