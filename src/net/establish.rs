@@ -2,10 +2,14 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    io::AsyncWriteExt,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     census::{Closed, Entry},
+    linger::Linger,
     proxy::{Proxies, read_header},
     stream::{Io, Stream},
     tls::{HandshakeError, Tls},
@@ -14,6 +18,13 @@ use crate::model::Peer;
 
 /// What every HTTP/2 client sends first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a peer reads that speaks HTTP/1.1 where HTTP/2 alone is spoken.
+const WRONG_VERSION: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
+connection: close\r\n\r\n\
+this port speaks gRPC over HTTP/2, and no HTTP/1.1; a proxy in front of it must speak HTTP/2 to it too; \
+pages of browsers may call by gRPC-Web where server.grpc_web_origins names them; \
+metrics and health for HTTP/1.1 are on server.ops_listen\n";
 
 /// What the stages need to know.
 #[derive(Debug, Clone)]
@@ -92,11 +103,25 @@ async fn preface(stream: &mut Stream, http1: bool) -> Result<(), Unestablished> 
     loop {
         let known = stream.ahead().len().min(PREFACE.len());
         if stream.ahead()[..known] != PREFACE[..known] {
-            return if http1 { Ok(()) } else { Err(Unestablished::NotHttp2) };
+            if http1 {
+                return Ok(());
+            }
+            if begins_http1(stream.ahead()) {
+                let mut stream = Linger::new(stream);
+                stream.write_all(WRONG_VERSION).await?;
+                stream.shutdown().await?;
+            }
+            return Err(Unestablished::NotHttp2);
         }
         if known == PREFACE.len() {
             return Ok(());
         }
         stream.read_ahead(PREFACE.len()).await?;
     }
+}
+
+/// Whether bytes may begin a request of HTTP/1.1: its method, in capitals, and a space.
+fn begins_http1(bytes: &[u8]) -> bool {
+    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    method > 0 && bytes.get(method).is_none_or(|byte| *byte == b' ')
 }

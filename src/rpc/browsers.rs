@@ -3,7 +3,7 @@
 use std::{convert::Infallible, error::Error, fmt, pin::Pin, sync::Arc, task, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Response, header};
+use http::{HeaderName, HeaderValue, Method, Request, Response, Version, header};
 use tonic::body::Body;
 use tonic_web::GrpcWebLayer;
 use tower::{Layer, Service, ServiceExt};
@@ -84,11 +84,13 @@ impl Browsers {
     }
 
     /// Has `edge` answer a request that comes from a page.
-    pub(super) fn answer<B>(&self, edge: Edge, request: Request<B>) -> Answer
+    pub(super) fn answer<B>(&self, edge: Edge, mut request: Request<B>) -> Answer
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Failure> + Send + fmt::Display,
     {
+        // gRPC-Web has its status in the body, so that behind the layer a call may have come by any version of HTTP.
+        *request.version_mut() = Version::HTTP_2;
         let service = self.cors.layer(GrpcWebLayer::new().layer(Inner(edge)));
         Box::pin(service.oneshot(request))
     }

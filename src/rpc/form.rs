@@ -2,7 +2,7 @@
 //! reaches, without asking first whether it is allowed: what is no call by its form is refused before it can do anything.
 
 use http::{
-    HeaderValue, Method, Request, Response, StatusCode,
+    HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{ALLOW, CONTENT_TYPE},
 };
 use tonic::body::Body;
@@ -17,11 +17,12 @@ pub(super) fn objection<B>(request: &Request<B>) -> Option<Response<Body>> {
         return Some(refusal);
     }
     let is_call = request.headers().get(CONTENT_TYPE).is_some_and(|value| is_grpc(value.as_bytes()));
-    (!is_call).then(|| refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE))
+    // HTTP/1.1 has no place for the status of a call: its job would run, and its caller not hear how it ended.
+    (!is_call || request.version() < Version::HTTP_2).then(|| refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
 fn refusal(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::new("a gRPC call is a POST of application/grpc\n".to_owned()));
+    let mut response = Response::new(Body::new("a gRPC call is a POST of application/grpc by HTTP/2\n".to_owned()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
@@ -40,14 +41,16 @@ mod tests {
 
     #[test]
     fn only_posts_of_grpc_are_calls() {
-        let told = |method: Method, media_type: Option<&str>| {
+        let told_by = |version: Version, method: Method, media_type: Option<&str>| {
             let mut request = Request::new(());
             *request.method_mut() = method;
+            *request.version_mut() = version;
             if let Some(media_type) = media_type {
                 request.headers_mut().insert(CONTENT_TYPE, media_type.parse().unwrap());
             }
             objection(&request).map(|refusal| refusal.status().as_u16())
         };
+        let told = |method, media_type| told_by(Version::HTTP_2, method, media_type);
         for sound in ["application/grpc", "application/grpc+proto", "Application/gRPC;charset=utf-8"] {
             assert_eq!(told(Method::POST, Some(sound)), None, "{sound}");
         }
@@ -55,5 +58,6 @@ mod tests {
             assert_eq!(told(Method::POST, unsound), Some(415), "{unsound:?}");
         }
         assert_eq!(told(Method::GET, Some("application/grpc")), Some(405));
+        assert_eq!(told_by(Version::HTTP_11, Method::POST, Some("application/grpc")), Some(415));
     }
 }

@@ -67,10 +67,11 @@ impl Client {
 }
 
 /// Waits until the server has closed the socket.
-async fn closed(mut socket: TcpStream) {
+async fn closed(mut socket: TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     // A reset is an end, too.
     let _ = timeout(PATIENCE, socket.read_to_end(&mut rest)).await.expect("an end");
+    rest
 }
 
 /// Looks at the connections until `reached`.

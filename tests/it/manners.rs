@@ -319,8 +319,23 @@ async fn pages_may_not_call_unless_they_are_asked_in() {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
     tokio::spawn(connection);
     let request = Request::post("/waterwheel.v1.WorkerPoolService/Submit").header("host", "public");
-    let answer = sender.send_request(request.body(Full::new(Bytes::new())).unwrap()).await;
-    assert!(answer.is_err(), "a caller of the public listener speaks HTTP/2: {answer:?}");
+    let answer = sender.send_request(request.body(Full::new(Bytes::new())).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "a caller of the public listener speaks HTTP/2");
+}
+
+/// HTTP/1.1 has no place for the status of a call.
+#[tokio::test]
+async fn a_call_of_plain_grpc_by_http_1_runs_no_job() {
+    let process = Process::serve(&format!("server.grpc_web_origins = [\"https://app.example\"]\n{CONFIG}")).await;
+    let stream = TokioIo::new(TcpStream::connect(process.public.0).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::post("/waterwheel.v1.WorkerPoolService/Submit").header("host", "public");
+    let request = request.header("content-type", "application/grpc");
+    let body = Full::new(Bytes::from(framed(&submit("echo", "x"))));
+    let answer = sender.send_request(request.body(body).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    assert_eq!(Caller::of(process.public).await.pool().await.jobs.unwrap().accepted, 0);
 }
 
 #[tokio::test]

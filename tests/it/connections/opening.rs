@@ -46,12 +46,28 @@ async fn a_preface_may_come_in_pieces() {
 async fn other_protocols_are_turned_away_at_once() {
     // It would be the time that is over, else.
     let service = serve(r#"connections.preface_timeout = "1h""#);
-    for (count, bytes) in
-        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01\x02\0", b"PRI * HTTP/2.0\r\n\r\nXX"].iter().enumerate()
-    {
+    let cases = [&b"\x16\x03\x01\x02\0"[..], b"get / HTTP/1.1\r\n\r\n", b"\0 ", b"QUIT\n"];
+    for (count, bytes) in cases.iter().enumerate() {
         let mut peer = TcpStream::connect(service.public.0).await.unwrap();
         peer.write_all(bytes).await.unwrap();
-        closed(peer).await;
+        assert_eq!(String::from_utf8_lossy(&closed(peer).await), "", "{bytes:?}");
         until(&service.census, |census| census.closed(Closed::NotHttp2) == count as u64 + 1).await;
     }
+}
+
+/// The request is larger than what is read of it, and its answer must not get lost by that.
+#[tokio::test]
+async fn http_1_is_told_what_is_spoken() {
+    let service = serve(r#"connections.preface_timeout = "1h""#);
+    let submit = "POST /waterwheel.v1.WorkerPoolService/Submit HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n";
+    let submit = [submit.as_bytes(), &[b'x'; 100_000]].concat();
+    for request in [&submit[..], b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"PUT / HTTP/1.0\r\n\r\n", b"GET"] {
+        let mut peer = TcpStream::connect(service.public.0).await.unwrap();
+        peer.write_all(request).await.unwrap();
+        let answer = String::from_utf8(closed(peer).await).unwrap();
+        let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 ") && head.ends_with("connection: close"), "{head}");
+        assert!(text.contains("gRPC over HTTP/2") && text.ends_with("server.ops_listen\n"), "{text}");
+    }
+    until(&service.census, |census| census.closed(Closed::NotHttp2) == 4).await;
 }
