@@ -1,9 +1,11 @@
 use std::sync::{Arc, OnceLock};
 
 use x509_parser::{
+    asn1_rs::{Oid, ToDer},
     certificate::X509Certificate,
     extensions::GeneralName,
-    objects::{oid_registry, oid2abbrev},
+    objects::{oid_registry, oid2sn},
+    oid_registry as oids,
     prelude::FromDer,
     x509::{AttributeTypeAndValue, X509Name},
 };
@@ -12,6 +14,19 @@ use super::{Caller, Denial, denial::CertificateFault};
 
 /// Longest SPIFFE ID, by its specification.
 const MOST_SPIFFE: usize = 2_048;
+
+/// What RFC 4514 calls the attributes that it names.
+const SHORT: [(Oid<'_>, &str); 9] = [
+    (oids::OID_X509_COMMON_NAME, "CN"),
+    (oids::OID_X509_LOCALITY_NAME, "L"),
+    (oids::OID_X509_STATE_OR_PROVINCE_NAME, "ST"),
+    (oids::OID_X509_ORGANIZATION_NAME, "O"),
+    (oids::OID_X509_ORGANIZATIONAL_UNIT, "OU"),
+    (oids::OID_X509_COUNTRY_NAME, "C"),
+    (oids::OID_X509_STREET_ADDRESS, "STREET"),
+    (oids::OID_DOMAIN_COMPONENT, "DC"),
+    (oids::OID_USERID, "UID"),
+];
 
 /// The verified client certificate of a connection.
 #[derive(Debug)]
@@ -76,11 +91,12 @@ fn is_sound(id: &str) -> bool {
     !domain.is_empty() && domain.bytes().all(in_domain) && path.is_none_or(|path| path.split('/').all(segment))
 }
 
-/// The subject as RFC 4514 writes it, in the order of the certificate: what would pass for a separator is escaped.
+/// The subject as RFC 4514 writes it, and `openssl x509 -subject -nameopt RFC2253`: the last of the certificate first.
 fn subject(name: &X509Name<'_>) -> Result<String, CertificateFault> {
     let mut text = String::new();
-    for rdn in name.iter_rdn() {
-        for (at, attribute) in rdn.iter().enumerate() {
+    let rdns: Vec<Vec<_>> = name.iter_rdn().map(|rdn| rdn.iter().collect()).collect();
+    for rdn in rdns.iter().rev() {
+        for (at, attribute) in rdn.iter().rev().enumerate() {
             let separator = if text.is_empty() {
                 "subject:"
             } else if at > 0 {
@@ -95,19 +111,25 @@ fn subject(name: &X509Name<'_>) -> Result<String, CertificateFault> {
     if text.is_empty() { Err(CertificateFault::Nameless) } else { Ok(text) }
 }
 
+/// Writes an attribute so that its value cannot pass for another one.
 fn write_attribute(text: &mut String, attribute: &AttributeTypeAndValue<'_>) -> Result<(), CertificateFault> {
-    match oid2abbrev(attribute.attr_type(), oid_registry()) {
-        Ok(short) => text.push_str(short),
-        Err(_) => text.push_str(&attribute.attr_type().to_id_string()),
-    }
-    text.push('=');
     let value = attribute.as_str().map_err(|_| CertificateFault::Malformed)?;
     if value.chars().any(char::is_control) {
         return Err(CertificateFault::Malformed);
     }
+    let oid = attribute.attr_type();
+    let short = SHORT.iter().find(|(known, _)| known == oid).map(|(_, short)| *short);
+    let Some(name) = short.or_else(|| oid2sn(oid, oid_registry()).ok()) else {
+        let value = attribute.attr_value().to_der_vec().map_err(|_| CertificateFault::Malformed)?;
+        let value: String = value.iter().map(|byte| format!("{byte:02X}")).collect();
+        text.push_str(&format!("{}=#{value}", oid.to_id_string()));
+        return Ok(());
+    };
+    text.push_str(name);
+    text.push('=');
     for (at, letter) in value.char_indices() {
         let at_the_edge = at == 0 || at + letter.len_utf8() == value.len();
-        if ",+\"\\<>;=".contains(letter) || (at == 0 && letter == '#') || (at_the_edge && letter == ' ') {
+        if ",+\"\\<>;".contains(letter) || (at == 0 && letter == '#') || (at_the_edge && letter == ' ') {
             text.push('\\');
         }
         text.push(letter);
@@ -117,9 +139,28 @@ fn write_attribute(text: &mut String, attribute: &AttributeTypeAndValue<'_>) -> 
 
 #[cfg(test)]
 mod tests {
+    use base64::prelude::{BASE64_STANDARD, Engine};
     use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 
     use super::*;
+
+    /// Made and shown by OpenSSL 3.0:
+    /// `openssl req -x509 -newkey ed25519 -utf8 -subj '/C=DE/ST= Süd /O=Acme, Inc. <#1> "x"\+y=z/OU=#jobs+CN=a\\b; /DC=…'`,
+    /// and `openssl x509 -noout -subject -nameopt RFC2253,-esc_msb,utf8`.
+    const OF_OPENSSL: &str = "\
+        MIICgzCCAjWgAwIBAgIUUiRieKJIXcshwhBUlNqYGuHB33IwBQYDK2VwMIG1MQswCQYDVQQGEwJERTEPMA0GA1UECAwGIFPDvGQg\
+        MSAwHgYDVQQKDBdBY21lLCBJbmMuIDwjMT4gIngiK3k9ejEcMAwGA1UEAwwFYVxiOyAwDAYDVQQLDAUjam9iczEXMBUGCgmSJomT\
+        8ixkARkWB2V4YW1wbGUxEjAQBgoJkiaJk/IsZAEBDAJ1NzEaMBgGCSqGSIb3DQEJARYLYUBiLmV4YW1wbGUxDDAKBgNVBAMMA3dl\
+        YjAgFw0yNjExMjIxMTEzNDBaGA8yMTI2MTAyOTExMTM0MFowgbUxCzAJBgNVBAYTAkRFMQ8wDQYDVQQIDAYgU8O8ZCAxIDAeBgNV\
+        BAoMF0FjbWUsIEluYy4gPCMxPiAieCIreT16MRwwDAYDVQQDDAVhXGI7IDAMBgNVBAsMBSNqb2JzMRcwFQYKCZImiZPyLGQBGRYH\
+        ZXhhbXBsZTESMBAGCgmSJomT8ixkAQEMAnU3MRowGAYJKoZIhvcNAQkBFgthQGIuZXhhbXBsZTEMMAoGA1UEAwwDd2ViMCowBQYD\
+        K2VwAyEArD6Gq4ABbhq31gX6co8FF8NQ8BfIe57+i2D1HRRd+K6jUzBRMB0GA1UdDgQWBBSi4/U6N0vUTx0Nop3AxcRyNKuZPjAf\
+        BgNVHSMEGDAWgBSi4/U6N0vUTx0Nop3AxcRyNKuZPjAPBgNVHRMBAf8EBTADAQH/MAUGAytlcANBAMU3AHhNKnRjA18iBoSU4r20\
+        ajWHZzxUTTQX31+IBAyoOrXaykh/WVeb3Fu0YlRmzgPRIyp9v41+Uo5VonRDRgM=";
+    const AS_OPENSSL: [&str; 2] = [
+        r"CN=web,emailAddress=a@b.example,UID=u7,DC=example",
+        r#"OU=\#jobs+CN=a\\b\;\ ,O=Acme\, Inc. \<#1\> \"x\"\+y=z,ST=\ Süd\ ,C=DE"#,
+    ];
 
     fn named(uris: &[&str], subject: &[(DnType, &str)]) -> Result<String, CertificateFault> {
         let mut params = CertificateParams::default();
@@ -162,10 +203,19 @@ mod tests {
     }
 
     #[test]
+    fn a_subject_is_written_as_rfc_4514_and_openssl_write_it() {
+        let der = BASE64_STANDARD.decode(OF_OPENSSL).expect("base64");
+        assert_eq!(principal(&der), Ok(format!("subject:{}", AS_OPENSSL.join(","))));
+        let unknown = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 99999, 1]);
+        let named = named(&[], &[(unknown, "web"), (DnType::CommonName, "x")]);
+        assert_eq!(named, Ok("subject:CN=x,1.3.6.1.4.1.99999.1=#0C03776562".into()));
+    }
+
+    #[test]
     fn a_subject_cannot_pass_for_a_longer_one() {
-        let two = named(&[], &[(DnType::CommonName, "web"), (DnType::OrganizationName, "acme")]);
+        let two = named(&[], &[(DnType::OrganizationName, "acme"), (DnType::CommonName, "web")]);
         assert_eq!(two, Ok("subject:CN=web,O=acme".into()));
-        assert_eq!(named(&[], &[(DnType::CommonName, "web,O=acme")]), Ok("subject:CN=web\\,O\\=acme".into()));
+        assert_eq!(named(&[], &[(DnType::CommonName, "web,O=acme")]), Ok("subject:CN=web\\,O=acme".into()));
         assert_eq!(named(&[], &[(DnType::CommonName, "web\n")]), Err(CertificateFault::Malformed));
         assert_eq!(named(&[], &[(DnType::CommonName, " web ")]), Ok("subject:CN=\\ web\\ ".into()));
     }
