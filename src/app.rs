@@ -160,7 +160,7 @@ impl App {
         let pools = Pools::new(assemble::pools(config, own)?);
         let control = Control::new(pools, phase.clone(), config.drain);
 
-        let surface = surface::surface(config, own, &control, &security, &phase, sample_ratio, &tasks)?;
+        let surface = surface::surface(config, own, &control, &security, &phase, sample_ratio, &tasks);
         let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
         let ops_service = ops_service.called_by(surface::hosts(config, ops_listener.address()));
 

@@ -50,6 +50,9 @@ pub struct Server {
     pub ops_hosts: Vec<String>,
     /// Networks of proxies whose connections begin with a PROXY header. Default none.
     pub proxies: Vec<IpNet>,
+    /// Networks of proxies that make connections of their own, without a PROXY header: `max_per_address` does not bound
+    /// them. Default none.
+    pub http_proxies: Vec<IpNet>,
     /// Threads that serve connections. Default one per CPU; 1 to 256.
     pub threads: usize,
     /// Largest payload of one job, in bytes. Default 4 MiB.

@@ -38,6 +38,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
     let ops_allow_plaintext = section.value("ops_allow_plaintext", false, any);
     let ops_hosts = section.value("ops_hosts", Words(Vec::new()), hosts).into_strings();
     let proxies = section.value("proxies", Networks::default(), any).0;
+    let http_proxies = section.value("http_proxies", Networks::default(), any).0;
     let threads = section.count("threads", 256);
     let max_payload = section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes();
     let max_output = section.value("max_output", Size::mib(4), within(MESSAGE)).bytes();
@@ -51,6 +52,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         ops_allow_plaintext,
         ops_hosts,
         proxies,
+        http_proxies,
         threads,
         max_payload,
         max_output,

@@ -14,13 +14,14 @@ use crate::throttle::Throttle;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Takes connections for which there is room and hands them to `deal`, until the listener is to be closed. Where the
+/// Takes connections for which there is room and hands them to `deal`, until the listener is to be closed. How many come
+/// from one address is not bounded for those of `unbounded`. Where the
 /// process is out of file descriptors it pauses, ever longer: the connections wait in the kernel's queue meanwhile.
 pub(super) async fn accept(
     mut listener: Listener,
     mut stage: watch::Receiver<Stage>,
     census: Census,
-    proxies: Proxies,
+    unbounded: Proxies,
     deal: impl Fn(Accepted),
 ) {
     let mut pause = SHORTEST_PAUSE;
@@ -38,7 +39,7 @@ pub(super) async fn accept(
                     census.refuse(&origin, Refused::Connections);
                     continue;
                 };
-                if !proxies.vouch_for(&origin) && !entry.claim(&origin) {
+                if !unbounded.vouch_for(&origin) && !entry.claim(&origin) {
                     entry.refuse(&origin, Refused::PerAddress);
                     continue;
                 }

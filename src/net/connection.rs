@@ -97,7 +97,8 @@ impl<M> Serving<M> {
         B::Data: Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Transport { http2, connections, stream_limit, proxies: _, tls: _, http1: _ } = &self.transport;
+        let Transport { http2, connections, stream_limit, proxies: _, http_proxies: _, tls: _, http1: _ } =
+            &self.transport;
         let number = peer.connection;
         let streams = Streams::default();
         let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };

@@ -19,6 +19,9 @@ pub struct Transport {
     /// Networks of proxies, whose connections begin with a PROXY header that names the peer. It is read from these
     /// only, and from these always. Default none.
     pub proxies: Vec<IpNet>,
+    /// Networks of proxies without such a header. Theirs is not the address of one peer, so that
+    /// [`ConnectionLimits::max_per_address`] does not bound it. Default none.
+    pub http_proxies: Vec<IpNet>,
     /// TLS in front of HTTP/2, on listeners of a network. Default none.
     pub tls: Option<Arc<Tls>>,
     /// How long a stream may last, whether its peer reads or not. Default for ever.

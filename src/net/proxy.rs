@@ -28,7 +28,7 @@ impl Proxies {
         Self(networks.into())
     }
 
-    /// Whether a connection from there names its peer itself.
+    /// Whether a connection from there is one of many peers.
     pub(super) fn vouch_for(&self, origin: &Origin) -> bool {
         self.address(origin).is_some()
     }

@@ -56,7 +56,8 @@ impl Server {
         let listeners = listeners.into_iter().map(Bound::listen).collect::<io::Result<Vec<_>>>()?;
         let census = Census::new(&transport.connections);
         let proxies = Proxies::new(&transport.proxies);
-        let serving = Arc::new(Serving::new(make, transport, proxies.clone(), stage.clone()));
+        let unbounded = Proxies::new(&[&transport.proxies[..], &transport.http_proxies].concat());
+        let serving = Arc::new(Serving::new(make, transport, proxies, stage.clone()));
         let handle = move |accepted: Accepted| {
             let (serving, stage) = (Arc::clone(&serving), serving.stage.subscribe());
             async move { serving.serve(accepted, stage).await }
@@ -70,13 +71,13 @@ impl Server {
         });
         for listener in listeners {
             let (dealer, stage, census) = (Arc::clone(&dealer), stage.subscribe(), census.clone());
-            let proxies = proxies.clone();
+            let unbounded = unbounded.clone();
             let deal = move |accepted| {
                 if let Err(Accepted { origin, entry, socket: _ }) = dealer.deal(accepted) {
                     entry.refuse(&origin, Refused::Behind);
                 }
             };
-            tasks.spawn(accept(listener, stage, census, proxies, deal));
+            tasks.spawn(accept(listener, stage, census, unbounded, deal));
         }
         Ok(Self { addresses, census, cores: dealer.cores(), stage })
     }

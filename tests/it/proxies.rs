@@ -87,6 +87,21 @@ async fn peers_behind_a_proxy_are_bounded_by_their_own_addresses() {
     until(&service.census, |census| census.closed(Closed::PerAddress) == 1).await;
 }
 
+/// Those of an HTTP proxy are of many peers, which it does not name.
+#[tokio::test]
+async fn connections_of_a_proxy_without_a_header_are_not_bounded_by_its_address() {
+    let service = serve("http_proxies = [\"127.0.0.8\"]\nconnections.max_per_address = 1");
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(connect([127, 0, 0, 8], &service, b"").await);
+    }
+    assert!(works(connect([127, 0, 0, 8], &service, b"").await).await);
+    assert!(!works(connect([127, 0, 0, 8], &service, V1).await).await, "it names nobody");
+    held.push(connect([127, 0, 0, 1], &service, b"").await);
+    until(&service.census, |census| census.open() == 5).await;
+    assert!(!works(connect([127, 0, 0, 1], &service, b"").await).await, "others are bounded");
+}
+
 #[tokio::test]
 async fn a_header_that_does_not_come_is_not_waited_for() {
     let service = serve(r#"connections.preface_timeout = "200ms""#);

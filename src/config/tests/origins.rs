@@ -35,6 +35,7 @@ allow_plaintext = false             # default
 ops_allow_plaintext = false         # default
 ops_hosts = []                      # default
 proxies = []                        # default
+http_proxies = []                   # default
 threads = 3                         # default, one per CPU
 max_payload = "4MiB"                # default
 max_output = "1MiB"                 # env WATERWHEEL_SERVER__MAX_OUTPUT
