@@ -71,9 +71,6 @@ pub enum StartError {
     /// The system has no thread or file descriptor left.
     #[error("cannot start to serve: {0}\n  help: raise the limits of threads and open files")]
     Threads(io::Error),
-    /// The descriptors of the protos are unsound.
-    #[error("cannot serve reflection: {0}")]
-    Reflection(#[from] tonic_reflection::server::Error),
 }
 
 impl App {
@@ -168,6 +165,7 @@ impl App {
             http2: config.server.http2,
             connections: config.server.connections,
             proxies: config.server.proxies.clone(),
+            http_proxies: config.server.http_proxies.clone(),
             tls: security.tls.clone(),
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
             // Browsers speak HTTP/2 with TLS alone, and what stands in front of a page may not speak it at all.

@@ -6,6 +6,11 @@ mod waterfall;
 pub use generated::*;
 pub use waterfall::{Waterfall, WaterfallParts};
 
+/// The vendored contract of health.
+pub mod health {
+    pub use super::generated::health::*;
+}
+
 /// The vendored contract of load reports.
 pub mod xds {
     pub use super::generated::xds::*;
@@ -25,6 +30,10 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waterwh
 )]
 mod generated {
     tonic::include_proto!("waterwheel.v1");
+
+    pub mod health {
+        tonic::include_proto!("grpc.health.v1");
+    }
 
     pub mod xds {
         pub mod data {

@@ -2,18 +2,21 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-use super::{Control, OwnKind, StartError, assemble, security::Security};
+use super::{Control, OwnKind, assemble, security::Security};
 use crate::{
     config::{self, Config},
     net::{Census, Closed, ListenAddress, Refused},
     ops::{self, Connections, ReadConnections, Runtimes, Subject},
     phase::PhaseCell,
     rpc::{
-        Admin, Browsers, Calls, Edge, Health, Hosts, Limits, Load, Orca, Parts, PublicServices, UploadLimits,
+        Admin, Browsers, Calls, Edge, Health, Hosts, Limits, Load, Orca, Parts, PublicServices, UploadLimits, Watches,
         WorkerPool, ops_services, public_services, trace::Sampler,
     },
     task::Tasks,
 };
+
+/// Most calls of `WatchStats` at once: each may ask ten times a second for all that there is to tell.
+const MOST_STATS_WATCHES: usize = 256;
 
 /// What callers and operators reach, before there is a listener.
 pub(super) struct Surface {
@@ -42,7 +45,7 @@ pub(super) fn surface(
     phase: &PhaseCell,
     sample_ratio: Option<f64>,
     tasks: &Tasks,
-) -> Result<Surface, StartError> {
+) -> Surface {
     let Security { tls, guard } = security;
     let pools = control.pools().clone();
     let calls = Calls::new(&pools, config.server.threads);
@@ -59,6 +62,7 @@ pub(super) fn surface(
         guard: guard.clone(),
         started,
         calls: calls.clone(),
+        watches: Watches::new(phase.clone(), MOST_STATS_WATCHES),
     });
     let config::Uploads { total, per_connection } = config.server.uploads;
     let limits = Limits {
@@ -76,7 +80,7 @@ pub(super) fn surface(
         browsers: Browsers::of(&config.server.grpc_web_origins),
         limits,
         guard: guard.clone(),
-    })?;
+    });
     let runtimes = Runtimes::default();
     runtimes.add_current("main".into());
     let connections = Arc::default();
@@ -92,8 +96,8 @@ pub(super) fn surface(
         started,
     };
     let pages = ops::pages(config.ops, subject);
-    let ops = ops_services(Admin::new(control.as_drain_control(), control.pools().clone()), health, pages, guard)?;
-    Ok(Surface { public, ops, runtimes, connections })
+    let ops = ops_services(Admin::new(control.as_drain_control(), control.pools().clone()), health, pages, guard);
+    Surface { public, ops, runtimes, connections }
 }
 
 /// Has the metrics tell of the connections of these listeners.

@@ -40,7 +40,10 @@ use super::{
     access::{Access, AccessArgs},
     failure::Failure,
 };
-use crate::proto::{admin_service_client::AdminServiceClient, worker_pool_service_client::WorkerPoolServiceClient};
+use crate::proto::{
+    admin_service_client::AdminServiceClient, health::health_client::HealthClient,
+    worker_pool_service_client::WorkerPoolServiceClient,
+};
 
 /// Longest wait for a connection.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -206,8 +209,8 @@ impl Connection {
     }
 
     /// A client of the health service.
-    pub(crate) fn health(&self) -> tonic_health::pb::health_client::HealthClient<Self> {
-        tonic_health::pb::health_client::HealthClient::with_origin(self.clone(), self.origin.clone())
+    pub(crate) fn health(&self) -> HealthClient<Self> {
+        HealthClient::with_origin(self.clone(), self.origin.clone())
     }
 }
 

@@ -20,11 +20,6 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap, service::Routes};
-use tonic_health::pb::{
-    HealthCheckRequest, HealthCheckResponse,
-    health_check_response::ServingStatus,
-    health_server::{Health, HealthServer},
-};
 
 use super::{
     connect::Address,
@@ -39,6 +34,11 @@ use crate::proto::{
     StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
     WatchStatsRequest, WatchStatsResponse, Waterfall, WaterfallParts,
     admin_service_server::{AdminService, AdminServiceServer},
+    health::{
+        HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+        health_check_response::ServingStatus,
+        health_server::{Health, HealthServer},
+    },
     worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
 };
 
@@ -328,6 +328,10 @@ impl Health for Play {
         let state = states[(*checks).min(states.len() - 1)];
         *checks += 1;
         Ok(Response::new(HealthCheckResponse { status: state as i32 }))
+    }
+
+    async fn list(&self, _: Request<HealthListRequest>) -> Result<Response<HealthListResponse>, Status> {
+        Err(Status::unimplemented("no command lists health"))
     }
 
     async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {

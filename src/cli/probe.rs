@@ -5,7 +5,6 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::Instant;
 use tonic::Code;
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
 
 use super::{
     access::Access,
@@ -15,6 +14,7 @@ use super::{
     failure::Failure,
     output::{Format, OutputArgs, setting, views},
 };
+use crate::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
 
 const EXAMPLE: &str = "\
 Exit codes:

@@ -1,12 +1,9 @@
 //! What a listener serves by name, and the answer to a call of something else.
 
 use http::{HeaderMap, Response, StatusCode, header::CONTENT_TYPE};
-use prost::Message;
-use prost_types::FileDescriptorSet;
 use tonic::{Status, body::Body};
 
-use super::status;
-use crate::proto::DESCRIPTORS;
+use super::{reflection::DESCRIPTORS, status};
 
 /// Longest name that is repeated, in characters.
 const NAME: usize = 128;
@@ -29,25 +26,12 @@ struct Service {
 impl Catalog {
     /// The services of these names, as their descriptors have them.
     pub(super) fn new(names: &[&str], pages: Vec<&'static str>) -> Self {
-        let sets = [
-            DESCRIPTORS,
-            tonic_health::pb::FILE_DESCRIPTOR_SET,
-            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-        ];
-        let sets = sets.map(|set| FileDescriptorSet::decode(set).expect("the build made sound descriptors"));
-        let mut services = Vec::new();
-        for file in sets.iter().flat_map(|set| &set.file) {
-            for service in &file.service {
-                let name = format!("{}.{}", file.package(), service.name());
-                if names.contains(&name.as_str()) {
-                    let methods = service.method.iter().map(|method| method.name().to_owned()).collect();
-                    services.push(Service { name, methods });
-                }
-            }
-        }
-        debug_assert_eq!(services.len(), names.len(), "every service has a descriptor");
-        Self { services, pages }
+        let service = |name: &&str| {
+            let service = DESCRIPTORS.get_service_by_name(name).expect("every service has a descriptor");
+            let methods = service.methods().map(|method| method.name().to_owned()).collect();
+            Service { name: (*name).to_owned(), methods }
+        };
+        Self { services: names.iter().map(service).collect(), pages }
     }
 
     /// Whether a path leads anywhere.

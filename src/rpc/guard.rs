@@ -156,6 +156,8 @@ fn target(path: &str) -> Target {
         return Target::Unknown;
     };
     let rpc = match service {
+        // It tells the names of pools.
+        "grpc.health.v1.Health" if method == "List" => Some(Rpc::Stats),
         "grpc.health.v1.Health" => return Target::Open,
         worker_pool_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_worker_pool()),
         admin_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_admin()),

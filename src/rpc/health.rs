@@ -4,15 +4,18 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::IntervalStream;
 use tonic::{Request, Response, Status, async_trait};
-use tonic_health::pb::{
-    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus,
-    health_server::Health as HealthService,
-};
 
+use super::{Watches, status};
 use crate::{
     phase::{Phase, PhaseCell},
     pool::Pools,
-    proto::worker_pool_service_server::SERVICE_NAME,
+    proto::{
+        health::{
+            HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+            health_check_response::ServingStatus, health_server::Health as HealthService,
+        },
+        worker_pool_service_server::SERVICE_NAME,
+    },
 };
 
 /// How often a watch looks at what no event announces: saturation, and pools that got stuck.
@@ -30,13 +33,15 @@ const LOOK: Duration = Duration::from_millis(250);
 pub struct Health {
     pools: Pools,
     phase: PhaseCell,
+    watches: Watches,
 }
 
 impl Health {
     /// Health of a process with `pools`.
     #[must_use]
     pub fn new(pools: Pools, phase: PhaseCell) -> Self {
-        Self { pools, phase }
+        let watches = Watches::new(phase.clone(), usize::MAX);
+        Self { pools, phase, watches }
     }
 
     /// Whether a name is SERVING. One that does not exist is not.
@@ -52,7 +57,7 @@ impl Health {
             "" | SERVICE_NAME | "readiness" => ready,
             "liveness" => !self.pools.all().iter().any(crate::pool::Pool::is_impaired),
             "capacity" => ready && self.pools.has_headroom(),
-            _ => ready && self.pools.get(name.strip_prefix("pool/")?)?.is_serving(),
+            _ => self.pools.get(name.strip_prefix("pool/")?)?.is_serving() && ready,
         };
         Some(if serving { ServingStatus::Serving } else { ServingStatus::NotServing })
     }
@@ -71,19 +76,23 @@ impl HealthService for Health {
     type WatchStream = Watch;
 
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        let name = request.into_inner().service;
-        match self.status(&name) {
-            Some(status) => Ok(Response::new(answer(status))),
-            None => {
-                let name: String = name.chars().take(64).collect();
-                let names = self.names().join(", ");
-                Err(Status::not_found(format!("no service {name:?}; there are \"\"{names}")))
-            }
-        }
+        let status = self.status(&request.into_inner().service);
+        // Whoever asks need not be known, and is not told the names of pools.
+        let status = status.ok_or_else(|| status::not_found("health knows no service of this name"))?;
+        Ok(Response::new(answer(status)))
+    }
+
+    async fn list(&self, _: Request<HealthListRequest>) -> Result<Response<HealthListResponse>, Status> {
+        let statuses = self.names().into_iter().filter_map(|name| {
+            let status = self.status(&name)?;
+            Some((name, answer(status)))
+        });
+        Ok(Response::new(HealthListResponse { statuses: statuses.collect() }))
     }
 
     /// The status now and whenever it changes, until nothing runs any more. A name that does not exist is SERVICE_UNKNOWN, and the watch stays.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
+        let ended = self.watches.open(&request)?;
         let name = request.into_inner().service;
         let health = Arc::new(self.clone());
         let mut ticks = interval(LOOK);
@@ -97,8 +106,6 @@ impl HealthService for Health {
                 std::future::ready(Some(changed.then_some(status)))
             })
             .filter_map(|change| std::future::ready(change.map(|status| Ok(answer(status)))));
-        let phase = self.phase.clone();
-        let ended = Box::pin(async move { phase.reached(Phase::Stopped).await });
         Ok(Response::new(Box::pin(changes.take_until(ended))))
     }
 }

@@ -5,9 +5,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_stream::wrappers::IntervalStream;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::load::Load;
+use super::{Watches, load::Load};
 use crate::{
-    phase::{Phase, PhaseCell},
+    phase::PhaseCell,
     proto::xds::{
         data::orca::v3::OrcaLoadReport,
         service::orca::v3::{OrcaLoadReportRequest, open_rca_service_server::OpenRcaService},
@@ -25,14 +25,14 @@ const MOST: Duration = Duration::from_secs(3600);
 #[derive(Clone)]
 pub struct Orca {
     load: Load,
-    phase: PhaseCell,
+    watches: Watches,
 }
 
 impl Orca {
     /// Reports `load` until nothing runs any more.
     #[must_use]
     pub fn new(load: Load, phase: PhaseCell) -> Self {
-        Self { load, phase }
+        Self { load, watches: Watches::new(phase, usize::MAX) }
     }
 }
 
@@ -45,13 +45,13 @@ impl OpenRcaService for Orca {
         &self,
         request: Request<OrcaLoadReportRequest>,
     ) -> Result<Response<Self::StreamCoreMetricsStream>, Status> {
+        let ended = self.watches.open(&request)?;
         let asked = request.into_inner().report_interval.and_then(|asked| Duration::try_from(asked).ok());
         let every = asked.filter(|asked| !asked.is_zero()).unwrap_or(DEFAULT);
         let mut ticks = interval(every.clamp(LEAST, MOST));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let Self { load, phase } = self.clone();
+        let load = self.load.clone();
         let reports = IntervalStream::new(ticks).map(move |_| Ok(load.report(Instant::now())));
-        let ended = Box::pin(async move { phase.reached(Phase::Stopped).await });
         Ok(Response::new(Box::pin(reports.take_until(ended))))
     }
 }

@@ -1,22 +1,24 @@
 use std::sync::Arc;
 
+use http::{Request, Uri};
 use tonic::{codec::CompressionEncoding, service::Routes};
-use tonic_health::pb::health_server::HealthServer;
+use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
+use tower::ServiceExt;
 
 use super::{
     Admin, Browsers, Calls, Edge, Guard, Health, Load, Orca, UploadLimits, WorkerPool,
     catalog::Catalog,
     edge::{Hot, MakeWorkerPool},
+    reflection::Reflection,
     upload::Uploads,
 };
 use crate::proto::{
-    DESCRIPTORS,
     admin_service_server::{self, AdminServiceServer},
+    health::health_server::{self, HealthServer},
     worker_pool_service_server::{self, WorkerPoolServiceServer},
     xds::service::orca::v3::open_rca_service_server::{self, OpenRcaServiceServer},
 };
 
-const HEALTH: &str = tonic_health::pb::health_server::SERVICE_NAME;
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
@@ -64,10 +66,8 @@ pub struct PublicServices {
 }
 
 /// What callers reach: the worker pool, health, load reports and reflection.
-///
-/// # Errors
-/// Where the descriptors cannot be served, which a build with sound protos rules out.
-pub fn public_services(services: PublicServices) -> Result<Edge, tonic_reflection::server::Error> {
+#[must_use]
+pub fn public_services(services: PublicServices) -> Edge {
     let PublicServices { worker_pool, health, orca, load, calls, browsers, limits, guard } = services;
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
@@ -78,31 +78,24 @@ pub fn public_services(services: PublicServices) -> Result<Edge, tonic_reflectio
     });
     let names = [worker_pool_service_server::SERVICE_NAME, open_rca_service_server::SERVICE_NAME];
     let routes = Routes::new(HealthServer::new(health)).add_service(OpenRcaServiceServer::new(orca));
-    let (routes, names) = with_reflection(routes, &names)?;
+    let (routes, names) = with_reflection(routes, &names);
     let catalog = Catalog::new(&names, Vec::new());
     let uploads = Uploads::new(limits.uploads.with(ENVELOPE));
     let hot = Hot::new(make, calls, load);
     let edge = Edge::new(Some(hot), routes.prepare(), catalog, limits.max_header_list, uploads);
-    Ok(edge.with_browsers(browsers).guarded_by(guard.entrance()))
+    edge.with_browsers(browsers).guarded_by(guard.entrance())
 }
 
 /// What operators reach: steering, health and reflection, and pages for tools that speak HTTP.
-///
-/// # Errors
-/// As for [`public_services`].
-pub fn ops_services(
-    admin: Admin,
-    health: Health,
-    pages: Pages,
-    guard: &Guard,
-) -> Result<Edge, tonic_reflection::server::Error> {
+#[must_use]
+pub fn ops_services(admin: Admin, health: Health, pages: Pages, guard: &Guard) -> Edge {
     let Pages { router, paths } = pages;
     let routes = Routes::new(HealthServer::new(health)).add_service(AdminServiceServer::new(admin));
-    let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME])?;
+    let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME]);
     let routes = Routes::from(routes.into_axum_router().merge(router));
     let catalog = Catalog::new(&names, paths);
     let edge = Edge::new(None, routes.prepare(), catalog, OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS));
-    Ok(edge.guarded_by(guard.ops_entrance()))
+    edge.guarded_by(guard.ops_entrance())
 }
 
 /// Pages that are served beside gRPC.
@@ -115,20 +108,17 @@ pub struct Pages {
 }
 
 /// Adds reflection, in both of its versions, of health, of itself and of the services of these names.
-fn with_reflection<'a>(
-    routes: Routes,
-    names: &[&'a str],
-) -> Result<(Routes, Vec<&'a str>), tonic_reflection::server::Error> {
-    let names: Vec<_> = names.iter().copied().chain([HEALTH, REFLECTION, REFLECTION_ALPHA]).collect();
-    let builder = || {
-        let builder = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
-            .include_reflection_service(false);
-        names.iter().fold(builder, |builder, name| builder.with_service_name(*name))
-    };
-    let routes = routes.add_service(builder().build_v1()?).add_service(builder().build_v1alpha()?);
-    Ok((routes, names))
+fn with_reflection<'a>(routes: Routes, names: &[&'a str]) -> (Routes, Vec<&'a str>) {
+    let ours = [health_server::SERVICE_NAME, REFLECTION, REFLECTION_ALPHA];
+    let names: Vec<_> = names.iter().copied().chain(ours).collect();
+    let service = ServerReflectionServer::new(Reflection::new(&names));
+    let path = |version: &str| format!("/{version}/ServerReflectionInfo");
+    // The versions differ in their names alone.
+    let uri = Uri::try_from(path(REFLECTION)).expect("a path is a URI");
+    let alpha = service.clone().map_request(move |mut request: Request<axum::body::Body>| {
+        *request.uri_mut() = uri.clone();
+        request
+    });
+    let router = routes.add_service(service).into_axum_router().route_service(&path(REFLECTION_ALPHA), alpha);
+    (Routes::from(router), names)
 }

@@ -3,7 +3,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use futures_util::StreamExt;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::IntervalStream;
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
 
 use super::{
     convert::{duration, phase},
@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     model::{KindLimits, Limit, RejectionReason},
-    phase::Phase,
     pool::{
         Counts, Distribution, FactoryStats, KindStats, LimitStats, Pool, PoolStats, Pools, SizeStats, WorkerState,
         WorkerStats,
@@ -29,8 +28,10 @@ pub(super) fn stats(parts: &Parts, request: StatsRequest) -> Result<Response<Sta
 /// `WatchStats`: a snapshot now and at each interval. It ends when the process does.
 pub(super) fn watch_stats(
     parts: &Arc<Parts>,
-    request: WatchStatsRequest,
+    request: Request<WatchStatsRequest>,
 ) -> Result<Response<ResponseStream<WatchStatsResponse>>, Status> {
+    let ended = parts.watches.open(&request)?;
+    let request = request.into_inner();
     check_pool(parts, &request.pool)?;
     let millis = match request.interval_ms {
         0 => 1_000,
@@ -43,8 +44,6 @@ pub(super) fn watch_stats(
     let mut ticks = interval(Duration::from_millis(millis.into()));
     // A slow reader gets fewer snapshots, not old ones.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let phase = parts.phase.clone();
-    let ended = Box::pin(async move { phase.reached(Phase::Stopped).await });
     let parts = Arc::clone(parts);
     let snapshots = IntervalStream::new(ticks)
         .map(move |_| Ok(WatchStatsResponse { stats: Some(snapshot(&parts, &request.pool)) }));

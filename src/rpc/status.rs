@@ -159,6 +159,11 @@ pub(super) fn headers_too_large(limit: usize) -> Status {
     status
 }
 
+/// A call that would watch what too many watch already.
+pub(super) fn watches_full(message: &str) -> Status {
+    fitting(Code::ResourceExhausted, message, of_a_call("WATCHES_FULL", "NOT_STARTED"))
+}
+
 /// A call that came by a name, or from a page, of nobody that is known.
 pub(super) fn misdirected(message: &str) -> Status {
     fitting(Code::PermissionDenied, message, of_a_call("MISDIRECTED", "NOT_STARTED"))

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
 use super::{
-    Guard,
+    Guard, Watches,
     calls::{Calls, Method},
     stats, stream, submit, submit_many,
     trace::Sampler,
@@ -46,6 +46,8 @@ pub struct Parts {
     pub started: Instant,
     /// Takes what calls took.
     pub calls: Calls,
+    /// Those who watch the stats.
+    pub watches: Watches,
 }
 
 /// What a streaming RPC answers with.
@@ -91,7 +93,7 @@ impl WorkerPoolService for WorkerPool {
         &self,
         request: Request<WatchStatsRequest>,
     ) -> Result<Response<Self::WatchStatsStream>, Status> {
-        let answer = stats::watch_stats(&self.0, request.into_inner());
+        let answer = stats::watch_stats(&self.0, request);
         if let Err(status) = &answer {
             self.0.calls.refuse(Method::WatchStats, status.code());
         }

@@ -8,11 +8,11 @@ mod unknown;
 
 use tokio_stream::StreamExt;
 use tonic::{Code, transport::Channel};
-use tonic_health::pb::HealthCheckRequest;
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest,
 };
+use waterwheel::proto::health::{HealthCheckRequest, HealthListRequest, health_client::HealthClient};
 use waterwheel::proto::{Job, StatsRequest, WatchStatsRequest};
 
 use crate::{
@@ -188,8 +188,19 @@ async fn the_tenant_comes_from_the_caller() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_open() {
     let setting = Setting::new();
-    let mut health = tonic_health::pb::health_client::HealthClient::new(setting.channel(None).await);
+    let mut health = HealthClient::new(setting.channel(None).await);
     health.check(HealthCheckRequest { service: String::new() }).await.unwrap();
+}
+
+/// The list tells the names of pools: it is for those who may see the stats.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_list_of_healths_is_for_those_who_may_see_stats() {
+    let setting = Setting::new();
+    for (name, expected) in [(Name::Common("dash-1"), Code::Ok), (Name::Common("batch"), Code::PermissionDenied)] {
+        let mut health = HealthClient::new(setting.channel(Some(&name)).await);
+        let listed = health.list(HealthListRequest {}).await;
+        assert_eq!(listed.err().map_or(Code::Ok, |status| status.code()), expected);
+    }
 }
 
 /// Without a rule for those who show nothing, they are asked for credentials, with what to do.

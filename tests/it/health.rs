@@ -3,14 +3,21 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::{Code, Streaming};
-use tonic_health::pb::{
-    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_client::HealthClient,
-};
+use tonic_types::StatusExt;
 use waterwheel::{
     phase::{Phase, PhaseCell},
     pool::Pools,
+    proto::{
+        WatchStatsRequest,
+        health::{
+            HealthCheckRequest, HealthCheckResponse, HealthListRequest, health_check_response::ServingStatus,
+            health_client::HealthClient,
+        },
+        worker_pool_service_client::WorkerPoolServiceClient,
+        xds::service::orca::v3::{OrcaLoadReportRequest, open_rca_service_client::OpenRcaServiceClient},
+    },
     rpc::Health,
 };
 
@@ -79,11 +86,69 @@ async fn a_name_that_does_not_exist_is_not_found_by_a_check_and_unknown_to_a_wat
     let process = Process::serve(CONFIG).await;
     let refused = process.public.health().await.check(asked("pool/two")).await.unwrap_err();
     assert_eq!(refused.code(), Code::NotFound);
-    assert!(refused.message().contains("pool/one") && refused.message().contains("readiness"), "{refused:?}");
+    assert!(!refused.message().contains("one"), "strangers are not told the names of pools: {refused:?}");
     let mut unknown = watch(process.public, "pool/two").await;
     assert_eq!(next(&mut unknown).await, ServingStatus::ServiceUnknown);
     let more = timeout(Duration::from_millis(600), unknown.message()).await;
     assert!(more.is_err(), "it stays open and says nothing more: {more:?}");
+}
+
+/// A name that does not exist is not one that does not serve: a client that has a wrong one would wait for ever.
+#[tokio::test]
+async fn a_drain_makes_no_name_up() {
+    let process = Process::serve(CONFIG).await;
+    let mut readiness = watch(process.public, "readiness").await;
+    assert_eq!(next(&mut readiness).await, ServingStatus::Serving);
+    process.signal(Signal::TERM);
+    assert_eq!(next(&mut readiness).await, ServingStatus::NotServing);
+    let refused = process.public.health().await.check(asked("pool/two")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    assert_eq!(next(&mut watch(process.public, "pool/two").await).await, ServingStatus::ServiceUnknown);
+    assert_eq!(check(process.public, "pool/one").await, ServingStatus::NotServing);
+}
+
+#[tokio::test]
+async fn all_names_are_listed_with_their_statuses() {
+    let process = Process::serve(CONFIG).await;
+    let list = process.public.health().await.list(HealthListRequest {}).await.unwrap().into_inner();
+    let mut names: Vec<_> = list.statuses.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["", "capacity", "liveness", "pool/one", "readiness", "waterwheel.v1.WorkerPoolService"]);
+    assert!(list.statuses.values().all(|answer| answer.status() == ServingStatus::Serving), "{list:?}");
+}
+
+/// Each watch is looked at several times a second.
+#[tokio::test]
+async fn a_connection_has_so_many_watches_of_a_sort_and_no_more() {
+    let process = Process::serve(CONFIG).await;
+    let channel = process.public.channel().await;
+    let (mut health, mut client) = (HealthClient::new(channel.clone()), WorkerPoolServiceClient::new(channel.clone()));
+    let mut orca = OpenRcaServiceClient::new(channel);
+    let (mut statuses, mut stats, mut reports) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..16 {
+        statuses.push(health.watch(asked("")).await.unwrap());
+        stats.push(client.watch_stats(WatchStatsRequest::default()).await.unwrap());
+        reports.push(orca.stream_core_metrics(OrcaLoadReportRequest::default()).await.unwrap());
+    }
+    let refused = [
+        health.watch(asked("")).await.unwrap_err(),
+        client.watch_stats(WatchStatsRequest::default()).await.unwrap_err(),
+        orca.stream_core_metrics(OrcaLoadReportRequest::default()).await.unwrap_err(),
+    ];
+    for status in refused {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        assert_eq!(status.get_details_error_info().unwrap().reason, "WATCHES_FULL");
+    }
+    assert_eq!(
+        next(&mut watch(process.public, "").await).await,
+        ServingStatus::Serving,
+        "another connection has its own"
+    );
+    statuses.pop();
+    let begin = Instant::now();
+    while health.watch(asked("")).await.is_err() {
+        assert!(begin.elapsed() < PATIENCE, "the place of a watch that ended is free");
+    }
 }
 
 #[tokio::test]

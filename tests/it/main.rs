@@ -49,6 +49,7 @@ mod queue_bytes;
 mod quotas;
 mod readme;
 mod reentry;
+mod reflection;
 mod refusal;
 mod secrets;
 mod service;

@@ -197,7 +197,7 @@ async fn a_slip_in_a_name_is_answered_with_the_names_that_exist() {
             process.public,
             "/grpc.health.v1.Health/Chek",
             "UNKNOWN_METHOD",
-            "grpc.health.v1.Health has no method \"Chek\"; did you mean \"Check\"?; it has Check, Watch",
+            "grpc.health.v1.Health has no method \"Chek\"; did you mean \"Check\"?; it has Check, List, Watch",
         ),
     ] {
         let status = call(address, path).await;

@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tonic::transport::{Channel, Endpoint};
-use tonic_health::pb::health_client::HealthClient;
+use waterwheel::proto::health::health_client::HealthClient;
 use waterwheel::{
     app::{App, Control, OwnKind, Receipt, StartError},
     config::{Config, SourceFile, Sources, load_pools},

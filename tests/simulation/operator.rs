@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status, transport::Channel};
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+use waterwheel::proto::health::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 use waterwheel::proto::{
     DrainRequest, PoolStats, StatsRequest, WorkerState, admin_service_client::AdminServiceClient,
     worker_pool_service_client::WorkerPoolServiceClient,

@@ -11,11 +11,11 @@ use crate::{
 /// What the wire is made of.
 const WIRE: [&str; 14] = [
     "tonic",
-    "tonic_health",
     "tonic_prost",
     "tonic_reflection",
     "tonic_types",
     "prost",
+    "prost_reflect",
     "prost_types",
     "hyper",
     "hyper_util",

@@ -1,13 +1,15 @@
 use std::time::Duration;
 
 use clap::Parser;
-use tonic_health::pb::health_check_response::ServingStatus::{self, NotServing, Serving};
 
 use super::{ProbeArgs, run};
-use crate::cli::{
-    console::{Console, Sink},
-    exit::Exit,
-    fake::{self, Ran, ReadBy, Script},
+use crate::{
+    cli::{
+        console::{Console, Sink},
+        exit::Exit,
+        fake::{self, Ran, ReadBy, Script},
+    },
+    proto::health::health_check_response::ServingStatus::{self, NotServing, Serving},
 };
 
 #[derive(Parser)]

@@ -33,7 +33,7 @@ async fn draining_needs_credentials_unless_the_option_says_otherwise() {
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert!(refused.message().contains("speaks no TLS"), "no certificate could help: {refused:?}");
     let mut health = service.ops.health().await;
-    health.check(tonic_health::pb::HealthCheckRequest { service: String::new() }).await.unwrap();
+    health.check(waterwheel::proto::health::HealthCheckRequest { service: String::new() }).await.unwrap();
     let open = Service::start(&config("auth.ops = false\n"), Vec::new());
     drain(&open).await.unwrap();
     assert!(open.ended().await.is_clean());

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::time::Instant;
-use tonic_health::pb::HealthCheckRequest;
+use waterwheel::proto::health::HealthCheckRequest;
 use waterwheel::proto::{SubmitManyRequest, WatchStatsRequest};
 
 use super::{CONFIG, Ends, FINISH, KILL, NOTICE, SLACK, sleeps_on};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
+use waterwheel::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
 
 use super::{CONFIG, Ends, sleeps_on};
 use crate::{

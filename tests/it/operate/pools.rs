@@ -2,7 +2,7 @@
 
 use tokio::time::timeout;
 use tonic::Code;
-use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
+use waterwheel::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
 use waterwheel::proto::{DrainResponse, Job, Phase};
 
 use super::{CONFIG, Operator, jobs, named, reason, serving, until, waits};
