@@ -222,7 +222,7 @@ impl<H: Host> Core<H> {
     }
 
     fn own(&self, slot: usize, tenant: Option<usize>) -> Option<&Share> {
-        tenant.map(|tenant| self.queues.tenants.share(tenant, slot)).filter(|share| share.jobs > 0)
+        tenant.and_then(|tenant| self.queues.tenants.share(tenant, slot)).filter(|share| share.jobs > 0)
     }
 
     /// Expected wait, in seconds, of a job of `tenant` that takes `service` seconds, if it were queued now, without the

@@ -61,6 +61,12 @@ impl Backlogs {
         sum
     }
 
+    /// Tenants with work.
+    #[cfg(test)]
+    pub(super) fn tenants(&self) -> usize {
+        self.buckets.iter().map(|(tenants, _)| *tenants as usize).sum()
+    }
+
     /// The least seconds in which `workers` are through with `other` seconds, and with what all do meanwhile, of which each
     /// gets `pace` seconds in a second: the `t` with `workers · t = other + Σ min(b, pace · t)`.
     pub(super) fn time_beside(&self, other: f64, workers: f64, pace: f64) -> f64 {

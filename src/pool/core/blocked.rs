@@ -26,6 +26,11 @@ pub(super) struct Mix {
 }
 
 impl Mixed {
+    #[cfg(test)]
+    pub(super) fn tenants(&self) -> usize {
+        self.all.tenants() + self.free.tenants()
+    }
+
     /// What a tenant has queued changed.
     pub(super) fn change(&mut self, from: Option<Mix>, to: Option<Mix>) {
         if from.is_none() && to.is_none() {

@@ -180,8 +180,8 @@ impl<H: Host> Core<H> {
     /// and go after it.
     fn passing(&self, index: usize, entry: &Entry<H>) -> FxHashSet<usize> {
         let Some(tenant) = entry.tenant.filter(|_| entry.place == Place::Ready) else { return FxHashSet::default() };
-        let ready = self.queues.tenants.share(tenant, entry.slot()).ready.iter(&self.entries, LINE);
-        ready.take_while(|at| *at != index).collect()
+        let Some(share) = self.queues.tenants.share(tenant, entry.slot()) else { return FxHashSet::default() };
+        share.ready.iter(&self.entries, LINE).take_while(|at| *at != index).collect()
     }
 }
 

@@ -22,7 +22,6 @@ pub(super) struct Gate {
     pub(super) blocked: u32,
     pub(super) jobs: u32,
     pub(super) asleep: Option<Instant>,
-    pub(super) is_stirred: bool,
 }
 
 /// What is used of a limit.
@@ -126,7 +125,6 @@ impl Gate {
             blocked: 0,
             jobs: 0,
             asleep: None,
-            is_stirred: false,
         }
     }
 

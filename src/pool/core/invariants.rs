@@ -1,4 +1,4 @@
-use super::{Core, Host, entry::Place};
+use super::{Core, Host, entry::Place, workers::Duty};
 
 impl<H: Host> Core<H> {
     /// Checks every invariant of the machine by counting anew.
@@ -38,6 +38,12 @@ impl<H: Host> Core<H> {
         assert!(!self.can_start() || head.is_none(), "no worker idles while a job may start");
         let runs = self.entries.iter().filter(|(_, entry)| matches!(entry.place, Place::Running { .. }));
         self.limits.assert_kept(&runs.map(|(_, entry)| (entry.lane, entry.gate)).collect::<Vec<_>>());
+        self.limits.assert_bounded(&self.entries.iter().filter_map(|(_, entry)| entry.gate).collect::<Vec<_>>());
+        self.queues.assert_bounded(&self.entries);
+        let idle = self.workers.iter().filter(|slot| matches!(slot.duty, Duty::Idle(_))).count();
+        assert_eq!(self.workers.parked().concat().len(), idle, "each idle worker is parked once");
+        let wakes = self.settled.get().zip(self.wake_at());
+        assert!(wakes.is_none_or(|(settled, at)| at > settled), "what time alone lets start was started");
         assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut door holds nothing back");
         let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
         assert!(surplus == 0 || missed == 0, "nobody goes while another one is missed");

@@ -90,7 +90,7 @@ impl Rate {
 pub(super) const FORGOTTEN: u32 = 70;
 
 /// How often something happens, one of many of its like: brought up to date when it is looked at.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Frequency {
     rate: Rate,
     /// The first window, and the one that is open, by number.

@@ -26,8 +26,8 @@ pub(super) struct Limits {
     asleep: BTreeSet<(Instant, usize)>,
     /// Gates without a job whose bucket is not full, by when it is: until then they are remembered.
     idle: BTreeSet<(Instant, usize)>,
-    /// Gates that changed and may let a job through.
-    stirred: Vec<usize>,
+    /// Gates that hold a job, changed, and may let it through.
+    stirred: BTreeSet<usize>,
 }
 
 struct LaneLimit {
@@ -162,10 +162,7 @@ impl Limits {
         if found.jobs > 0 {
             return;
         }
-        if let Some(at) = found.asleep.take() {
-            self.asleep.remove(&(at, gate));
-        }
-        match self.gates[gate].used.bucket.full_at() {
+        match found.used.bucket.full_at() {
             Some(full_at) => drop(self.idle.insert((full_at, gate))),
             None => self.remove(gate),
         }
@@ -175,11 +172,16 @@ impl Limits {
         &mut self.gates[gate]
     }
 
-    /// The gate may let a job through, or must be told when it will.
+    /// The gate may let a job through, or must be told when it will. One that holds none waits for nothing.
     pub(super) fn stir(&mut self, gate: usize) {
         let found = &mut self.gates[gate];
-        if !std::mem::replace(&mut found.is_stirred, true) {
-            self.stirred.push(gate);
+        if !found.held.is_empty() {
+            self.stirred.insert(gate);
+            return;
+        }
+        self.stirred.remove(&gate);
+        if let Some(at) = found.asleep.take() {
+            self.asleep.remove(&(at, gate));
         }
     }
 
@@ -192,17 +194,9 @@ impl Limits {
             self.gates[gate].asleep = None;
             self.stir(gate);
         }
-        let mut due = BinaryHeap::new();
-        let mut stirred = std::mem::take(&mut self.stirred);
-        // A gate that is gone may have been followed by another one in its place.
-        stirred.sort_unstable();
-        stirred.dedup();
-        for gate in stirred {
-            let Some(found) = self.gates.get_mut(gate) else { continue };
-            found.is_stirred = false;
-            due.extend(found.held.head().map(|head| Due { age: age(head), gate }));
-        }
-        due
+        let stirred = std::mem::take(&mut self.stirred).into_iter();
+        let first = |gate: usize| self.gates[gate].held.head().map(|head| Due { age: age(head), gate });
+        stirred.filter_map(first).collect()
     }
 
     /// Whether nothing is due.
@@ -215,12 +209,12 @@ impl Limits {
     pub(super) fn let_through(&mut self, gate: usize, now: Instant) -> bool {
         let limit = self.lanes[self.gates[gate].lane - 1].limits.per_key;
         let found = &mut self.gates[gate];
+        if let Some(at) = found.asleep.take() {
+            self.asleep.remove(&(at, gate));
+        }
         if found.admits(limit, now) {
             found.ready += 1;
             return true;
-        }
-        if let Some(at) = found.asleep.take() {
-            self.asleep.remove(&(at, gate));
         }
         // Beyond the burst, only a start can help, which stirs.
         let wakes = limit.rate.filter(|rate| found.ready < rate.burst.get());
@@ -372,6 +366,26 @@ impl Limits {
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.gates.iter().map(|(_, gate)| gate.held.len()).sum()
+    }
+
+    /// Checks that a key is kept for its jobs alone, which have these gates, or until its bucket is full; and that only
+    /// keys that hold a job wait for anything.
+    #[cfg(test)]
+    pub(super) fn assert_bounded(&self, jobs: &[usize]) {
+        let keys: usize = self.lanes.iter().map(|limited| limited.by_key.len()).sum();
+        assert_eq!(keys, self.gates.len(), "each key has one gate");
+        for (index, gate) in &self.gates {
+            let jobs = jobs.iter().filter(|gate| **gate == index).count();
+            assert_eq!(gate.jobs as usize, jobs, "jobs of a key");
+            let idles = gate.used.bucket.full_at().is_some_and(|full_at| self.idle.contains(&(full_at, index)));
+            assert_eq!(idles, jobs == 0, "a key without a job is remembered until its bucket is full");
+            let wakes = gate.asleep.is_some_and(|at| self.asleep.contains(&(at, index)));
+            assert!(!(wakes || self.stirred.contains(&index)) || !gate.held.is_empty(), "who holds none waits for none");
+        }
+        let is_gate = |gate: &usize| self.gates.contains(*gate);
+        assert!(self.stirred.iter().all(is_gate) && self.idle.iter().all(|(_, gate)| is_gate(gate)), "no gate is gone");
+        assert!(self.asleep.iter().all(|(at, gate)| self.gates[*gate].asleep == Some(*at)), "each sleeps once");
+        assert_eq!(self.idle.len(), self.gates.iter().filter(|(_, gate)| gate.jobs == 0).count(), "each idles once");
     }
 
     /// Checks the limits against what runs: lane and gate of each job that holds a worker.

@@ -146,6 +146,8 @@ impl Lines {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         assert_eq!(self.lines.len(), self.by_key.len());
+        let with_jobs = self.lines.iter().filter(|(_, line)| !line.blocked.is_empty()).count();
+        assert!(self.backlogs.iter().all(|backlogs| backlogs.tenants() <= with_jobs), "no backlog without a job");
         self.lines.len()
     }
 }

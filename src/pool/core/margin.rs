@@ -65,6 +65,12 @@ pub(super) struct OwnMargin {
     jobs: u32,
 }
 
+impl Default for OwnMargin {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl OwnMargin {
     pub(super) const NONE: Self = Self { margin: Margin::WIDEST, window: 0, jobs: 0 };
 

@@ -1,3 +1,6 @@
+#[cfg(test)]
+mod invariants;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use slab::Slab;
@@ -129,7 +132,7 @@ impl Queues {
         law: &Law,
     ) {
         let slot = entry.slot();
-        let tenant = self.tenants.queue(tenant, entry.class, entry.bytes, window, self.lanes.len());
+        let tenant = self.tenants.queue(tenant, entry.class, entry.bytes);
         entry.tenant = Some(tenant);
         let lane = &mut self.lanes[slot];
         lane.jobs += 1;
@@ -238,7 +241,7 @@ impl Queues {
         let turn = |slot: &usize| (self.lanes[*slot].tag.max(served), self.lanes[*slot].tag, *slot);
         let slot = self.available(rank, &is_open).min_by_key(turn)?;
         let (.., tenant) = self.lanes[slot].turns.first()?;
-        self.tenants.share(tenant, slot).ready.head()
+        self.tenants.share(tenant, slot)?.ready.head()
     }
 
     /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know. `head_start` is
@@ -287,15 +290,15 @@ impl Queues {
 
     /// A job that was queued is over, whether it started or not.
     pub(super) fn part(&mut self, tenant: usize) {
-        if self.tenants.is_last(tenant) {
-            for (slot, lane) in self.lanes.iter_mut().enumerate() {
-                let tag = self.tenants.share(tenant, slot).tag;
-                if tag > lane.floor && !lane.turns.is_empty() && lane.debtors.insert((tag, tenant)) {
-                    self.tenants.owe(tenant);
-                }
+        let lanes = &mut self.lanes;
+        self.tenants.part(tenant, |slot, share| {
+            let lane = &mut lanes[slot];
+            let owes = share.tag > lane.floor && !lane.turns.is_empty();
+            if owes {
+                lane.debtors.insert((share.tag, tenant));
             }
-        }
-        self.tenants.part(tenant);
+            owes
+        });
     }
 
     /// A queued job is not ready: its ordering key or its limit key holds it.

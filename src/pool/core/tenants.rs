@@ -13,6 +13,7 @@ pub(super) struct Tenants {
     queueing: usize,
 }
 
+#[derive(Default)]
 struct Tenant {
     name: Box<str>,
     /// Queued jobs, and these and their bytes by class.
@@ -21,14 +22,15 @@ struct Tenant {
     /// Jobs that name this tenant: queued ones, and running ones that were queued.
     held: usize,
     /// Lanes of classes that it owes.
-    debts: u32,
+    debts: usize,
     /// By class.
     open: [Share; 4],
-    /// Those of the further lanes, by slot; empty where there are none.
-    limited: Vec<Share>,
+    /// Those of the further lanes that it has had jobs in, by slot.
+    limited: FxHashMap<usize, Share>,
 }
 
 /// One tenant's part of one class of one lane.
+#[derive(Default)]
 pub(super) struct Share {
     /// Its ready jobs, in the order in which they came to be so.
     pub(super) ready: List,
@@ -54,31 +56,28 @@ impl Tenants {
         self.by_name.get(name).copied()
     }
 
-    pub(super) fn share(&self, tenant: usize, slot: usize) -> &Share {
+    /// `None` where it has had no job.
+    pub(super) fn share(&self, tenant: usize, slot: usize) -> Option<&Share> {
         let tenant = &self.slab[tenant];
-        if slot < 4 { &tenant.open[slot] } else { &tenant.limited[slot - 4] }
+        if slot < 4 { Some(&tenant.open[slot]) } else { tenant.limited.get(&slot) }
     }
 
     pub(super) fn share_mut(&mut self, tenant: usize, slot: usize) -> &mut Share {
         let tenant = &mut self.slab[tenant];
-        if slot < 4 { &mut tenant.open[slot] } else { &mut tenant.limited[slot - 4] }
+        if slot < 4 { &mut tenant.open[slot] } else { tenant.limited.entry(slot).or_default() }
     }
 
     /// The same, where it has a job in the pool that is or was queued.
     pub(super) fn held_share(&self, tenant: usize, slot: usize) -> Option<&Share> {
-        (self.slab[tenant].held > 0).then(|| self.share(tenant, slot))
+        self.share(tenant, slot).filter(|_| self.slab[tenant].held > 0)
     }
 
-    /// The tenant of that name queues one job more; there are so many slots.
-    pub(super) fn queue(&mut self, name: &str, class: Criticality, bytes: usize, window: u64, slots: usize) -> usize {
+    /// The tenant of that name queues one job more.
+    pub(super) fn queue(&mut self, name: &str, class: Criticality, bytes: usize) -> usize {
         let tenant = match self.by_name.get(name) {
             Some(tenant) => *tenant,
             None => {
-                let open = std::array::from_fn(|_| Share::new(window));
-                let limited = (4..slots).map(|_| Share::new(window)).collect();
-                let fresh =
-                    Tenant { name: name.into(), jobs: 0, queued: [(0, 0); 4], held: 0, debts: 0, open, limited };
-                let tenant = self.slab.insert(fresh);
+                let tenant = self.slab.insert(Tenant { name: name.into(), ..Tenant::default() });
                 self.by_name.insert(name.into(), tenant);
                 tenant
             }
@@ -86,7 +85,7 @@ impl Tenants {
         let found = &mut self.slab[tenant];
         if found.held == 0 {
             // Kept for what it owes alone.
-            found.open.iter_mut().chain(&mut found.limited).for_each(|share| share.margin = OwnMargin::NONE);
+            found.open.iter_mut().chain(found.limited.values_mut()).for_each(|share| share.margin = OwnMargin::NONE);
         }
         self.queueing += usize::from(found.jobs == 0);
         found.jobs += 1;
@@ -105,20 +104,17 @@ impl Tenants {
         self.queueing -= usize::from(found.jobs == 0);
     }
 
-    /// Whether the tenant holds one job, which is about to [part](Self::part).
-    pub(super) fn is_last(&self, tenant: usize) -> bool {
-        self.slab[tenant].held == 1
-    }
-
-    /// A job that was queued is over.
-    pub(super) fn part(&mut self, tenant: usize) {
-        self.slab[tenant].held -= 1;
+    /// A job that was queued is over. With the last one, what a share says is kept only where the tenant `owes` by it.
+    pub(super) fn part(&mut self, tenant: usize, mut owes: impl FnMut(usize, &Share) -> bool) {
+        let found = &mut self.slab[tenant];
+        found.held -= 1;
+        if found.held > 0 {
+            return;
+        }
+        found.limited.retain(|slot, share| owes(*slot, share));
+        let open = found.open.iter().enumerate().filter(|(slot, share)| owes(*slot, share)).count();
+        found.debts = open + found.limited.len();
         self.forget(tenant);
-    }
-
-    /// The tenant owes one lane more.
-    pub(super) fn owe(&mut self, tenant: usize) {
-        self.slab[tenant].debts += 1;
     }
 
     /// The tenant owes one lane less.
@@ -146,6 +142,18 @@ impl Tenants {
         self.queueing
     }
 
+    /// Checks that a tenant is kept for its jobs and its debts alone, of which there are so many by tenant.
+    #[cfg(test)]
+    pub(super) fn assert_bounded(&self, held: &FxHashMap<usize, usize>, owed: &FxHashMap<usize, usize>) {
+        assert_eq!(self.by_name.len(), self.slab.len(), "each tenant has one name");
+        for (index, tenant) in &self.slab {
+            let [held, owed] = [held, owed].map(|counts| counts.get(&index).copied().unwrap_or_default());
+            assert_eq!(tenant.held, held, "jobs that hold a tenant");
+            assert!(held > 0 || tenant.debts == owed && owed > 0, "no tenant without a job or a debt");
+            assert!(held > 0 || tenant.limited.len() <= owed, "of one without a job, no more than it owes by");
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn jobs_of(&self, name: &str) -> usize {
         self.find(name).map_or(0, |tenant| self.slab[tenant].jobs)
@@ -153,20 +161,6 @@ impl Tenants {
 }
 
 impl Share {
-    fn new(window: u64) -> Self {
-        Self {
-            ready: List::default(),
-            jobs: 0,
-            load: 0.0,
-            blocked: 0,
-            blocked_load: 0.0,
-            tag: 0,
-            since: 0,
-            starts: Frequency::new(window),
-            margin: OwnMargin::NONE,
-        }
-    }
-
     /// Queued jobs that no ordering key holds back.
     pub(super) fn free_jobs(&self) -> usize {
         self.jobs - self.blocked

@@ -202,6 +202,7 @@ impl Waiting {
             fronts.sort_unstable();
             assert_eq!(in_lines, order.len(), "each caller is in its tenant's line");
             assert_eq!(class.fronts.all(), fronts, "each tenant is at the front once, by its first caller");
+            assert!(class.backlogs.tenants() <= fronts.len(), "no backlog without a caller");
         }
         assert!(self.parties.iter().all(|(_, party)| party.callers > 0), "no tenant without a caller");
         let callers: usize = self.parties.iter().map(|(_, party)| party.callers).sum();
