@@ -25,7 +25,7 @@ pub use outcome::{
     Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,
 };
 pub use peer::{Origin, Peer};
-pub use rejection::{Rejection, RejectionReason};
+pub use rejection::{LONGEST_HINT, Rejection, RejectionReason, TenantPart};
 pub use request_id::{InvalidRequestId, RequestId};
 pub use span_target::TRACE_TARGET;
 pub use trace_context::TraceContext;

@@ -2,6 +2,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{FieldViolation, Limiter};
 
+/// Longest time after which a caller is asked to come back.
+pub const LONGEST_HINT: Duration = Duration::from_secs(60);
+
 /// Why a job was not accepted. Nothing of it ran.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
@@ -52,7 +55,12 @@ pub enum RejectionReason {
     },
     /// The tenant holds its share of the queue, and others are present.
     #[error("the tenant holds its share of the queue")]
-    QuotaExceeded,
+    TenantShare {
+        /// The tenant.
+        tenant: String,
+        /// What it holds, and what it may.
+        part: TenantPart,
+    },
     /// The job would wait too long for its turn within a limit of its kind.
     #[error("{limit}; expected to wait {expected:?}, {budget:?} left")]
     LimitExceeded {
@@ -103,6 +111,19 @@ pub enum RejectionReason {
     },
 }
 
+/// What a tenant has of a queue, not counting jobs that are less important than the one that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantPart {
+    /// Its queued jobs.
+    pub jobs: usize,
+    /// Payload bytes of these.
+    pub bytes: usize,
+    /// Jobs that it may have there at present.
+    pub most_jobs: usize,
+    /// Payload bytes likewise.
+    pub most_bytes: usize,
+}
+
 fn describe(violations: &[FieldViolation]) -> String {
     let texts: Vec<_> = violations.iter().map(|v| format!("{}: {}", v.field, v.description)).collect();
     texts.join("; ")
@@ -110,7 +131,7 @@ fn describe(violations: &[FieldViolation]) -> String {
 
 impl RejectionReason {
     /// All reasons as `google.rpc.ErrorInfo` names them, in the order of [`index`](Self::index).
-    pub const NAMES: [&str; 8] = [
+    pub const NAMES: [&str; 9] = [
         "QUEUE_FULL",
         "DEADLINE_UNREACHABLE",
         "QUOTA_EXCEEDED",
@@ -119,6 +140,7 @@ impl RejectionReason {
         "INVALID_FIELD",
         "PAYLOAD_TOO_LARGE",
         "LIMIT_EXCEEDED",
+        "TENANT_SHARE",
     ];
 
     /// Position in [`NAMES`](Self::NAMES).
@@ -127,12 +149,13 @@ impl RejectionReason {
         match self {
             Self::QueueFull | Self::QueueTooLong { .. } | Self::NoRoomInTime => 0,
             Self::DeadlineUnreachable { .. } | Self::WaitTooLong { .. } => 1,
-            Self::QuotaExceeded | Self::OverRate { .. } | Self::OverInFlight { .. } => 2,
+            Self::OverRate { .. } | Self::OverInFlight { .. } => 2,
             Self::Draining | Self::PoolDraining => 3,
             Self::UnknownKind { .. } => 4,
             Self::Invalid { .. } => 5,
             Self::PayloadTooLarge { .. } => 6,
             Self::LimitExceeded { .. } => 7,
+            Self::TenantShare { .. } => 8,
         }
     }
 

@@ -13,6 +13,7 @@ mod admission;
 mod backlogs;
 mod blocked;
 mod bucket;
+mod charge;
 mod entry;
 mod estimate;
 mod events;

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     handler::{Context, Kind, Site},
-    model::{Job, KindLimits, Rejection, RejectionReason},
+    model::{Job, KindLimits, LONGEST_HINT, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
     task::Tasks,
 };
@@ -117,7 +117,8 @@ impl Shell {
 
     /// Decides the outcome of a running job. Returns whether it was open until then.
     pub(super) fn end(&self, key: JobKey, ending: Ending, run: Duration) -> bool {
-        self.core.lock().end(key, ending, run)
+        let now = Instant::now();
+        self.core.lock().end(now, key, ending, run)
     }
 
     pub(super) fn read<T>(&self, look: impl FnOnce(&Core<Wiring>) -> T) -> T {
@@ -137,7 +138,7 @@ impl Shell {
         self.slow_polls.load(Ordering::Relaxed)
     }
 
-    pub(super) fn rejection(&self, kind: usize, refusal: Refusal) -> Rejection {
+    pub(super) fn rejection(&self, kind: usize, tenant: &str, refusal: Refusal) -> Rejection {
         let reason = match refusal.reason {
             RefusalReason::QueueFull => RejectionReason::QueueFull,
             RefusalReason::QueueTooLong { expected } => RejectionReason::QueueTooLong { expected },
@@ -145,7 +146,7 @@ impl Shell {
             RefusalReason::DeadlineUnreachable { expected, needed, budget } => {
                 RejectionReason::DeadlineUnreachable { expected, needed, budget }
             }
-            RefusalReason::QuotaExceeded => RejectionReason::QuotaExceeded,
+            RefusalReason::TenantShare(part) => RejectionReason::TenantShare { tenant: tenant.to_owned(), part },
             RefusalReason::LimitExceeded { limit, expected, budget } => {
                 RejectionReason::LimitExceeded { limit, expected, budget }
             }
@@ -199,7 +200,7 @@ impl Shared {
                 let signal = signal.expect("the machine makes a waiter for every job that does not start at once");
                 Ok(Turn::later(self.clone(), key, signal, start_by, cx.clone()))
             }
-            Verdict::Refused(refusal) => Err(self.rejection(kind, refusal)),
+            Verdict::Refused(refusal) => Err(self.rejection(kind, &job.tenant, refusal)),
         }
     }
 
@@ -213,7 +214,7 @@ impl Shared {
         let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
         let leftover = self.drive(|core, effects| {
             if let Some(End { ending, run, at: _ }) = ended {
-                core.end(key, ending, run);
+                core.end(now, key, ending, run);
             }
             core.release(now, key, state, effects)
         });
@@ -278,7 +279,7 @@ impl Shared {
     }
 }
 
-/// Spreads callers that were refused together: half to one and a half of `wait`.
+/// Spreads callers that were refused together: half to one and a half of `wait`, a minute at most.
 pub(super) fn jittered(wait: Duration) -> Duration {
-    wait.mul_f64(rand::rng().random_range(0.5..1.5))
+    wait.mul_f64(rand::rng().random_range(0.5..1.5)).min(LONGEST_HINT)
 }

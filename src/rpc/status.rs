@@ -9,8 +9,8 @@ use super::{
 };
 use crate::auth::Denial;
 use crate::model::{
-    Execution, Failure, FailureCause, FailureCode, FieldViolation, HandlerError, JobError, Rejection, RejectionReason,
-    RequestId,
+    Execution, Failure, FailureCause, FailureCode, FieldViolation, HandlerError, JobError, LONGEST_HINT, Rejection,
+    RejectionReason, RequestId, TenantPart,
 };
 
 /// Domain of every `google.rpc.ErrorInfo` of this service.
@@ -37,6 +37,13 @@ enum Pushback {
     /// Not with this job.
     Never,
     After(Duration),
+}
+
+impl Pushback {
+    /// No hint exceeds [`LONGEST_HINT`], whatever the reason.
+    fn after(delay: Duration) -> Self {
+        Self::After(delay.min(LONGEST_HINT))
+    }
 }
 
 /// What a failed call carries.
@@ -229,14 +236,14 @@ pub(super) fn name(status: &mut Status, request_id: &RequestId) {
 
 fn rejected(rejection: &Rejection) -> Answer {
     let Rejection { reason, retry_after, .. } = rejection;
-    let pushback = || retry_after.map_or(Pushback::Unsaid, Pushback::After);
+    let pushback = || retry_after.map_or(Pushback::Unsaid, Pushback::after);
     let (code, pushback) = match reason {
         RejectionReason::QueueFull
         | RejectionReason::QueueTooLong { .. }
         | RejectionReason::NoRoomInTime
         | RejectionReason::DeadlineUnreachable { .. }
         | RejectionReason::WaitTooLong { .. }
-        | RejectionReason::QuotaExceeded
+        | RejectionReason::TenantShare { .. }
         | RejectionReason::LimitExceeded { .. }
         | RejectionReason::OverRate { .. } => (Code::ResourceExhausted, pushback()),
         // It ends with another job of the same tenant, whose time nobody knows.
@@ -263,7 +270,7 @@ fn failed(failure: &Failure) -> Answer {
             (Code::Unavailable, "HANDLER_UNAVAILABLE", Pushback::Unsaid)
         }
         FailureCause::HandlerUnavailable { retry_after, .. } => {
-            (Code::Unavailable, "HANDLER_UNAVAILABLE", Pushback::After(*retry_after))
+            (Code::Unavailable, "HANDLER_UNAVAILABLE", Pushback::after(*retry_after))
         }
         FailureCause::Panicked { .. } => (Code::Internal, "HANDLER_PANICKED", Pushback::Never),
         FailureCause::RunTimeout { .. } => (Code::DeadlineExceeded, "RUN_TIMEOUT", Pushback::Never),
@@ -272,7 +279,7 @@ fn failed(failure: &Failure) -> Answer {
             (Code::Cancelled, "CANCELLED", Pushback::Never)
         }
         FailureCause::CancelledByOperator => (Code::Cancelled, "CANCELLED_BY_OPERATOR", Pushback::Never),
-        FailureCause::Shed { retry_after } => (Code::ResourceExhausted, "SHED", Pushback::After(*retry_after)),
+        FailureCause::Shed { retry_after } => (Code::ResourceExhausted, "SHED", Pushback::after(*retry_after)),
         FailureCause::Drained => (Code::Unavailable, "DRAINING", Pushback::Unsaid),
         FailureCause::DrainKilled { idempotent: true } => (Code::Unavailable, "DRAIN_KILLED", Pushback::Unsaid),
         FailureCause::DrainKilled { idempotent: false } => (Code::Aborted, "DRAIN_KILLED", Pushback::Never),
@@ -320,6 +327,15 @@ fn rejection_facts(rejection: &Rejection) -> HashMap<String, String> {
         facts.insert("expected_wait_ms".into(), millis(*expected));
         facts.insert("queue_timeout_ms".into(), millis(*patience));
     }
+    if let RejectionReason::TenantShare { tenant, part } = &rejection.reason {
+        let TenantPart { jobs, bytes, most_jobs, most_bytes } = part;
+        let pool = rejection.pool.as_deref().unwrap_or_default();
+        facts.insert("tenant".into(), tenant.clone());
+        facts.insert("key".into(), format!("pool.{pool}.tenant_share"));
+        let figures =
+            [("queued_jobs", jobs), ("queued_bytes", bytes), ("most_jobs", most_jobs), ("most_bytes", most_bytes)];
+        facts.extend(figures.map(|(name, figure)| (name.to_owned(), figure.to_string())));
+    }
     if let RejectionReason::LimitExceeded { limit, expected, budget } = &rejection.reason {
         facts.insert("limit".into(), limit.name().into());
         facts.insert("expected_wait_ms".into(), millis(*expected));
@@ -359,3 +375,6 @@ fn push_back(status: &mut Status, pushback: &Pushback) {
 fn millis(duration: Duration) -> String {
     format!("{:.3}", duration.as_secs_f64() * 1e3)
 }
+
+#[cfg(test)]
+mod tests;

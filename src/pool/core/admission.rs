@@ -10,7 +10,7 @@ use super::{
     limits::OPEN,
     tenants::Share,
 };
-use crate::model::{Criticality, Limiter, RejectionReason, WhenFull};
+use crate::model::{Criticality, Limiter, RejectionReason, TenantPart, WhenFull};
 
 const SHORTEST_PUSHBACK: Duration = Duration::from_millis(10);
 const LONGEST_PUSHBACK: Duration = Duration::from_secs(5);
@@ -62,7 +62,8 @@ pub(crate) enum RefusalReason {
         expected: Duration,
         patience: Duration,
     },
-    QuotaExceeded,
+    /// The tenant has its part of the queue.
+    TenantShare(TenantPart),
     LimitExceeded {
         limit: Limiter,
         expected: Duration,
@@ -82,7 +83,7 @@ impl RefusalReason {
             Self::DeadlineUnreachable { expected, needed, budget } => {
                 RejectionReason::DeadlineUnreachable { expected, needed, budget }
             }
-            Self::QuotaExceeded => RejectionReason::QuotaExceeded,
+            Self::TenantShare(part) => RejectionReason::TenantShare { tenant: String::new(), part },
             Self::LimitExceeded { limit, expected, budget } => {
                 RejectionReason::LimitExceeded { limit, expected, budget }
             }
@@ -97,10 +98,9 @@ impl<H: Host> Core<H> {
     /// What a tenant is told that has its part of the queue.
     pub(super) fn over_its_part(&self, now: Instant, applicant: &Applicant<'_>) -> Option<Refusal> {
         let Applicant { class, known_tenant, bytes, .. } = *applicant;
-        self.has_its_part(class, known_tenant, bytes).then(|| Refusal {
-            reason: RefusalReason::QuotaExceeded,
-            retry_after: Some(pushback(self.wait_of(now, applicant))),
-        })
+        let part = self.over_part(class, known_tenant, bytes)?;
+        let retry_after = Some(pushback(self.wait_of(now, applicant)));
+        Some(Refusal { reason: RefusalReason::TenantShare(part), retry_after })
     }
 
     /// The rule at the door for a job that cannot start at once, but for room. Returns whether it is a try: it would end

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::{
@@ -26,6 +28,9 @@ pub(super) struct Entry<H: Host> {
     pub(super) bytes: usize,
     /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
     pub(super) work: f64,
+    /// Time of its worker that was charged once its outcome was decided, and the seconds that the estimate counts.
+    pub(super) took: Duration,
+    pub(super) counted: f64,
     /// Whether it was queued in spite of what its kind takes.
     pub(super) is_try: bool,
     pub(super) start_by: Instant,
@@ -66,6 +71,33 @@ pub(super) enum Place {
 }
 
 impl<H: Host> Entry<H> {
+    /// An arrival that has neither room nor a worker, nor one that waits for them.
+    pub(super) fn new(sequence: u64, arrival: Arrival<'_, H::Job>, lane: usize) -> Self {
+        Self {
+            sequence,
+            job: arrival.job,
+            waiter: None,
+            place: Place::Waiting,
+            kind: arrival.kind,
+            class: arrival.class,
+            bytes: arrival.bytes,
+            work: 0.0,
+            took: Duration::ZERO,
+            counted: 0.0,
+            is_try: false,
+            start_by: arrival.start_by,
+            finish_by: arrival.finish_by,
+            home: arrival.home,
+            tenant: None,
+            has_own_margin: false,
+            line: None,
+            lane,
+            gate: None,
+            kept: None,
+            links: Links::default(),
+        }
+    }
+
     /// Lane and class as one number.
     pub(super) fn slot(&self) -> usize {
         slot(self.lane, self.class)

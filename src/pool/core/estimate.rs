@@ -33,8 +33,16 @@ struct ServiceTime {
 impl ServiceTime {
     fn add(&mut self, seconds: f64) {
         self.samples = self.samples.saturating_add(1);
-        let weight = JOB_WEIGHT.max(1.0 / f64::from(self.samples));
-        self.seconds += weight * (seconds - self.seconds);
+        self.seconds += self.weight() * (seconds - self.seconds);
+    }
+
+    /// One of the last samples was so many seconds too short.
+    fn lengthen(&mut self, more: f64) {
+        self.seconds += self.weight() * more;
+    }
+
+    fn weight(&self) -> f64 {
+        JOB_WEIGHT.max(1.0 / f64::from(self.samples))
     }
 }
 
@@ -46,29 +54,39 @@ impl Estimates {
         Self { kinds: vec![unknown; kinds], mean: unknown }
     }
 
-    /// Learns from a run.
-    pub(super) fn observe(&mut self, kind: usize, run: Duration) {
+    /// Learns from a run. Returns the seconds that it counts, as the others do.
+    pub(super) fn observe(&mut self, kind: usize, run: Duration) -> f64 {
         let seconds = run.as_secs_f64();
         self.kinds[kind].add(seconds);
         self.mean.add(seconds);
+        seconds
     }
 
     /// Learns from a run that was cut at its deadline: it would have gone on. Where times are exponential, by another mean;
     /// here by that, but no longer than it ran.
-    pub(super) fn observe_cut(&mut self, kind: usize, run: Duration, finish_by: Instant) {
+    pub(super) fn observe_cut(&mut self, kind: usize, run: Duration, finish_by: Instant) -> f64 {
         let (seconds, service) = (run.as_secs_f64(), self.service(kind));
         let known = &mut self.kinds[kind];
         if known.samples > 0 && seconds < service {
             known.barred_until = run.checked_mul(BAR).and_then(|bar| finish_by.checked_add(bar));
         }
         let whole = run.saturating_add(Duration::from_secs_f64(service.min(seconds)));
-        self.observe(kind, whole);
+        self.observe(kind, whole)
     }
 
     /// Learns from a run that was cut at a bound of its own, which says nothing but that it takes longer.
-    pub(super) fn observe_longer(&mut self, kind: usize, run: Duration) {
-        if run.as_secs_f64() > self.service(kind) {
-            self.observe(kind, run);
+    pub(super) fn observe_longer(&mut self, kind: usize, run: Duration) -> f64 {
+        if run.as_secs_f64() > self.service(kind) { self.observe(kind, run) } else { 0.0 }
+    }
+
+    /// Learns that a run of which so many seconds count held its worker for so long.
+    pub(super) fn observe_held(&mut self, kind: usize, counted: f64, held: Duration) {
+        let more = held.as_secs_f64() - counted;
+        if counted <= 0.0 {
+            self.observe_longer(kind, held);
+        } else if more > 0.0 {
+            self.kinds[kind].lengthen(more);
+            self.mean.lengthen(more);
         }
     }
 

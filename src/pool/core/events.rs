@@ -6,7 +6,6 @@ use super::{
     Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
     entry::{Entry, Names, Place},
     limits::OPEN,
-    list::Links,
 };
 use crate::model::{RejectionReason, WhenFull};
 
@@ -138,17 +137,14 @@ impl<H: Host> Core<H> {
     }
 
     /// The outcome of a running job is decided. Returns whether it was open until then.
-    pub(crate) fn end(&mut self, key: JobKey, ending: Ending, run: Duration) -> bool {
+    pub(crate) fn end(&mut self, now: Instant, key: JobKey, ending: Ending, run: Duration) -> bool {
         let Some(entry) = self.entry(key) else { return false };
         let Place::Running { slot, ended: false } = entry.place else { return false };
-        let (kind, class, was_queued, finish_by) = (entry.kind, entry.class, entry.tenant.is_some(), entry.finish_by);
-        let more = run.as_secs_f64() - entry.work;
+        let was_queued = entry.tenant.is_some();
         self.entries[key.index].place = Place::Running { slot, ended: true };
         self.ledger.end(ending);
         self.workers.count(slot, ending == Ending::Completed, run);
-        self.queues.take(class, more);
         if was_queued {
-            self.queues.correct(&self.entries[key.index], run);
             if ending == Ending::Expired && self.counts_as_missed(key.sequence) {
                 self.miss(key.index);
             }
@@ -161,16 +157,7 @@ impl<H: Host> Core<H> {
                 },
             );
         }
-        let was_measured = self.estimates.runs(kind) > 0;
-        match ending {
-            Ending::Completed | Ending::Failed | Ending::Panicked | Ending::Shed => self.estimates.observe(kind, run),
-            Ending::Expired => self.estimates.observe_cut(kind, run, finish_by),
-            Ending::Overran => self.estimates.observe_longer(kind, run),
-            Ending::Cancelled | Ending::Unmade => {}
-        }
-        if !was_measured && self.estimates.runs(kind) > 0 {
-            self.revalue(kind);
-        }
+        self.charge(now, key.index, ending, run);
         true
     }
 
@@ -189,8 +176,9 @@ impl<H: Host> Core<H> {
             return Some(state);
         };
         if !ended {
-            self.end(key, Ending::Cancelled, Duration::ZERO);
+            self.end(now, key, Ending::Cancelled, Duration::ZERO);
         }
+        self.charge_rest(now, key.index);
         let entry = self.entries.remove(key.index);
         self.running -= 1;
         self.limits.end(entry.lane, entry.gate);
@@ -244,6 +232,7 @@ impl<H: Host> Core<H> {
         effects: &mut Vec<Effect<H>>,
     ) -> bool {
         let Some(Place::Running { slot, .. }) = self.entry(key).map(|entry| entry.place) else { return false };
+        self.charge_rest(now, key.index);
         let replaced = self.workers.stick(slot, key, self.caps.stuck);
         if replaced {
             self.workers.add(fresh(), now);
@@ -307,27 +296,7 @@ impl<H: Host> Core<H> {
         let lane = self.limits.lane(arrival.kind);
         let slot = self.entries.vacant_entry();
         let key = JobKey { index: slot.key(), sequence: self.sequence };
-        slot.insert(Entry {
-            sequence: key.sequence,
-            job: arrival.job,
-            waiter: Some(waiter(key)),
-            place,
-            kind: arrival.kind,
-            class: arrival.class,
-            bytes: arrival.bytes,
-            work: 0.0,
-            is_try: false,
-            start_by: arrival.start_by,
-            finish_by: arrival.finish_by,
-            home: arrival.home,
-            tenant: None,
-            has_own_margin: false,
-            line: None,
-            lane,
-            gate: None,
-            kept: None,
-            links: Links::default(),
-        });
+        slot.insert(Entry { waiter: Some(waiter(key)), place, ..Entry::new(key.sequence, arrival, lane) });
         key
     }
 
@@ -342,27 +311,9 @@ impl<H: Host> Core<H> {
         self.limits.start(lane, gate, now);
         let (worker, id, state) =
             self.workers.take(arrival.home, key, now).expect("the caller saw an idle worker under this lock");
-        slot.insert(Entry {
-            sequence: key.sequence,
-            job: arrival.job,
-            waiter: None,
-            place: Place::Running { slot: worker, ended: false },
-            kind: arrival.kind,
-            class: arrival.class,
-            bytes: arrival.bytes,
-            work,
-            is_try: false,
-            start_by: arrival.start_by,
-            finish_by: arrival.finish_by,
-            home: arrival.home,
-            tenant: None,
-            has_own_margin: false,
-            line: self.lines.join(arrival.ordering_key, work),
-            lane,
-            gate,
-            kept: None,
-            links: Links::default(),
-        });
+        let (place, line) =
+            (Place::Running { slot: worker, ended: false }, self.lines.join(arrival.ordering_key, work));
+        slot.insert(Entry { place, work, line, gate, ..Entry::new(key.sequence, arrival, lane) });
         self.ledger.counts.accepted += 1;
         self.running += 1;
         Grant { key, worker: id, state }

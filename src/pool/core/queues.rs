@@ -273,14 +273,14 @@ impl Queues {
         self.settle_debts(slot);
     }
 
-    /// A job that was charged for when it started took `run`.
-    pub(super) fn correct<H: Host>(&mut self, entry: &Entry<H>, run: Duration) {
+    /// A job that was charged with so many seconds took `took`.
+    pub(super) fn correct<H: Host>(&mut self, entry: &Entry<H>, took: Duration, charged: f64) {
         let Some(tenant) = entry.tenant else { return };
-        let took = u64::try_from(run.as_nanos()).unwrap_or(u64::MAX / 2);
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 2);
         let lane = &mut self.lanes[entry.slot()];
         let share = self.tenants.share_mut(tenant, entry.slot());
         let waits = lane.turns.remove((share.tag, share.since, tenant));
-        share.tag = (share.tag.saturating_add(took)).saturating_sub(nanos(entry.work));
+        share.tag = (share.tag.saturating_add(took)).saturating_sub(nanos(charged));
         lane.top = lane.top.max(share.tag);
         if waits {
             lane.seat(share, tenant);
@@ -375,11 +375,6 @@ impl Queues {
             lane.debtors.pop_first();
             self.tenants.forgive(tenant);
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn ready<H: Host>(&self, entries: &Slab<Entry<H>>) -> Vec<usize> {
-        self.classes.iter().flat_map(|class| class.order.iter(entries, CLASS)).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 use rustc_hash::FxBuildHasher;
 
 use super::{Core, Host};
-use crate::model::Criticality;
+use crate::model::{Criticality, TenantPart};
 
 /// Windows for which it is known who was there.
 const KEPT: u64 = 600;
@@ -69,31 +69,33 @@ impl<H: Host> Core<H> {
         (of(self.caps.jobs), of(self.caps.bytes))
     }
 
-    /// Whether a tenant has its part of the queue, not counting what is less important than `class`: its own batch keeps
-    /// nobody's urgent job out. One with nothing queued may always queue one job.
-    pub(super) fn has_its_part(&self, class: Criticality, tenant: Option<usize>, bytes: usize) -> bool {
+    /// What a tenant has of the queue, not counting what is less important than `class`: its own batch keeps nobody's
+    /// urgent job out. `None` where it may have `bytes` more; one with nothing queued may always queue one job.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a multiple of a cap, not below zero")]
+    pub(super) fn over_part(&self, class: Criticality, tenant: Option<usize>, bytes: usize) -> Option<TenantPart> {
         let share = self.caps.tenant_share;
-        let Some(tenant) = tenant else { return false };
-        let (own_jobs, own_bytes) = self.queues.tenants.queued_of(tenant, class);
+        let (own_jobs, own_bytes) = self.queues.tenants.queued_of(tenant?, class);
+        let part = |most_jobs, most_bytes| TenantPart { jobs: own_jobs, bytes: own_bytes, most_jobs, most_bytes };
         if own_jobs == 0 {
-            return false;
+            return None;
         }
         if self.queues.tenants.queueing() > 1 {
             let (jobs, most) = self.tenant_cap();
             if own_jobs >= jobs || own_bytes.saturating_add(bytes) > most {
-                return true;
+                return Some(part(jobs, most));
             }
         }
         if share >= 1.0 || !self.seen.mixes_tenants(self.window) {
-            return false;
+            return None;
         }
         let times = TIMES.max(share / (1.0 - share));
         let (jobs, most) = self.room(class);
         let free = |cap: usize, held: usize| times * cap.saturating_sub(held) as f64;
         let (free_jobs, free_bytes) = (free(jobs, self.queued.len()), free(most, self.queued_bytes));
         // Where nothing is free, that is what a caller is told.
-        (free_jobs > 0.0 && own_jobs as f64 >= free_jobs)
-            || (free_bytes > 0.0 && own_bytes as f64 + bytes as f64 > free_bytes)
+        let is_over = (free_jobs > 0.0 && own_jobs as f64 >= free_jobs)
+            || (free_bytes > 0.0 && own_bytes as f64 + bytes as f64 > free_bytes);
+        is_over.then(|| part(free_jobs as usize, free_bytes as usize))
     }
 
     /// Most jobs and bytes of the queue for one tenant while another one queues.

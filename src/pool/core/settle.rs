@@ -173,7 +173,7 @@ impl<H: Host> Core<H> {
             return Reply::Holds;
         }
         let caller = self.waiting_applicant(index);
-        if self.has_its_part(class, caller.known_tenant, bytes) {
+        if self.over_part(class, caller.known_tenant, bytes).is_some() {
             return Reply::Passes;
         }
         match self.judge(now, &caller) {

@@ -132,7 +132,9 @@ mod tests {
 
         /// So many runs of so many milliseconds, and a look.
         fn run(&mut self, kind: usize, runs: usize, millis: u64) -> f64 {
-            (0..runs).for_each(|_| self.estimates.observe(kind, Duration::from_millis(millis)));
+            for _ in 0..runs {
+                self.estimates.observe(kind, Duration::from_millis(millis));
+            }
             self.slowdown.look(&self.estimates, std::iter::empty(), true);
             self.slowdown.ratio()
         }
@@ -171,7 +173,9 @@ mod tests {
         kinds.slowdown.look(&kinds.estimates, (0..8).map(|_| (0, 60.0)), true);
         assert!(kinds.slowdown.ratio() > 2.0, "{}", kinds.slowdown.ratio());
         let mut kinds = Kinds::new();
-        (0..100).for_each(|_| kinds.estimates.observe(0, Duration::from_millis(10)));
+        for _ in 0..100 {
+            kinds.estimates.observe(0, Duration::from_millis(10));
+        }
         kinds.slowdown.look(&kinds.estimates, std::iter::once((0, 60.0)), true);
         assert!(kinds.slowdown.ratio() < 1.1, "one that hangs is no trend");
     }

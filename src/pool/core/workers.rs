@@ -124,6 +124,13 @@ impl<S> Workers<S> {
         }
     }
 
+    /// For how long a worker has its job; nothing where it is stuck.
+    pub(super) fn held_for(&self, slot: usize, now: Instant) -> Duration {
+        let slot = &self.slots[slot];
+        let is_busy = matches!(slot.duty, Duty::Busy(_));
+        if is_busy { now.saturating_duration_since(slot.changed) } else { Duration::ZERO }
+    }
+
     /// Counts an ended job.
     pub(super) fn count(&mut self, slot: usize, completed: bool, run: Duration) {
         let slot = &mut self.slots[slot];
@@ -138,10 +145,8 @@ impl<S> Workers<S> {
     /// Takes a worker back. One that was replaced while it was stuck goes away, unless another stuck one is missed; the
     /// state of one that goes is returned, so that it is dropped outside of the lock.
     pub(super) fn give_back(&mut self, slot: usize, state: S, now: Instant) -> Option<S> {
+        self.held += self.held_for(slot, now);
         let returned = &mut self.slots[slot];
-        if matches!(returned.duty, Duty::Busy(_)) {
-            self.held += now.saturating_duration_since(returned.changed);
-        }
         returned.changed = now;
         match std::mem::replace(&mut returned.duty, Duty::Idle(state)) {
             Duty::Stuck { replaced: true, .. } if self.pass_on_stand_in() => self.unreplaced -= 1,
@@ -234,8 +239,7 @@ impl<S> Workers<S> {
 
     /// Time that workers had jobs, over all.
     pub(super) fn busy_time(&self, now: Instant) -> Duration {
-        let running = self.iter().filter(|slot| matches!(slot.duty, Duty::Busy(_)));
-        self.held + running.map(|slot| now.saturating_duration_since(slot.changed)).sum::<Duration>()
+        self.held + self.slots.iter().map(|(slot, _)| self.held_for(slot, now)).sum::<Duration>()
     }
 
     fn remove(&mut self, slot: usize) -> Option<S> {

@@ -87,14 +87,14 @@ impl Policy for Ours {
     fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision> {
         let mut effects = Vec::new();
         let ending = if in_time { Ending::Completed } else { Ending::Expired };
-        self.core.end(self.key(job), ending, ran);
+        self.core.end(self.origin + now, self.key(job), ending, ran);
         self.core.release(self.origin + now, self.key(job), (), &mut effects);
         decisions(effects).collect()
     }
 
     fn hold(&mut self, job: usize, ran: Duration) {
         let key = self.key(job);
-        self.core.end(key, Ending::Expired, ran);
+        self.core.end(self.origin, key, Ending::Expired, ran);
         // Nobody takes its place: the pool is smaller, as where more workers are stuck than it replaces.
         self.core.stick(self.origin, key, || (), &mut Vec::new());
     }

@@ -130,7 +130,7 @@ test("a tenant over its share is refused", async (t) => {
   for (const tenant of ["modest", "greedy", "greedy"]) service.start("sleep", "600000", { tenant });
   await until(async () => (await service.load()) === "1,3,0");
   const said = await refusal(service.submit("sleep", "1", { tenant: "greedy" }));
-  assertRefused(said, "RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED", { pushback: "later" });
+  assertRefused(said, "RESOURCE_EXHAUSTED", "TENANT_SHARE", { pushback: "later" });
 });
 
 test("the largest payload passes", async (t) => {

@@ -134,7 +134,7 @@ def test_a_tenant_over_its_share_is_refused():
             service.start("sleep", b"600000", tenant=tenant)
         until(lambda: service.pool().queue.jobs == 3)
         said = refusal(lambda: service.submit("sleep", b"1", tenant="greedy"))
-    assert_refused(said, "RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED", pushback="later")
+    assert_refused(said, "RESOURCE_EXHAUSTED", "TENANT_SHARE", pushback="later")
 
 
 def test_the_largest_payload_passes(roomy):

@@ -91,7 +91,8 @@ async fn evicted_for_a_more_important_job() {
 #[tokio::test]
 async fn tenant_over_its_share_while_another_is_queued() {
     let of = |tenant: &str| Job { tenant: tenant.into(), ..echo() };
-    let expected = Expected { reason: "QUOTA_EXCEEDED", ..EXHAUSTED };
+    let facts = &["kind", "pool", "tenant", "key", "queued_jobs", "queued_bytes", "most_jobs", "most_bytes"];
+    let expected = Expected { reason: "TENANT_SHARE", facts, ..EXHAUSTED };
     let before = async |caller: &crate::service::Caller| {
         caller.occupy(1).await;
         caller.queue(of("a"), 0).await;

@@ -157,6 +157,8 @@ impl Calls {
                     let counts = arrival.at >= warm_up;
                     let shape = arrival.service.as_secs_f64() / mean;
                     let Arrival { at, deadline, class, .. } = arrival;
+                    // A server that does not know its callers takes none above it.
+                    let class = class.min(Criticality::Critical);
                     let call = self.call(Plan { due: begin + at, deadline, shape, class, retry: load.retry });
                     running.push(async move { (counts, call.await) });
                 }
@@ -241,7 +243,7 @@ impl Ended {
     /// Only what the door says is a refusal; whatever else goes wrong counts against the server.
     fn of(reason: String) -> Self {
         match reason.as_str() {
-            "QUEUE_FULL" | "DEADLINE_UNREACHABLE" | "QUOTA_EXCEEDED" => Self::Refused(reason),
+            "QUEUE_FULL" | "DEADLINE_UNREACHABLE" | "QUOTA_EXCEEDED" | "TENANT_SHARE" => Self::Refused(reason),
             _ => Self::Missed(reason),
         }
     }

@@ -4,12 +4,16 @@ use slab::Slab;
 use super::{
     super::{
         Host,
-        entry::{Entry, Place},
+        entry::{CLASS, Entry, Place},
     },
     Queues,
 };
 
 impl Queues {
+    pub(in super::super) fn ready<H: Host>(&self, entries: &Slab<Entry<H>>) -> Vec<usize> {
+        self.classes.iter().flat_map(|class| class.order.iter(entries, CLASS)).collect()
+    }
+
     /// Checks that nothing is kept but for jobs that are there, and for tenants that owe where others compete.
     pub(in super::super) fn assert_bounded<H: Host>(&self, entries: &Slab<Entry<H>>) {
         let (mut held, mut owed) = (FxHashMap::default(), FxHashMap::default());
@@ -27,10 +31,14 @@ impl Queues {
             let blocked = tenants(|place| place == Place::Blocked).len();
             assert!(lane.backlogs.tenants() <= queued, "no backlog without a job");
             assert!(lane.mixed.tenants() <= 2 * blocked, "no mix without a blocked job");
-            assert_eq!(lane.turns.len(), tenants(|place| place == Place::Ready).len(), "who has a ready job has a turn");
+            assert_eq!(
+                lane.turns.len(),
+                tenants(|place| place == Place::Ready).len(),
+                "each tenant with a ready job has a turn"
+            );
             assert!(lane.debtors.is_empty() || !lane.turns.is_empty(), "nothing is owed where none competes");
             for (tag, tenant) in &lane.debtors {
-                assert!(*tag > lane.floor, "who would start no better than who comes is forgiven");
+                assert!(*tag > lane.floor, "a debt that does not count any more is forgiven");
                 *owed.entry(*tenant).or_default() += 1;
             }
         }

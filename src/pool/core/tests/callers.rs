@@ -96,7 +96,7 @@ impl Machine {
         let mut machine = Self { core: Core::new(Caps { jobs: 1, ..CAPS }, law, 1, 1), now, jobs: 0 };
         machine.core.add_worker(now, 0, &mut Vec::new());
         let Verdict::Start(grant) = machine.offer("first", PATIENT) else { panic!("a worker is idle") };
-        machine.core.end(grant.key, Ending::Completed, Duration::from_millis(100));
+        machine.core.end(now, grant.key, Ending::Completed, Duration::from_millis(100));
         machine.core.release(now, grant.key, grant.state, &mut Vec::new());
         assert!(matches!(machine.offer("first", PATIENT), Verdict::Start(_)));
         assert!(matches!(machine.offer("first", PATIENT), Verdict::Queued(_)));

@@ -154,7 +154,7 @@ impl Drive {
         let key = |job: u32| self.keys[job as usize].expect("a job that was not refused");
         let answer = match event {
             Event::Offer(offer) => self.offer(offer)?,
-            Event::End { job, ending, run } => Answer::Decided(machine.end(key(job), ending, run)),
+            Event::End { job, ending, run } => Answer::Decided(machine.end(now, key(job), ending, run)),
             Event::Release { job } => {
                 let running = self.model.running.iter().find(|run| run.job.job == job).expect("a running job");
                 let worker = self.model.workers.iter().find(|worker| worker.id == running.worker);

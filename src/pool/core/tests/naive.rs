@@ -41,8 +41,8 @@ pub(super) struct Naive {
     hired: u32,
     jobs: u32,
     stamps: u64,
-    /// Kind and seconds of each measured run.
-    samples: Vec<(usize, f64)>,
+    /// Kind and seconds of each measured run, or of what came to one later.
+    samples: Vec<(usize, Sample)>,
     /// Until when jobs with less time than their kind takes are not tried, by kind.
     bars: [Duration; super::drive::KINDS],
     /// Jobs that may be tried at once in spite of that, by kind.
@@ -85,6 +85,16 @@ pub(super) struct Run {
     pub(super) job: Job,
     pub(super) worker: u32,
     pub(super) decided: bool,
+    since: Duration,
+    /// Time that it was charged with, and the seconds of its sample; 0 where it gave none.
+    took: Duration,
+    counted: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Sample {
+    Run(f64),
+    More(f64),
 }
 
 #[derive(Debug, Clone)]

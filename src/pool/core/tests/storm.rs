@@ -1,13 +1,16 @@
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{
-    super::{Caps, Ending, Law, Withdrawal},
-    Answer, Event, Offer,
+    super::{Arrival, Caps, Core, Ending, Law, Verdict, Withdrawal},
+    Answer, Event, Numbers, Offer,
     drive::Drive,
 };
-use crate::model::{Criticality, WhenFull};
+use crate::model::{Criticality, KindLimits, Limit, WhenFull};
 
 const CANCELS: u32 = 10_000;
+const JOBS: u32 = 100_000;
 
 /// Cancels hit queued, waiting and running jobs at random; in the end each permit and each worker is back.
 #[test]
@@ -60,4 +63,40 @@ fn every_permit_comes_back_after_a_storm_of_cancels() {
     assert_eq!((view.queued_bytes, view.live, view.unreplaced), (0, 4, 0));
     assert_eq!(view.counts.ended(), view.counts.accepted);
     assert!(accepted > CANCELS / 2 && offered > accepted, "{accepted} of {offered} got in");
+}
+
+/// A kind with limits per key in a pool that never queues, of many tenants and keys.
+#[test]
+fn nothing_is_left_of_many_jobs_with_limit_keys() {
+    let caps = Caps { jobs: 16, bytes: 64, waiting: 8, tenant_share: 1.0, stuck: 0 };
+    let (now, mut core) = (Instant::now(), Core::<Numbers>::new(caps, Law::default(), 1, 1));
+    let none = Limit { concurrency: None, rate: None };
+    let per_key = Limit { concurrency: Some(std::num::NonZeroU32::MIN), rate: None };
+    core.limit(&[KindLimits { all: none, per_key, keys: 100 }]);
+    core.add_worker(now, 0, &mut Vec::new());
+    for job in 0..JOBS {
+        let (tenant, limit_key) = ((job % 1_000).to_string(), (job % 150).to_string());
+        let arrival = Arrival {
+            job,
+            kind: 0,
+            class: Criticality::Critical,
+            bytes: 1,
+            start_by: now + Duration::from_secs(1),
+            finish_by: now + Duration::from_secs(1),
+            tenant: &tenant,
+            ordering_key: "",
+            limit_key: &limit_key,
+            when_full: WhenFull::Reject,
+            home: 0,
+        };
+        let verdict = core.offer(now, arrival, |_| job, &mut Vec::new());
+        let Verdict::Start(grant) = verdict else { panic!("the worker is idle") };
+        core.end(now, grant.key, Ending::Completed, Duration::from_micros(10));
+        core.release(now, grant.key, grant.state, &mut Vec::new());
+        if job % 1_000 == 0 {
+            core.assert_invariants();
+        }
+    }
+    core.assert_invariants();
+    assert_eq!(core.limits.uses(|_| 0)[0].keys, 0, "no key is remembered");
 }

@@ -6,7 +6,7 @@ use super::{Answer, Event, Step, Told, drive::Drive, end_name, found_name, hit_n
 const AT_LEAST: &[(u64, &[&str])] = &[
     (2000, &["starts", "queued", "told: starts", "decided", "done"]),
     (1000, &["waits"]),
-    (200, &["refused: full", "refused: past", "refused: unreachable", "refused: quota", "refused: limit"]),
+    (200, &["refused: full", "refused: past", "refused: unreachable", "refused: share", "refused: limit"]),
     (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
     (50, &["told: no room"]),
@@ -53,7 +53,7 @@ impl Tally {
                 "unreachable" => "refused: unreachable",
                 "impatient" => "refused: impatient",
                 "long" => "refused: long",
-                "quota" => "refused: quota",
+                "share" => "refused: share",
                 "limit" => "refused: limit",
                 "shut" => "refused: shut",
                 _ => "refused: draining",

@@ -97,10 +97,12 @@ pub(super) const CASES: &[Case] = &[
         ROOMY,
         "offer a => starts on 0
          end a completed 100 => decided
+         release a => done
+         offer z => starts on 0
          offer b for=400 => queued
          offer c for=402 => queued
          pass 350 => done
-         release a => done; b expired; c starts on 0",
+         release z => done; b expired; c starts on 0",
     ),
     pool(
         "jobs behind an ordering key count with all that is before them",
@@ -131,8 +133,8 @@ pub(super) const CASES: &[Case] = &[
          offer c of=1 => queued
          offer d of=2 => queued
          cancel a => was queued
-         offer e of=1 => refused: quota
-         offer f of=1 evict => refused: quota
+         offer e of=1 => refused: share
+         offer f of=1 evict => refused: share
          cancel d => was queued
          offer g of=1 => queued
          offer h of=3 => queued

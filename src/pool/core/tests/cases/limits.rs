@@ -149,6 +149,16 @@ pub(super) const CASES: &[Case] = &[
          offer f limit=1 => starts on 2",
     ),
     case(
+        "a limit key whose queued job leaves waits for nothing: no clock is set for it",
+        limits(NO_BOUND, ten_a_second(1)),
+        "offer a limit=1 => starts on 2
+         offer b limit=1 => queued
+         cancel b => was queued
+         pass 100 => done
+         tick => done
+         release a => done",
+    ),
+    case(
         "a ready job that leaves gives its place at the limit key on",
         limits(NO_BOUND, at_most(1)),
         "offer x kind=1 => starts on 2

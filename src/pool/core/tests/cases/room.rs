@@ -182,7 +182,7 @@ pub(super) const CASES: &[Case] = &[
          offer e of=2 => queued
          offer f of=2 => queued
          offer g of=2 => queued
-         offer h of=2 => refused: quota
+         offer h of=2 => refused: share
          offer i of=2 wait => waits
          offer x of=3 => queued
          offer y of=1 => queued

@@ -5,7 +5,7 @@ use super::{
         super::{Law, Refusal, RefusalReason},
         Offer,
     },
-    Naive,
+    Naive, Sample,
 };
 use crate::model::WhenFull;
 
@@ -95,14 +95,8 @@ pub(super) fn margin(start: f64, windows: impl Iterator<Item = (f64, f64, bool)>
 
 /// Amounts of windows as a rate: plain mean of the first ten; from then on each counts a tenth.
 pub(super) fn rate(amounts: impl Iterator<Item = f64>) -> f64 {
-    weighted(amounts.map(|amount| amount / WINDOW.as_secs_f64()), 0.1, 0.0)
-}
-
-/// Plain mean at first, until one more would count less than `least`.
-fn weighted(values: impl Iterator<Item = f64>, least: f64, start: f64) -> f64 {
-    values
-        .enumerate()
-        .fold(start, |mean, (before, next)| mean + f64::max(least, 1.0 / (before + 1) as f64) * (next - mean))
+    let amounts = amounts.map(|amount| amount / WINDOW.as_secs_f64()).enumerate();
+    amounts.fold(0.0, |mean, (before, next)| mean + f64::max(0.1, 1.0 / (before + 1) as f64) * (next - mean))
 }
 
 impl Naive {
@@ -111,7 +105,16 @@ impl Naive {
         // Of a kind that was never measured, what the others take is the best guess.
         let kind = kind.filter(|kind| self.is_measured(Some(*kind)));
         let of_kind = self.samples.iter().filter(|(of, _)| kind.is_none_or(|kind| kind == *of));
-        weighted(of_kind.map(|(_, seconds)| *seconds), 0.05, self.law.service.as_secs_f64())
+        let (mut mean, mut runs) = (self.law.service.as_secs_f64(), 0);
+        for (_, sample) in of_kind {
+            runs += i32::from(matches!(sample, Sample::Run(_)));
+            let off = match sample {
+                Sample::Run(seconds) => seconds - mean,
+                Sample::More(seconds) => *seconds,
+            };
+            mean += f64::max(0.05, 1.0 / f64::from(runs)) * off;
+        }
+        mean
     }
 
     pub(super) fn is_measured(&self, kind: Option<usize>) -> bool {

@@ -5,11 +5,11 @@ use super::{
         super::{Ending, QueueEnd, Refusal, RefusalReason, Withdrawal, Withdrawn},
         Answer, Offer, Told,
     },
-    Job, Naive, Run, Worker,
+    Job, Naive, Run, Sample, Worker,
     law::come_back,
     millis,
 };
-use crate::model::WhenFull;
+use crate::model::{TenantPart, WhenFull};
 
 impl Naive {
     pub(super) fn offer(&mut self, offer: Offer) -> Answer {
@@ -64,7 +64,8 @@ impl Naive {
         let waits = offer.when_full == WhenFull::Wait;
         let over = self.is_over_share(&offer);
         if over && !waits {
-            return self.refuse(RefusalReason::QuotaExceeded, come_back(self.wait_of(&offer, 0.0)));
+            let part = TenantPart { jobs: 0, bytes: 0, most_jobs: 0, most_bytes: 0 };
+            return self.refuse(RefusalReason::TenantShare(part), come_back(self.wait_of(&offer, 0.0)));
         }
         let has_room = self.has_room(offer.class.rank(), offer.bytes);
         let has_place = !over && has_room && self.leaves_room(offer.class.rank(), offer.bytes);
@@ -105,7 +106,7 @@ impl Naive {
         let index = match reason {
             RefusalReason::QueueFull | RefusalReason::QueueTooLong { .. } => 0,
             RefusalReason::DeadlineUnreachable { .. } | RefusalReason::WaitTooLong { .. } => 1,
-            RefusalReason::QuotaExceeded => 2,
+            RefusalReason::TenantShare(_) => 8,
             RefusalReason::Draining | RefusalReason::PoolDraining => 3,
             RefusalReason::LimitExceeded { .. } => 7,
         };
@@ -114,8 +115,9 @@ impl Naive {
     }
 
     pub(super) fn end(&mut self, job: u32, ending: Ending, run: Duration) -> bool {
+        let took = self.held_for(job).max(run);
         let Some(found) = self.running.iter_mut().find(|run| run.job.job == job && !run.decided) else { return false };
-        found.decided = true;
+        (found.decided, found.took) = (true, took);
         let (worker, kind, job) = (found.worker, found.job.offer.kind, found.job.clone());
         match ending {
             Ending::Completed => self.counts.completed += 1,
@@ -125,9 +127,9 @@ impl Naive {
             Ending::Panicked => self.counts.panicked += 1,
             Ending::Shed => self.counts.shed += 1,
         }
-        self.history.open().taken[job.offer.class.rank()] += run.as_secs_f64() - job.work;
+        self.history.open().taken[job.offer.class.rank()] += took.as_secs_f64() - job.work;
         if job.was_queued {
-            self.correct(&job, run);
+            self.correct(&job, took, job.work);
             if ending == Ending::Expired && !self.paused && !job.pardoned {
                 self.miss(&job);
             }
@@ -144,29 +146,66 @@ impl Naive {
         worker.completed += u64::from(ending == Ending::Completed);
         worker.failed += u64::from(ending != Ending::Completed);
         worker.total_run += run;
+        let (known, seconds) = (self.service(Some(kind)), took.as_secs_f64());
+        if ending == Ending::Expired && self.is_measured(Some(kind)) && seconds < known {
+            self.bars[kind] = job.finish_by + took * 20;
+        }
+        let counted = match ending {
+            Ending::Cancelled | Ending::Unmade => 0.0,
+            Ending::Overran if seconds <= known => 0.0,
+            Ending::Expired => (took + Duration::from_secs_f64(known.min(seconds))).as_secs_f64(),
+            _ => seconds,
+        };
+        if counted > 0.0 {
+            self.learn(kind, Sample::Run(counted));
+        }
+        self.run(job.job).counted = counted;
+        true
+    }
+
+    /// The worker of a job that was decided comes back, or is stuck: it was held until now.
+    fn charge_rest(&mut self, job: u32) {
+        let (held, run) = (self.held_for(job), self.run(job).clone());
+        let more = held.saturating_sub(run.took);
+        if !run.decided || more.is_zero() {
+            return;
+        }
+        self.run(job).took = held;
+        self.history.open().taken[run.job.offer.class.rank()] += more.as_secs_f64();
+        if run.job.was_queued {
+            self.correct(&run.job, more, 0.0);
+        }
+        let (kind, seconds) = (run.job.offer.kind, held.as_secs_f64());
+        if run.counted > 0.0 && seconds > run.counted {
+            self.learn(kind, Sample::More(seconds - run.counted));
+        } else if run.counted <= 0.0 && seconds > self.service(Some(kind)) {
+            self.learn(kind, Sample::Run(seconds));
+        }
+    }
+
+    fn learn(&mut self, kind: usize, sample: Sample) {
         let was_measured = self.is_measured(Some(kind));
-        let (known, took) = (self.service(Some(kind)), run.as_secs_f64());
-        if ending == Ending::Expired && self.is_measured(Some(kind)) && took < known {
-            self.bars[kind] = job.finish_by + run * 20;
-        }
-        match ending {
-            Ending::Cancelled | Ending::Unmade => {}
-            Ending::Overran if took <= known => {}
-            Ending::Expired => {
-                let more = Duration::from_secs_f64(known.min(took));
-                self.samples.push((kind, (run + more).as_secs_f64()));
-            }
-            _ => self.samples.push((kind, took)),
-        }
-        if !was_measured && self.is_measured(Some(kind)) {
+        self.samples.push((kind, sample));
+        if !was_measured {
             self.revalue(kind);
         }
-        true
+    }
+
+    /// For how long a job has a worker that is not stuck.
+    fn held_for(&self, job: u32) -> Duration {
+        let Some(run) = self.running.iter().find(|run| run.job.job == job) else { return Duration::ZERO };
+        let is_stuck = self.workers.iter().any(|worker| worker.id == run.worker && worker.stuck);
+        if is_stuck { Duration::ZERO } else { self.now - run.since }
+    }
+
+    fn run(&mut self, job: u32) -> &mut Run {
+        self.running.iter_mut().find(|run| run.job.job == job).expect("a running job")
     }
 
     pub(super) fn release(&mut self, job: u32) -> Answer {
         self.turn();
         self.end(job, Ending::Cancelled, Duration::ZERO);
+        self.charge_rest(job);
         let at = self.running.iter().position(|run| run.job.job == job).expect("a running job");
         let run = self.running.remove(at);
         self.refresh();
@@ -209,6 +248,7 @@ impl Naive {
     pub(super) fn stick(&mut self, job: u32) -> bool {
         let Some(run) = self.running.iter().find(|run| run.job.job == job) else { return false };
         let id = run.worker;
+        self.charge_rest(job);
         let surplus = self.retiring();
         let stand_ins = self.workers.len() - self.configured - surplus;
         let worker = self.worker(id);
@@ -313,7 +353,8 @@ impl Naive {
         drop(last);
         let worker = self.parked.remove(at);
         self.starts.push((job.offer.kind, job.offer.limit_key, self.now));
-        self.running.push(Run { job, worker, decided: false });
+        let since = self.now;
+        self.running.push(Run { job, worker, decided: false, since, took: Duration::ZERO, counted: 0.0 });
         (worker, self.worker(worker).state)
     }
 

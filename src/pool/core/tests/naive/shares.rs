@@ -118,13 +118,13 @@ impl Naive {
         lane.starts.get_mut(&tenant).expect("a backlog").1.push(window);
     }
 
-    /// A job that was charged for took `run`.
-    pub(super) fn correct(&mut self, job: &Job, run: Duration) {
+    /// A job that was charged with so many seconds took `took`.
+    pub(super) fn correct(&mut self, job: &Job, took: Duration, charged: f64) {
         let (rank, lane, tenant) = self.seat_of(job);
         let waits = self.has_ready(rank, lane, tenant);
         let lane = &mut self.shares.lanes[rank][lane];
         let (tag, place) = lane.tag(tenant);
-        let tag = (tag + run.as_nanos() as u64).saturating_sub(nanos(job.work));
+        let tag = (tag + took.as_nanos() as u64).saturating_sub(nanos(charged));
         if waits {
             lane.seat(tenant, tag);
         } else {

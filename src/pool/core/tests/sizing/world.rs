@@ -217,8 +217,9 @@ impl World {
         let (key, since) = self.running.remove(&job).expect("it runs");
         self.served += u64::from(in_time);
         let mut effects = Vec::new();
-        self.core.end(key, if in_time { Ending::Completed } else { Ending::Expired }, self.now - since);
-        self.core.release(self.origin + self.now, key, 0, &mut effects);
+        let (now, ending) = (self.origin + self.now, if in_time { Ending::Completed } else { Ending::Expired });
+        self.core.end(now, key, ending, self.now - since);
+        self.core.release(now, key, 0, &mut effects);
         self.carry_out(effects);
     }
 
