@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{Denial, Rpc, Rpcs, Rule};
+use super::{Denial, Rpc, Rpcs, Rule, token::Credentials};
+use crate::model::{Job, WhenFull};
 
 /// Longest tenant of a job, in bytes.
 const MOST_TENANT: usize = 128;
@@ -13,6 +14,8 @@ pub struct Caller {
     principal: String,
     rpcs: Rpcs,
     grants: Vec<Grant>,
+    /// The token that it showed, where it did.
+    credentials: Option<Credentials>,
 }
 
 /// A rule that names the caller.
@@ -30,7 +33,16 @@ impl Caller {
         let grant = |rule: Arc<Rule>| Grant { tenant: rule.tenant.clone().unwrap_or_else(|| own.clone()), rule };
         let grants: Vec<_> = rules.map(grant).collect();
         let rpcs = grants.iter().fold(Rpcs::default(), |rpcs, grant| rpcs.or(grant.rule.rpcs));
-        Self { principal, rpcs, grants }
+        Self { principal, rpcs, grants, credentials: None }
+    }
+
+    /// The same caller, by a token.
+    pub(super) fn by_token(self, credentials: Credentials) -> Self {
+        Self { credentials: Some(credentials), ..self }
+    }
+
+    pub(super) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
     }
 
     /// Its name: `spiffe://…`, `subject:…`, `jwt:…` or `anonymous`.
@@ -53,21 +65,33 @@ impl Caller {
         Denial::Rpc { principal: self.principal.clone(), rpc }
     }
 
-    /// The tenant of a job of `kind`, which the first rule that allows it decides. `asked` is the tenant that the job
-    /// names; empty where it names none.
+    /// The tenant of a job, which the first rule that allows its kind decides.
     ///
     /// # Errors
-    /// [`Denial::Kind`] where no rule allows it, [`Denial::Tenant`] where the job names another tenant.
-    pub fn tenant_of_job(&self, rpc: Rpc, kind: &str, asked: &str) -> Result<&str, Denial> {
+    /// [`Denial::Kind`] where no rule allows it, [`Denial::Tenant`] where it names another tenant,
+    /// [`Denial::Criticality`] and [`Denial::Shed`] where it claims more than that rule lets it.
+    pub fn tenant_of_job(&self, rpc: Rpc, job: &Job) -> Result<&str, Denial> {
+        let Job { kind, tenant: asked, criticality, when_full, .. } = job;
+        let principal = || self.principal.clone();
         let allows = |grant: &&Grant| {
             let Rule { rpcs, kinds, .. } = &*grant.rule;
             rpcs.has(rpc) && (kinds.is_empty() || kinds.iter().any(|allowed| allowed.matches(kind)))
         };
-        let Some(Grant { tenant, .. }) = self.grants.iter().find(allows) else {
-            return Err(Denial::Kind { principal: self.principal.clone(), rpc, kind: kind.to_owned() });
+        let Some(Grant { rule, tenant }) = self.grants.iter().find(allows) else {
+            return Err(Denial::Kind { principal: principal(), rpc, kind: kind.to_owned() });
         };
         if !asked.is_empty() && asked != tenant {
-            return Err(Denial::Tenant { principal: self.principal.clone(), tenant: tenant.clone() });
+            return Err(Denial::Tenant { principal: principal(), tenant: tenant.clone() });
+        }
+        if *criticality > rule.max_criticality {
+            return Err(Denial::Criticality {
+                principal: principal(),
+                claimed: *criticality,
+                most: rule.max_criticality,
+            });
+        }
+        if *when_full == Some(WhenFull::Shed) && !rule.may_shed {
+            return Err(Denial::Shed { principal: principal() });
         }
         Ok(tenant)
     }
@@ -84,7 +108,7 @@ fn short(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Pattern;
+    use crate::{auth::Pattern, model::Criticality};
 
     fn rule(name: &str, rpcs: &[Rpc], kinds: &[&str], tenant: Option<&str>) -> Arc<Rule> {
         Arc::new(Rule {
@@ -93,7 +117,13 @@ mod tests {
             rpcs: rpcs.iter().fold(Rpcs::default(), |set, rpc| set.with(*rpc)),
             kinds: kinds.iter().map(|kind| Pattern::new(kind)).collect(),
             tenant: tenant.map(str::to_owned),
+            max_criticality: Criticality::Critical,
+            may_shed: name != "meek",
         })
+    }
+
+    fn job(kind: &str, tenant: &str) -> Job {
+        Job::new(kind, "").tenant(tenant)
     }
 
     #[test]
@@ -104,27 +134,49 @@ mod tests {
             rule("c", &[Rpc::Submit], &["img-x", "sum"], None),
         ];
         let caller = Caller::new("jwt:me".into(), None, rules.into_iter());
-        assert_eq!(caller.tenant_of_job(Rpc::Submit, "img-x", ""), Ok("images"));
-        assert_eq!(caller.tenant_of_job(Rpc::Submit, "sum", ""), Ok("jwt:me"));
-        assert_eq!(caller.tenant_of_job(Rpc::Stream, "sum", "streams"), Ok("streams"));
-        assert_eq!(caller.tenant_of_job(Rpc::Submit, "other", "").unwrap_err().reason(), "KIND_DENIED");
-        assert_eq!(caller.tenant_of_job(Rpc::SubmitMany, "sum", "").unwrap_err().reason(), "KIND_DENIED");
-        assert_eq!(caller.tenant_of_job(Rpc::Submit, "sum", "images").unwrap_err().reason(), "TENANT_MISMATCH");
+        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("img-x", "")), Ok("images"));
+        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("sum", "")), Ok("jwt:me"));
+        assert_eq!(caller.tenant_of_job(Rpc::Stream, &job("sum", "streams")), Ok("streams"));
+        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("other", "")).unwrap_err().reason(), "KIND_DENIED");
+        assert_eq!(caller.tenant_of_job(Rpc::SubmitMany, &job("sum", "")).unwrap_err().reason(), "KIND_DENIED");
+        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("sum", "images")).unwrap_err().reason(), "TENANT_MISMATCH");
         assert!(caller.may_call(Rpc::Submit).is_ok() && caller.may_call(Rpc::Stats).is_err());
+    }
+
+    #[test]
+    fn the_rule_of_a_job_bounds_what_it_claims() {
+        let refused = |rule: Arc<Rule>, job: Job| {
+            let caller = Caller::new("jwt:me".into(), None, std::iter::once(rule));
+            caller.tenant_of_job(Rpc::Submit, &job).err().map(|denial| denial.reason())
+        };
+        let plus = || job("sum", "").criticality(Criticality::CriticalPlus);
+        let shed = || job("sum", "").when_full(WhenFull::Shed);
+        let rule = |name: &str| rule(name, &[Rpc::Submit], &[], None);
+        let high = Arc::new(Rule { max_criticality: Criticality::CriticalPlus, ..(*rule("high")).clone() });
+        for (rule, job, reason) in [
+            (rule("a"), plus(), Some("CRITICALITY_DENIED")),
+            (rule("a"), job("sum", "").criticality(Criticality::Critical), None),
+            (high, plus(), None),
+            (rule("a"), shed(), None),
+            (rule("meek"), shed(), Some("SHED_DENIED")),
+            (rule("meek"), job("sum", "").when_full(WhenFull::Wait), None),
+        ] {
+            assert_eq!(refused(rule, job), reason);
+        }
     }
 
     #[test]
     fn without_a_rule_nothing_is_allowed() {
         let caller = Caller::new("jwt:me".into(), Some("t".into()), std::iter::empty());
         assert!(Rpc::NAMES.iter().all(|(_, rpc)| caller.may_call(*rpc).is_err()));
-        assert!(caller.tenant_of_job(Rpc::Submit, "sum", "").is_err());
+        assert!(caller.tenant_of_job(Rpc::Submit, &job("sum", "")).is_err());
     }
 
     #[test]
     fn a_long_name_is_a_tenant_by_its_digest() {
         let tenant = |principal: &str, own: Option<String>| {
             let caller = Caller::new(principal.into(), own, [rule("a", &[Rpc::Submit], &[], None)].into_iter());
-            caller.tenant_of_job(Rpc::Submit, "sum", "").unwrap().to_owned()
+            caller.tenant_of_job(Rpc::Submit, &job("sum", "")).unwrap().to_owned()
         };
         let [a, b] = ["a", "b"].map(|letter| letter.repeat(129));
         assert!(tenant(&a, None).len() <= MOST_TENANT && tenant(&a, None) != tenant(&b, None));

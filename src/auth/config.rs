@@ -1,6 +1,7 @@
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use super::{Pattern, PrincipalPattern, Rpcs};
+use crate::model::Criticality;
 
 /// `[auth]`: who is known, and what they may do.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,6 +71,10 @@ pub struct Rule {
     pub kinds: Vec<Pattern>,
     /// Tenant of the jobs. Default the one that the token names in its tenant claim, else the principal itself.
     pub tenant: Option<String>,
+    /// Highest class that the jobs may claim. Default [`Criticality::Critical`], as where callers are not told apart.
+    pub max_criticality: Criticality,
+    /// Whether the jobs may ask for the place of a less important one. Default true.
+    pub may_shed: bool,
 }
 
 /// `[quota]`: what one tenant may use, whatever the pool.

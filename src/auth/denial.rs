@@ -1,4 +1,5 @@
 use super::Rpc;
+use crate::model::Criticality;
 
 /// Why a call is not let in. The texts are for the caller: they say what to do, and nothing of keys or rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +59,28 @@ pub enum Denial {
         principal: String,
         /// Tenant of the caller.
         tenant: String,
+    },
+    /// The job claims to be more important than its caller may.
+    #[error(
+        "the caller may not claim this criticality; send a lower one, or ask the operator for a rule in [auth.rule] whose \
+         max_criticality allows it"
+    )]
+    Criticality {
+        /// Who calls.
+        principal: String,
+        /// What the job claims.
+        claimed: Criticality,
+        /// What it may claim.
+        most: Criticality,
+    },
+    /// The job asks for the place of another one, and its caller may not.
+    #[error(
+        "the caller may not shed other jobs; send another job.when_full, or ask the operator for may_shed in its rule in \
+         [auth.rule]"
+    )]
+    Shed {
+        /// Who calls.
+        principal: String,
     },
 }
 
@@ -146,6 +169,8 @@ impl Denial {
             Self::Rpc { .. } => "RPC_DENIED",
             Self::Kind { .. } => "KIND_DENIED",
             Self::Tenant { .. } => "TENANT_MISMATCH",
+            Self::Criticality { .. } => "CRITICALITY_DENIED",
+            Self::Shed { .. } => "SHED_DENIED",
         }
     }
 
@@ -161,6 +186,11 @@ impl Denial {
             Self::Rpc { principal, rpc } => vec![("principal", principal), ("rpc", rpc)],
             Self::Kind { principal, rpc, kind } => vec![("principal", principal), ("rpc", rpc.name()), ("kind", kind)],
             Self::Tenant { principal, tenant } => vec![("principal", principal), ("tenant", tenant)],
+            Self::Criticality { principal, claimed, most } => {
+                let [claimed, most] = [claimed, most].map(|class| Criticality::NAMES[class.rank()]);
+                vec![("principal", principal), ("criticality", claimed), ("max_criticality", most)]
+            }
+            Self::Shed { principal } => vec![("principal", principal)],
         }
     }
 }

@@ -53,6 +53,8 @@ impl Trusted {
             rpcs: Rpcs::ALL,
             kinds: Vec::new(),
             tenant: None,
+            max_criticality: crate::model::Criticality::Critical,
+            may_shed: true,
         };
         let gate =
             Gate::open(&Config { jwt: Some(jwt.clone()), rules: vec![everyone], ops: true }).expect("sound keys");
@@ -91,7 +93,8 @@ pub fn jwt(data: &[u8]) {
         Ok(caller) => {
             assert!(facts.may_pass(), "{facts:?}");
             assert_eq!(caller.principal().strip_prefix("jwt:"), facts.claim("sub").as_str());
-            let tenant = caller.tenant_of_job(Rpc::Submit, "any", "").expect("the rule allows everything");
+            let tenant =
+                caller.tenant_of_job(Rpc::Submit, &crate::Job::new("any", "")).expect("the rule allows everything");
             let named = facts.claim("org").as_str().unwrap_or(caller.principal());
             assert!(tenant.len() <= 128 && (named.len() > 128 || named == tenant));
             assert!(authenticate().is_ok(), "the verdict is kept");

@@ -95,6 +95,17 @@ impl Gate {
         }
     }
 
+    /// Checks that the credentials of a caller hold still: a call may outlive them.
+    ///
+    /// # Errors
+    /// [`Denial::InvalidToken`].
+    pub fn recheck(&self, caller: &Caller) -> Result<(), Denial> {
+        match (&self.tokens, caller.credentials()) {
+            (Some(tokens), Some(credentials)) => tokens.recheck(credentials).map_err(Denial::InvalidToken),
+            (None, _) | (_, None) => Ok(()),
+        }
+    }
+
     /// Counts a refusal, and logs it for those who look for it.
     pub fn note(&self, denial: &Denial) {
         let count = if denial.is_unauthenticated() { &self.unauthenticated } else { &self.denied };

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use jsonwebtoken::{
     Algorithm as Signature, DecodingKey, Validation,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
@@ -21,7 +23,7 @@ pub(super) struct Keys {
 
 /// A key with what it may verify.
 pub(super) struct Key {
-    id: Option<String>,
+    pub(super) jwk: Arc<Jwk>,
     pub(super) decoding: DecodingKey,
     /// Its algorithms are the pinned ones of this very key.
     pub(super) validation: Validation,
@@ -73,6 +75,10 @@ impl Keys {
         if keys.is_empty() && !set.keys.is_empty() { Err(KeysError::NoKey) } else { Ok(Self { keys, generation }) }
     }
 
+    pub(super) fn has(&self, jwk: &Jwk) -> bool {
+        self.keys.iter().any(|key| *key.jwk == *jwk)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -87,7 +93,8 @@ impl Keys {
         if !self.keys.iter().any(|key| fits(&key)) {
             return Err(TokenFault::Algorithm);
         }
-        let mut named = self.keys.iter().filter(|key| id.is_none() || key.id.as_deref() == id).peekable();
+        let mut named =
+            self.keys.iter().filter(|key| id.is_none() || key.jwk.common.key_id.as_deref() == id).peekable();
         if named.peek().is_none() {
             return Err(TokenFault::UnknownKey);
         }
@@ -119,7 +126,7 @@ impl Key {
         validation.set_issuer(&[&config.issuer]);
         validation.set_audience(&config.audience);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-        Some(Self { id: jwk.common.key_id.clone(), decoding: DecodingKey::from_jwk(jwk).ok()?, validation })
+        Some(Self { jwk: Arc::new(jwk.clone()), decoding: DecodingKey::from_jwk(jwk).ok()?, validation })
     }
 }
 

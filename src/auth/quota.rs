@@ -16,10 +16,12 @@ use governor::{
     state::{InMemoryState, NotKeyed},
 };
 use parking_lot::Mutex;
+use rand::RngExt;
 use rustc_hash::FxBuildHasher;
 use tokio::time::Instant;
 
 use super::{QuotaConfig, TenantQuota};
+use crate::model::LONGEST_HINT;
 
 const SHARDS: usize = 16;
 /// Least time between two sweeps of a shard that is full.
@@ -205,13 +207,17 @@ impl Tenant {
         Ok(hold)
     }
 
-    /// The time of the next room that nobody else was told of, as a wait from `now`.
+    /// The time of the next room that no other caller was told of, as a wait from `now`. Where all the room of a minute was
+    /// told of, no more is booked: most of those callers do not come back.
     fn promise(&self, now: Duration, refill: Duration, rate: NonZeroU32) -> Duration {
-        let next = nanos(now + refill);
+        let (next, latest) = (nanos(now + refill), nanos(now + LONGEST_HINT));
         let step = 1_000_000_000 / u64::from(rate.get());
-        let told = |last: u64| Some(next.max(last.saturating_add(step)));
-        let last = self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, told).unwrap_or_default();
-        Duration::from_nanos(next.max(last.saturating_add(step))).saturating_sub(now)
+        let turn = |last: u64| next.max(last.saturating_add(step));
+        let book = |last: u64| Some(turn(last)).filter(|turn| *turn <= latest);
+        match self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, book) {
+            Ok(last) => Duration::from_nanos(turn(last)).saturating_sub(now),
+            Err(_) => LONGEST_HINT.mul_f64(rand::rng().random_range(0.5..1.0)),
+        }
     }
 
     fn is_at_rest(&self, now: Duration) -> bool {

@@ -11,6 +11,7 @@ use jsonwebtoken::{
     decode, decode_header,
     errors::{Error, ErrorKind},
     get_current_timestamp,
+    jwk::Jwk,
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -35,6 +36,8 @@ const MOST_BYTES: usize = 8 << 10;
 const SHOWN: usize = 64;
 /// Longest time that a verdict is kept without looking again.
 const KEPT: Duration = Duration::from_secs(300);
+/// A token without end: ten years, which any clock can add.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Verifies bearer tokens.
 pub(super) struct Tokens {
@@ -46,6 +49,15 @@ pub(super) struct Tokens {
     generations: AtomicU64,
     /// Tokens that name no key here.
     strangers: Throttle,
+}
+
+/// What made a token sound, and until when: a call may outlive it.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    until: Instant,
+    key: Arc<Jwk>,
+    /// The set of keys that the key was seen in.
+    generation: u64,
 }
 
 /// What a token says.
@@ -82,13 +94,27 @@ impl Tokens {
         if let Some(caller) = self.cache.get(&digest, keys.generation) {
             return Ok(caller);
         }
-        let claims = self.claims(token, &keys)?;
-        let caller = Arc::new(make(self.subject(&claims)?));
-        self.cache.put(digest, Arc::clone(&caller), self.holds_until(&claims), keys.generation);
+        let (claims, key) = self.claims(token, &keys)?;
+        let (now, left) = (Instant::now(), self.left(&claims));
+        let credentials = Credentials { until: now + left, key, generation: keys.generation };
+        let caller = Arc::new(make(self.subject(&claims)?).by_token(credentials));
+        self.cache.put(digest, Arc::clone(&caller), now + left.min(KEPT), keys.generation);
         Ok(caller)
     }
 
-    fn claims(&self, token: &[u8], keys: &Keys) -> Result<Claims, TokenFault> {
+    /// That a token which was sound is so still: its time is not over, and its key is trusted.
+    pub(super) fn recheck(&self, credentials: &Credentials) -> Result<(), TokenFault> {
+        let Credentials { until, key, generation } = credentials;
+        let keys = self.keys.load();
+        match () {
+            () if Instant::now() >= *until => Err(TokenFault::Expired),
+            () if keys.generation == *generation || keys.has(key) => Ok(()),
+            () if keys.is_empty() => Err(TokenFault::NoKeys),
+            () => Err(TokenFault::UnknownKey),
+        }
+    }
+
+    fn claims(&self, token: &[u8], keys: &Keys) -> Result<(Claims, Arc<Jwk>), TokenFault> {
         let header = decode_header(token).map_err(|_| TokenFault::Malformed)?;
         if header.crit.is_some() || header.enc.is_some() || header.zip.is_some() {
             return Err(TokenFault::Extensions);
@@ -98,7 +124,7 @@ impl Tokens {
             .inspect_err(|fault| self.tell(fault, header.kid.as_deref()))?;
         let token = decode::<Claims>(token, &key.decoding, &key.validation).map_err(|error| fault(&error))?;
         // The others are refused where they stand twice by what verifies them.
-        token.claims.once(self.config.tenant_claim.as_deref())
+        Ok((token.claims.once(self.config.tenant_claim.as_deref())?, Arc::clone(&key.jwk)))
     }
 
     /// Names a key that is unknown, which may be one that the file lacks: callers cannot mend that.
@@ -124,11 +150,11 @@ impl Tokens {
         Ok(Subject { principal: format!("jwt:{}", claims.name("sub")?), tenant })
     }
 
-    fn holds_until(&self, claims: &Claims) -> Instant {
+    fn left(&self, claims: &Claims) -> Duration {
         // A fraction of a second is left out: the token is looked at again a little early.
         let end = claims.get("exp").and_then(Value::as_f64).map_or(0, |end| end as u64);
         let left = end.saturating_add(self.config.leeway.as_secs()).saturating_sub(get_current_timestamp());
-        Instant::now() + Duration::from_secs(left).min(KEPT)
+        Duration::from_secs(left).min(FOR_EVER)
     }
 }
 

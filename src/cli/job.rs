@@ -64,7 +64,7 @@ enum Criticality {
     SheddablePlus,
     /// Work that a user waits for.
     Critical,
-    /// Work whose loss is an outage.
+    /// Work whose loss is an outage; it takes a rule of the server.
     CriticalPlus,
 }
 

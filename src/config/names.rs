@@ -6,7 +6,7 @@ use super::problem::Problem;
 use super::tree::Node;
 use super::withhold::value;
 use crate::handler::Builtin;
-use crate::model::{FailureCode, WhenFull};
+use crate::model::{Criticality, FailureCode, WhenFull};
 use crate::net::{ClientAuth, TlsVersion};
 use crate::telemetry::LogFormat;
 
@@ -61,6 +61,16 @@ impl Named for WhenFull {
     const EXAMPLE: &'static str = "\"reject\"";
     const NAMES: &'static [(&'static str, Self)] =
         &[("reject", Self::Reject), ("wait", Self::Wait), ("shed", Self::Shed)];
+}
+
+impl Named for Criticality {
+    const EXAMPLE: &'static str = "\"CRITICAL\"";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("CRITICAL_PLUS", Self::CriticalPlus),
+        ("CRITICAL", Self::Critical),
+        ("SHEDDABLE_PLUS", Self::SheddablePlus),
+        ("SHEDDABLE", Self::Sheddable),
+    ];
 }
 
 impl Named for Builtin {

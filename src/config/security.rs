@@ -8,7 +8,7 @@ use super::problem::{Problem, SecurityProblem};
 use super::section::Section;
 use super::withhold::value as shown_value;
 use crate::auth::{self, Algorithm, Jwt, Pattern, PrincipalPattern, QuotaConfig, Rpc, Rpcs, Rule, TenantQuota};
-use crate::model::MAX_TENANT;
+use crate::model::{Criticality, MAX_TENANT};
 use crate::net::{ClientAuth, Tls, TlsConfig, TlsFile, TlsVersion};
 
 const POLL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
@@ -98,6 +98,8 @@ fn rule(name: &str, section: &mut Section<'_>) -> Rule {
     let rpcs = section.optional("rpcs", some_words);
     let kinds = section.value("kinds", Words(Vec::new()), any);
     let tenant = section.optional("tenant", tenant_name);
+    let max_criticality = section.value("max_criticality", Criticality::Critical, any);
+    let may_shed = section.value("may_shed", true, any);
     if principals.is_none() {
         section.missing::<()>("principals", "", "[\"spiffe://example.org/**\"]");
     }
@@ -124,7 +126,8 @@ fn rule(name: &str, section: &mut Section<'_>) -> Rule {
         }
     }
     let kinds = kinds.0.iter().map(|(kind, _)| Pattern::new(kind)).collect();
-    Rule { name: name.to_owned(), principals: patterns, rpcs: allowed, kinds, tenant }
+    let name = name.to_owned();
+    Rule { name, principals: patterns, rpcs: allowed, kinds, tenant, max_criticality, may_shed }
 }
 
 /// Reads `[quota]`.

@@ -120,6 +120,20 @@ impl Pools {
         pool.stream_at(kind, Box::new(job)).await
     }
 
+    /// That no field of a job is out of its bounds.
+    ///
+    /// # Errors
+    /// What its pool would answer.
+    pub(crate) fn check(&self, job: &Job) -> Result<(), Rejection> {
+        let violations = job.violations();
+        if violations.is_empty() {
+            return Ok(());
+        }
+        let (pool, kind) = self.locate(job)?;
+        let shell = pool.shell();
+        Err(shell.reject(Arc::clone(shell.kinds[kind].name()), RejectionReason::Invalid { violations }))
+    }
+
     fn locate(&self, job: &Job) -> Result<(&Pool, usize), Rejection> {
         match self.0.by_kind.get(job.kind.as_str()) {
             Some((pool, kind)) => Ok((&self.0.pools[*pool], *kind)),

@@ -6,7 +6,8 @@ use tonic::Status;
 use super::{catalog::Catalog, context::CallContext, status};
 use crate::{
     auth::{Caller, Certificate, Denial, Gate, Hold, OverQuota, Quotas, Rpc},
-    model::{Job, Peer, Rejection, RejectionReason},
+    model::{Criticality, Job, Peer, Rejection, RejectionReason},
+    pool::Pools,
     proto::{admin_service_server, worker_pool_service_server},
 };
 
@@ -58,13 +59,31 @@ impl Guard {
     }
 
     /// Lets a job in: gives it the tenant of its caller, and takes room of that tenant's quota until the hold is dropped.
+    /// Nothing is kept, or told, of a job with a field that `pools` would refuse.
     ///
     /// # Errors
-    /// PERMISSION_DENIED and RESOURCE_EXHAUSTED, with the id of the call, whose span has noted it.
-    pub(super) fn admit(&self, rpc: Rpc, call: &CallContext, job: &mut Job) -> Result<Option<Hold>, Status> {
+    /// INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED and RESOURCE_EXHAUSTED, with the id of the call, whose span has
+    /// noted it.
+    pub(super) fn admit(
+        &self,
+        pools: &Pools,
+        rpc: Rpc,
+        call: &CallContext,
+        job: &mut Job,
+    ) -> Result<Option<Hold>, Status> {
         let Self { gate, quotas } = self;
-        if let Some(gate) = gate {
-            assign_tenant(gate, rpc, call, job)?;
+        if gate.is_some() || quotas.is_some() {
+            pools.check(job).map_err(|refused| noted(call, status::status(&refused.into(), call.request_id())))?;
+        }
+        match gate {
+            Some(gate) => assign_tenant(gate, rpc, call, job)?,
+            // Callers that are not told apart are equally important.
+            None if job.criticality > Criticality::Critical => {
+                let (principal, claimed) = ("anonymous".to_owned(), job.criticality);
+                let denial = Denial::Criticality { principal, claimed, most: Criticality::Critical };
+                return Err(noted(call, status::denied(&denial, Some(call.request_id()))));
+            }
+            None => {}
         }
         match quotas {
             Some(quotas) => take_room(quotas, call, job),
@@ -76,7 +95,8 @@ impl Guard {
 fn assign_tenant(gate: &Gate, rpc: Rpc, call: &CallContext, job: &mut Job) -> Result<(), Status> {
     // Without a caller the call came past the edge: nobody is let in by mistake.
     let caller = call.caller().ok_or(Denial::NoCredentials { tokens: true });
-    match caller.and_then(|caller| caller.tenant_of_job(rpc, &job.kind, &job.tenant)) {
+    let tenant = caller.and_then(|caller| gate.recheck(caller).and_then(|()| caller.tenant_of_job(rpc, job)));
+    match tenant {
         Ok(tenant) => {
             if job.tenant.is_empty() {
                 job.tenant.push_str(tenant);

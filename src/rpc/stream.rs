@@ -36,7 +36,7 @@ pub(super) async fn stream(
     let meter = Calls::begin(parts.calls.clone(), Method::Stream, Some(&job.kind), call.arrival());
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
-    let hold = match parts.guard.admit(Rpc::Stream, &call, &mut job) {
+    let hold = match parts.guard.admit(&parts.pools, Rpc::Stream, &call, &mut job) {
         Ok(hold) => hold,
         Err(status) => {
             meter.end(status.code());

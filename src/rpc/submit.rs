@@ -25,7 +25,7 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
     let meter = Calls::begin(&parts.calls, Method::Submit, Some(&job.kind), call.arrival());
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
-    let _hold = match parts.guard.admit(Rpc::Submit, &call, &mut job) {
+    let _hold = match parts.guard.admit(&parts.pools, Rpc::Submit, &call, &mut job) {
         Ok(hold) => hold,
         Err(status) => {
             meter.end(status.code());

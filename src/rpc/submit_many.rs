@@ -204,7 +204,7 @@ impl Driver {
     fn start(&mut self, request: SubmitManyRequest, deadline: Deadline) {
         let SubmitManyRequest { tag, job } = request;
         let admitted = self.job(&tag, job.map(|job| *job), deadline).and_then(|mut job| {
-            let hold = self.parts.guard.admit(Rpc::SubmitMany, &self.call, &mut job)?;
+            let hold = self.parts.guard.admit(&self.parts.pools, Rpc::SubmitMany, &self.call, &mut job)?;
             Ok((job, hold))
         });
         let (job, hold) = match admitted {

@@ -13,11 +13,11 @@ use tonic_reflection::pb::v1::{
     server_reflection_request::MessageRequest,
 };
 use waterwheel::proto::health::{HealthCheckRequest, HealthListRequest, health_client::HealthClient};
-use waterwheel::proto::{Job, StatsRequest, WatchStatsRequest};
+use waterwheel::proto::{Criticality, Job, StatsRequest, WatchStatsRequest, WhenFull};
 
 use crate::{
     refusal::{Refusal, Way},
-    service::{Client, Service, job},
+    service::{Caller, Client, Service, job},
     support::{Authority, Files, Name, TlsClient},
 };
 
@@ -41,9 +41,11 @@ const RULES: &str = r#"
     [auth.rule.batch]
     principals = ["subject:CN=batch"]
     rpcs = ["SubmitMany"]
+    may_shed = false
     [auth.rule.admins]
     principals = ["spiffe://prod/admin/**"]
     rpcs = ["*"]
+    max_criticality = "CRITICAL_PLUS"
 "#;
 
 /// What may be called.
@@ -182,6 +184,45 @@ async fn the_tenant_comes_from_the_caller() {
             assert_eq!(refusal.request_id(), Some("it"), "{way:?}");
         }
     }
+}
+
+/// The rule of a job bounds the class that it claims, and whether it may take the place of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_bounds_what_its_jobs_claim() {
+    let setting = Setting::new();
+    let plus = || Job { criticality: Criticality::CriticalPlus.into(), ..job("echo", "x") };
+    let shed = || Job { when_full: WhenFull::Shed.into(), ..job("echo", "x") };
+    let [web, admin] = ["spiffe://prod/ns/a/sa/web", "spiffe://prod/admin/me"].map(Name::Spiffe);
+    let batch = Name::Common("batch");
+    for (name, job, reason) in [
+        (&web, plus(), "CRITICALITY_DENIED"),
+        (&web, shed(), ""),
+        (&batch, plus(), "CRITICALITY_DENIED"),
+        (&batch, shed(), "SHED_DENIED"),
+        (&admin, plus(), ""),
+    ] {
+        let client = Client::new(setting.channel(Some(name)).await);
+        if reason.is_empty() {
+            assert_eq!(job_code(client, "SubmitMany", job).await, Code::Ok);
+            continue;
+        }
+        let refusal = Way::SubmitMany.fail(&client, Some(job), &[]).await;
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::PermissionDenied, reason));
+    }
+}
+
+/// Where callers are not told apart, no job is more important than all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_rules_no_job_is_more_than_critical() {
+    let service = Service::start(KINDS, Vec::new());
+    let caller = Caller::of(service.public).await;
+    for way in Way::ALL {
+        let plus = Job { criticality: Criticality::CriticalPlus.into(), ..job("echo", "x") };
+        let refusal = way.fail(&caller.0, Some(plus), &[]).await;
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::PermissionDenied, "CRITICALITY_DENIED"));
+        assert_eq!(refusal.facts()["max_criticality"], "CRITICAL", "{way:?}");
+    }
+    assert_eq!(job_code(caller.0, "Submit", job("echo", "x")).await, Code::Ok);
 }
 
 /// Health answers everybody, as probes have no credentials.

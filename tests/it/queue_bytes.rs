@@ -36,7 +36,7 @@ async fn payloads_that_run_keep_nobody_from_an_idle_worker_or_from_the_queue() {
     for when_full in [WhenFull::Reject, WhenFull::Wait, WhenFull::Shed] {
         let tiny = Job {
             tenant: "tiny".into(),
-            criticality: Criticality::CriticalPlus.into(),
+            criticality: Criticality::Critical.into(),
             when_full: when_full.into(),
             ..job("echo", "x")
         };
@@ -46,13 +46,13 @@ async fn payloads_that_run_keep_nobody_from_an_idle_worker_or_from_the_queue() {
     let bytes = async || caller.pool().await.queue.unwrap().bytes;
     assert_eq!(bytes().await, 0, "nothing was queued");
 
-    caller.leave(large(Criticality::Critical));
+    caller.leave(large(Criticality::SheddablePlus));
     caller.until(|pool| pool.in_flight == 5).await;
     for ahead in 0..2 {
         assert_eq!(bytes().await, ahead * PAYLOAD as u64, "payloads that are queued");
-        caller.queue(large(Criticality::Critical), ahead).await;
+        caller.queue(large(Criticality::SheddablePlus), ahead).await;
     }
-    let refusal = Way::Submit.fail(&caller.0, Some(large(Criticality::Critical)), &[]).await;
+    let refusal = Way::Submit.fail(&caller.0, Some(large(Criticality::SheddablePlus)), &[]).await;
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::ResourceExhausted, "QUEUE_FULL"));
     service.control.drain();
     service.ended().await;

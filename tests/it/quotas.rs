@@ -89,6 +89,25 @@ async fn a_tenant_has_so_many_jobs_at_once_and_no_more() {
     }
 }
 
+/// Neither the room of a tenant nor its name is taken by a job with a field that no job may have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unsound_job_leaves_nothing_in_the_table() {
+    let service = Service::start(QUOTAS, Vec::new());
+    let caller = Caller::of(service.public).await;
+    for way in Way::ALL {
+        for _ in 0..10 {
+            let unsound = Job { content_type: "x".repeat(200), ..of("sound", job("echo", "x")) };
+            for job in [of(&"t".repeat(1_000), job("echo", "x")), unsound] {
+                let refusal = way.fail(&caller.0, Some(job), &[]).await;
+                assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::InvalidArgument, "INVALID_FIELD"));
+            }
+        }
+    }
+    for _ in 0..4 {
+        assert!(completes(&caller, of("sound", job("echo", "x"))).await, "all of its burst is left");
+    }
+}
+
 /// Callers that obey what they are told, all at once, are all served at the rate, each after few tries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_that_obey_are_served_at_the_rate() {

@@ -225,7 +225,7 @@ impl Lane {
             payload: order.to_bytes().into(),
             queue_timeout,
             run_timeout,
-            criticality: random.random_range(0..5),
+            criticality: random.random_range(0..4),
             tenant: ["", "a", "b"][random.random_range(0..3)].into(),
             ordering_key: ["", "", "", "", "one", "two"][random.random_range(0..6)].into(),
             when_full: random.random_range(0..4),

@@ -8,6 +8,8 @@ fn gate(principals: &[&str]) -> Gate {
         rpcs: Rpcs::default().with(Rpc::Stats),
         kinds: Vec::new(),
         tenant: None,
+        max_criticality: crate::model::Criticality::Critical,
+        may_shed: true,
     };
     Gate::open(&Config { jwt: None, rules: vec![rule], ops: false }).expect("no keys to read")
 }

@@ -48,6 +48,21 @@ async fn callers_that_are_refused_together_come_back_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_flood_moves_no_hint_over_a_minute_and_books_no_turn_beyond() {
+    let quotas = quotas(rate(10, 1), 100);
+    assert!(quotas.take("a").is_ok());
+    for refused in 0..20_000 {
+        let told = wait(quotas.take("a"));
+        assert!(told <= Duration::from_secs(60), "after {refused} refusals {told:?}");
+    }
+    // Nothing was booked beyond: once that minute is over, the next one waits for the next room.
+    advance(Duration::from_secs(61)).await;
+    assert!(quotas.take("a").is_ok());
+    let told = wait(quotas.take("a"));
+    assert!(told <= Duration::from_millis(100), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn room_in_flight_is_given_back() {
     let quotas = quotas(TenantQuota { in_flight: Some(2), ..TenantQuota::default() }, 100);
     let first = quotas.take("a").expect("room");

@@ -77,7 +77,7 @@ pub(super) struct OverloadArgs {
     /// are told; or ignore it and come back by a back-off of their own.
     #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry::read)]
     retry: Retry,
-    /// Draw the criticality of each job from the four classes.
+    /// Draw the criticality of each job from the classes; CRITICAL_PLUS, which takes a rule, counts as CRITICAL.
     #[arg(long)]
     classes: bool,
     /// Number of connections.

@@ -18,6 +18,7 @@ pub(crate) enum Reason {
     DeadlineUnreachable,
     Shed,
     QuotaExceeded,
+    TenantShare,
     Draining,
     PoolDraining,
     HandlerUnavailable,
@@ -41,15 +42,18 @@ pub(crate) enum Reason {
     RpcDenied,
     KindDenied,
     TenantMismatch,
+    CriticalityDenied,
+    ShedDenied,
     /// A reason that this client does not know.
     Other(String),
 }
 
-const NAMES: [(&str, Reason); 27] = [
+const NAMES: [(&str, Reason); 30] = [
     ("QUEUE_FULL", Reason::QueueFull),
     ("DEADLINE_UNREACHABLE", Reason::DeadlineUnreachable),
     ("SHED", Reason::Shed),
     ("QUOTA_EXCEEDED", Reason::QuotaExceeded),
+    ("TENANT_SHARE", Reason::TenantShare),
     ("DRAINING", Reason::Draining),
     ("POOL_DRAINING", Reason::PoolDraining),
     ("HANDLER_UNAVAILABLE", Reason::HandlerUnavailable),
@@ -73,6 +77,8 @@ const NAMES: [(&str, Reason); 27] = [
     ("RPC_DENIED", Reason::RpcDenied),
     ("KIND_DENIED", Reason::KindDenied),
     ("TENANT_MISMATCH", Reason::TenantMismatch),
+    ("CRITICALITY_DENIED", Reason::CriticalityDenied),
+    ("SHED_DENIED", Reason::ShedDenied),
 ];
 
 impl Reason {
@@ -142,6 +148,14 @@ impl CallError {
                 }
                 None => format!("the queue of pool {} is full", pool?),
             }),
+            Reason::TenantShare => {
+                let (jobs, most) = (self.fact("queued_jobs")?, self.fact("most_jobs")?);
+                Some(format!(
+                    "tenant {:?} has {jobs} jobs queued in pool {}, and may have {most} for now",
+                    self.fact("tenant")?,
+                    pool?
+                ))
+            }
             Reason::Shed => Some("evicted from the queue for a more important job".to_owned()),
             Reason::UploadsFull => Some("the server holds too many unfinished messages".to_owned()),
             Reason::DrainKilled => {
@@ -176,6 +190,7 @@ impl CallError {
                 None => self.retry_or("pass a longer --deadline"),
             },
             Reason::Shed => self.retry_or("pass a higher --criticality"),
+            Reason::TenantShare => self.retry_or("send less for this tenant"),
             Reason::QuotaExceeded => self.retry().unwrap_or_else(|| "send less for this tenant".to_owned()),
             Reason::Draining if self.is_of_operators() => "wait for its end, or ask another server".to_owned(),
             Reason::PoolDraining => {
@@ -214,6 +229,10 @@ impl CallError {
             Reason::InvalidCertificate => "pass another --cert and --key".to_owned(),
             Reason::RpcDenied | Reason::KindDenied => "the operator allows it by a rule in [auth.rule]".to_owned(),
             Reason::TenantMismatch => "leave out --tenant".to_owned(),
+            Reason::CriticalityDenied => {
+                format!("pass --criticality {}", self.fact("max_criticality")?.to_ascii_lowercase().replace('_', "-"))
+            }
+            Reason::ShedDenied => "pass another --when-full".to_owned(),
             Reason::Other(_) => return self.retry(),
         };
         Some(help)
@@ -256,6 +275,8 @@ impl Reason {
                 | Self::RpcDenied
                 | Self::KindDenied
                 | Self::TenantMismatch
+                | Self::CriticalityDenied
+                | Self::ShedDenied
         )
     }
 

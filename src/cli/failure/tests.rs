@@ -36,7 +36,7 @@ fn plain(text: &str) -> String {
 const NOT_STARTED: (&str, &str) = ("execution", "NOT_STARTED");
 const STARTED: (&str, &str) = ("execution", "STARTED");
 
-const CASES: [Case; 26] = [
+const CASES: [Case; 28] = [
     Case {
         code: Code::ResourceExhausted,
         reason: "QUEUE_FULL",
@@ -116,6 +116,24 @@ const CASES: [Case; 26] = [
         retry: Some(1500),
         text: "SHED  evicted from the queue for a more important job; the job did not start\n  \
                help: try again in 1.5s, or pass a higher --criticality",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::ResourceExhausted,
+        reason: "TENANT_SHARE",
+        facts: &[NOT_STARTED, ("pool", "cpu"), ("tenant", "acme"), ("queued_jobs", "4"), ("most_jobs", "3")],
+        retry: Some(1500),
+        text: "TENANT_SHARE  tenant \"acme\" has 4 jobs queued in pool cpu, and may have 3 for now; the job did not start\n  \
+               help: try again in 1.5s, or send less for this tenant",
+        exit: Exit::Refused,
+    },
+    Case {
+        code: Code::PermissionDenied,
+        reason: "CRITICALITY_DENIED",
+        facts: &[NOT_STARTED, ("max_criticality", "SHEDDABLE_PLUS")],
+        retry: None,
+        text: "CRITICALITY_DENIED  what the server says\n  \
+               help: pass --criticality sheddable-plus",
         exit: Exit::Refused,
     },
     Case {

@@ -8,9 +8,12 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
+use tokio_stream::wrappers::ReceiverStream;
+use waterwheel::proto::{SubmitManyRequest, submit_many_response::Outcome};
+
 use super::{
     KINDS,
-    tokens::{Setting, Signer, claims, jwks, tenant},
+    tokens::{Setting, Signer, claims, jwks, tenant, with},
 };
 use crate::{
     process::{PATIENCE, Process},
@@ -40,6 +43,48 @@ async fn keys_are_followed() {
     setting.files.put("jwks.json", &jwks(&[next.public()]));
     until("the new key", async || tenant(&mut client.clone(), &new).await.is_ok()).await;
     assert_eq!(tenant(&mut client, &old).await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+/// A call that stays open may outlive what let it in: its jobs are refused once its token has expired, or the key of it is
+/// gone. Another key that comes changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_an_open_call_need_credentials_that_hold_still() {
+    let (other, soon) = (Signer::new("other"), jsonwebtoken::get_current_timestamp() - 2);
+    for (token, keys) in [("expires", None), ("loses its key", Some([&other]))] {
+        let setting = Setting::new();
+        // Three seconds are left of the leeway.
+        let claims = if keys.is_none() { with("exp", soon.into()) } else { claims() };
+        let (jobs, requests) = tokio::sync::mpsc::channel(1);
+        let mut request = tonic::Request::new(ReceiverStream::new(requests));
+        let bearer = format!("Bearer {}", setting.signer.sign(&claims));
+        request.metadata_mut().insert("authorization", bearer.parse().unwrap());
+        let mut results = setting.client().await.submit_many(request).await.unwrap().into_inner();
+        let mut code = async || {
+            let job = SubmitManyRequest { tag: "it".into(), job: Some(Box::new(job("echo", "x"))) };
+            jobs.send(job).await.unwrap();
+            match results.message().await.unwrap().unwrap().outcome.unwrap() {
+                Outcome::Result(_) => Code::Ok,
+                Outcome::Failure(failure) => Code::from(failure.code),
+            }
+        };
+        assert_eq!(code().await, Code::Ok, "a token that {token} later");
+        if let Some(keys) = keys {
+            let reloaded = Signer::new("reloaded");
+            setting.files.put("jwks.json", &jwks(&[setting.signer.public(), reloaded.public()]));
+            let fresh = reloaded.sign(&self::claims());
+            until("the new keys", async || tenant(&mut setting.client().await, &fresh).await.is_ok()).await;
+            assert_eq!(code().await, Code::Ok, "its own key is there");
+            setting.files.put("jwks.json", &jwks(&keys.map(Signer::public)));
+        }
+        let begin = Instant::now();
+        let refused = loop {
+            match code().await {
+                Code::Ok if begin.elapsed() < PATIENCE => sleep(Duration::from_millis(10)).await,
+                code => break code,
+            }
+        };
+        assert_eq!(refused, Code::Unauthenticated, "a token that {token}");
+    }
 }
 
 /// A key set that is emptied lets no token in, one that was seen before neither, and the refusal says who can mend that.
