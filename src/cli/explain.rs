@@ -80,10 +80,12 @@ fn text(answer: &ExplainResponse) -> String {
 fn held(held: &HeldState) -> String {
     let HeldState { position, ahead, expected_start, bound_by: _, age, left } = held;
     let place = match ahead {
-        Some(ahead) => format!("queued at {position}, {ahead} ahead, expected to start in "),
+        Some(ahead) => format!("queued at {position}, {ahead} ahead"),
         None => format!("waits for room at {position}"),
     };
-    let expected = expected_start.as_ref().map(|start| rough(duration(Some(start)))).unwrap_or_default();
+    let expected =
+        expected_start.as_ref().map(|start| format!(", expected to start in {}", rough(duration(Some(start)))));
+    let expected = expected.unwrap_or_default();
     format!(
         "  {}{expected}\n  because {}\n  arrived {} ago, {} left\n",
         paint(WARN, place),

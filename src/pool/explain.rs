@@ -58,8 +58,8 @@ pub enum Stage {
 pub struct Queued {
     /// Jobs that are expected to start before it.
     pub ahead: usize,
-    /// Expected time until it starts.
-    pub expected_start: Duration,
+    /// Expected time until it starts; `None` in a paused pool, which starts nothing.
+    pub expected_start: Option<Duration>,
     /// What keeps it from starting.
     pub bound_by: Binding,
 }
@@ -83,7 +83,8 @@ impl Pool {
             Some(Standing::Running { ended: false, job: cx, worker, stuck }) => Some(running(&cx, worker, stuck, now)),
             Some(Standing::Waiting { job: cx, position }) => Some(held(&cx, None, position, now)),
             Some(Standing::Queued { job: cx, position, ahead, expected, bound_by }) => {
-                Some(held(&cx, Some(Queued { ahead, expected_start: expected, bound_by }), position, now))
+                let expected_start = Some(expected).filter(|_| bound_by != Binding::Pause);
+                Some(held(&cx, Some(Queued { ahead, expected_start, bound_by }), position, now))
             }
             None => ended(),
         }

@@ -189,6 +189,19 @@ fn nothing_serves_before_the_workers_are_there() {
 }
 
 #[tokio::test]
+async fn a_paused_pool_does_not_serve_and_the_process_does() {
+    let pool = crate::support::pool(1).kind(crate::support::echo()).build();
+    let (phase, name) = (PhaseCell::default(), format!("pool/{}", pool.name()));
+    phase.advance(Phase::Serving);
+    let health = Health::new(Pools::new(vec![pool.clone()]), phase);
+    assert!(health.is_serving(&name));
+    assert!(pool.pause());
+    assert!(!health.is_serving(&name) && health.is_serving(""));
+    assert!(pool.resume());
+    assert!(health.is_serving(&name));
+}
+
+#[tokio::test]
 async fn a_watch_ends_with_the_process() {
     let process = Process::serve(&CONFIG.replace("60s", "0s").replace(r#"finish = "1s""#, r#"finish = "60s""#)).await;
     let mut client = HealthClient::new(process.public.channel().await);

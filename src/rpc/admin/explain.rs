@@ -4,7 +4,7 @@ use tonic::{Response, Status};
 use super::Admin;
 use crate::{
     model::{JobId, Limiter},
-    pool::{Binding, EndedJob, Explanation, JobEnd, Queued, Stage},
+    pool::{Binding, EndedJob, Explanation, JobEnd, Stage},
     proto::{self, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, explain_response::State},
     rpc::{
         convert::{duration, waterfall as waterfall_of},
@@ -34,7 +34,7 @@ fn state(stage: Stage) -> State {
         Stage::Held { queued, position, age, left } => State::Held(HeldState {
             position: position as u64,
             ahead: queued.map(|queued| queued.ahead as u64),
-            expected_start: queued.map(|Queued { expected_start, .. }| duration(expected_start)),
+            expected_start: queued.and_then(|queued| queued.expected_start).map(duration),
             bound_by: queued.map_or(proto::Binding::Room, |queued| binding(queued.bound_by)).into(),
             age: Some(duration(age)),
             left: Some(duration(left)),
