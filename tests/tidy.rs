@@ -42,7 +42,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "file", imports: Imports::Only(&[]), wire: false },
     Layer { name: "throttle", imports: Imports::Only(&[]), wire: false },
     Layer { name: "reload", imports: Imports::Only(&["task", "file"]), wire: false },
-    Layer { name: "auth", imports: Imports::Only(&["reload", "file", "throttle"]), wire: false },
+    Layer { name: "auth", imports: Imports::Only(&["model", "reload", "file", "throttle"]), wire: false },
     Layer { name: "handler", imports: Imports::Only(&["model", "task"]), wire: false },
     Layer { name: "pool", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
     Layer { name: "sim", imports: Imports::Only(&["model", "pool", "file"]), wire: false },

@@ -3,10 +3,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::{Denial, Rpc, Rpcs, Rule, token::Credentials};
-use crate::model::{Job, WhenFull};
-
-/// Longest tenant of a job, in bytes.
-const MOST_TENANT: usize = 128;
+use crate::model::{Job, MAX_TENANT, WhenFull};
 
 /// Somebody whose credentials are sound, with the rules that name them.
 #[derive(Debug)]
@@ -99,7 +96,7 @@ impl Caller {
 
 /// A name as a tenant: its digest, where it is longer than a tenant may be.
 fn short(name: &str) -> String {
-    if name.len() <= MOST_TENANT {
+    if name.len() <= MAX_TENANT {
         return name.to_owned();
     }
     Sha256::digest(name).iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
@@ -179,7 +176,7 @@ mod tests {
             caller.tenant_of_job(Rpc::Submit, &job("sum", "")).unwrap().to_owned()
         };
         let [a, b] = ["a", "b"].map(|letter| letter.repeat(129));
-        assert!(tenant(&a, None).len() <= MOST_TENANT && tenant(&a, None) != tenant(&b, None));
+        assert!(tenant(&a, None).len() <= MAX_TENANT && tenant(&a, None) != tenant(&b, None));
         assert_eq!(tenant("me", Some(a.clone())), tenant(&a, None), "one that the credentials name, too");
     }
 }

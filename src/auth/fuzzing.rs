@@ -93,8 +93,9 @@ pub fn jwt(data: &[u8]) {
         Ok(caller) => {
             assert!(facts.may_pass(), "{facts:?}");
             assert_eq!(caller.principal().strip_prefix("jwt:"), facts.claim("sub").as_str());
-            let tenant =
-                caller.tenant_of_job(Rpc::Submit, &crate::Job::new("any", "")).expect("the rule allows everything");
+            let tenant = caller
+                .tenant_of_job(Rpc::Submit, &crate::model::Job::new("any", ""))
+                .expect("the rule allows everything");
             let named = facts.claim("org").as_str().unwrap_or(caller.principal());
             assert!(tenant.len() <= 128 && (named.len() > 128 || named == tenant));
             assert!(authenticate().is_ok(), "the verdict is kept");
