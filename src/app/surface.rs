@@ -75,7 +75,7 @@ pub(super) fn surface(
         worker_pool,
         health: health.clone(),
         orca: Orca::new(load.clone(), phase.clone()),
-        load,
+        answers_tell: config.server.load_reports.then_some(load),
         calls: calls.clone(),
         browsers: Browsers::of(&config.server.grpc_web_origins),
         limits,

@@ -61,6 +61,8 @@ pub struct Server {
     pub max_output: usize,
     /// Jobs in flight on one `SubmitMany` call. Default 256; 1 to 65536.
     pub submit_many_window: usize,
+    /// Whether each answer tells the load of the process in an ORCA trailer. Default false: it is 90 bytes.
+    pub load_reports: bool,
     /// Origins of pages that may call by gRPC-Web, which also lets callers speak HTTP/1.1. Default none: gRPC-Web is off.
     pub grpc_web_origins: Vec<String>,
     /// TLS of the gRPC listeners of a network; none where it names no certificate.

@@ -43,6 +43,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
     let max_payload = section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes();
     let max_output = section.value("max_output", Size::mib(4), within(MESSAGE)).bytes();
     let submit_many_window = section.integer("submit_many_window", 256, 1..=65_536);
+    let load_reports = section.value("load_reports", false, any);
     let grpc_web_origins = section.value("grpc_web_origins", Words(Vec::new()), origins).into_strings();
     let max_concurrent_streams = section.integer("max_concurrent_streams", 256, 1..=65_536);
     Server {
@@ -57,6 +58,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         max_payload,
         max_output,
         submit_many_window,
+        load_reports,
         tls: section.section("tls", |section| security::tls(section, &grpc_web_origins)),
         grpc_web_origins,
         connections: section.section("connections", connections),

@@ -39,7 +39,7 @@ use crate::proto::worker_pool_service_server::WorkerPoolServiceServer;
 ///
 /// It fixes the instant of arrival, echoes the request id on every answer, answers a panicking call with INTERNAL and
 /// one of an unknown method with the names of those that there are, turns the codec's refusal of a large message into
-/// the service's own, and adds the load of the process to the answers of the worker pool.
+/// the service's own, and adds the load of the process to the answers of the worker pool where they are to tell it.
 ///
 /// A clone is for one connection: a call touches nothing that it shares with the others.
 pub struct Edge {
@@ -168,12 +168,20 @@ impl Clone for Edge {
 }
 
 impl Hot {
-    pub(super) fn new(make: MakeWorkerPool, calls: Calls, load: Load) -> Self {
-        Self { service: make(), make, meters: Arc::new(Meters { calls, load: ConnectionLoad::new(load) }) }
+    pub(super) fn new(make: MakeWorkerPool, calls: Calls, load: Option<Load>) -> Self {
+        Self {
+            service: make(),
+            make,
+            meters: Arc::new(Meters { calls, load: load.map(ConnectionLoad::new).map(Arc::new) }),
+        }
     }
 
     fn anew(&self) -> Self {
-        Self::new(Arc::clone(&self.make), self.meters.calls.clone(), self.meters.load.load().clone())
+        Self::new(
+            Arc::clone(&self.make),
+            self.meters.calls.clone(),
+            self.meters.load.as_ref().map(|load| load.load().clone()),
+        )
     }
 }
 

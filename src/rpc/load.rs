@@ -1,4 +1,5 @@
-//! How loaded the process is, as ORCA tells it: in a trailer of every answer, and by [`orca`](super::orca).
+//! How loaded the process is, as ORCA tells it: in a trailer of every answer where the configuration says so,
+//! and by [`orca`](super::orca).
 //!
 //! The figures are taken at most every [`EVERY`], by the call that finds them old, so that an idle process does
 //! nothing. Each connection keeps a copy of the encoded trailer: a call touches nothing that it shares with other cores
@@ -30,6 +31,9 @@ pub(super) const TRAILER: HeaderName = HeaderName::from_static("endpoint-load-me
 const EVERY: Duration = Duration::from_millis(100);
 /// Time over which rates are smoothed, in seconds: bursts between two figures must not swing a balancer.
 const SMOOTH: f64 = 1.0;
+
+/// Utilization of a process that does nothing: clients take 0 for no report, and give it no weight of its own.
+const IDLE: f64 = 0.01;
 
 /// How loaded the process is. Clones share the figures.
 #[derive(Clone)]
@@ -157,7 +161,7 @@ fn report(pools: &Pools, rps: f64, eps: f64) -> OrcaLoadReport {
     let loads: Vec<_> = pools.all().iter().map(Pool::load).collect();
     let depth: usize = loads.iter().map(|load| load.queued).sum();
     OrcaLoadReport {
-        application_utilization: loads.iter().map(|load| load.utilization).fold(0.0, f64::max),
+        application_utilization: loads.iter().map(|load| load.utilization).fold(IDLE, f64::max),
         rps_fractional: rps,
         eps,
         named_metrics: [("queue_depth".to_owned(), depth as f64)].into(),

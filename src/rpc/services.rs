@@ -53,8 +53,8 @@ pub struct PublicServices {
     pub health: Health,
     /// The load, out of band.
     pub orca: Orca,
-    /// The same load, for the answers.
-    pub load: Load,
+    /// The same load, where the answers tell it too.
+    pub answers_tell: Option<Load>,
     /// Takes what calls took.
     pub calls: Calls,
     /// The pages that may call by gRPC-Web.
@@ -68,7 +68,7 @@ pub struct PublicServices {
 /// What callers reach: the worker pool, health, load reports and reflection.
 #[must_use]
 pub fn public_services(services: PublicServices) -> Edge {
-    let PublicServices { worker_pool, health, orca, load, calls, browsers, limits, guard } = services;
+    let PublicServices { worker_pool, health, orca, answers_tell, calls, browsers, limits, guard } = services;
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
             .max_decoding_message_size(limits.max_payload.saturating_add(ENVELOPE))
@@ -81,7 +81,7 @@ pub fn public_services(services: PublicServices) -> Edge {
     let (routes, names) = with_reflection(routes, &names);
     let catalog = Catalog::new(&names, Vec::new());
     let uploads = Uploads::new(limits.uploads.with(ENVELOPE));
-    let hot = Hot::new(make, calls, load);
+    let hot = Hot::new(make, calls, answers_tell);
     let edge = Edge::new(Some(hot), routes.prepare(), catalog, limits.max_header_list, uploads);
     edge.with_browsers(browsers).guarded_by(guard.entrance())
 }

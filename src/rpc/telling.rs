@@ -20,7 +20,8 @@ use super::{
 /// What the calls of one connection share.
 pub(super) struct Meters {
     pub(super) calls: Calls,
-    pub(super) load: ConnectionLoad,
+    /// None where answers do not tell it.
+    pub(super) load: Option<Arc<ConnectionLoad>>,
 }
 
 /// What one call of the worker pool tells at its end.
@@ -44,7 +45,7 @@ enum Load {
     /// It was taken when the answer began: its end is not far.
     Taken(HeaderValue),
     /// It is taken at the end, which may be long after the begin.
-    AtEnd(Arc<Meters>),
+    AtEnd(Arc<ConnectionLoad>),
 }
 
 impl Telling {
@@ -62,14 +63,15 @@ impl Telling {
         self.meters.calls.refuse(self.method, code);
     }
 
-    /// The answer with its load. `is_whole` says whether its headers are its trailers.
+    /// The answer, with the load where answers tell it. `is_whole` says whether its headers are its trailers.
     pub(super) fn tell(self, mut response: Response<Body>, is_whole: bool) -> Response<AnswerBody> {
+        let Some(load) = &self.meters.load else { return response.map(AnswerBody::plain) };
         if self.method.is_streaming() && !is_whole {
-            return response.map(|body| AnswerBody { body, load: Load::AtEnd(self.meters) });
+            return response.map(|body| AnswerBody { body, load: Load::AtEnd(Arc::clone(load)) });
         }
         // A call that was answered at once is as young as its arrival: the clock need not be read again.
         let now = if self.waited { Instant::now() } else { self.arrival };
-        let load = self.meters.load.trailer(now);
+        let load = load.trailer(now);
         if is_whole {
             response.headers_mut().insert(TRAILER, load);
             return response.map(AnswerBody::plain);
@@ -97,7 +99,7 @@ impl http_body::Body for AnswerBody {
             match std::mem::replace(&mut self.load, Load::Unsaid) {
                 Load::Unsaid => {}
                 Load::Taken(load) => drop(trailers.insert(TRAILER, load)),
-                Load::AtEnd(meters) => drop(trailers.insert(TRAILER, meters.load.trailer(Instant::now()))),
+                Load::AtEnd(load) => drop(trailers.insert(TRAILER, load.trailer(Instant::now()))),
             }
         }
         Poll::Ready(frame)

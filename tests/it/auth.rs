@@ -22,6 +22,7 @@ use crate::{
 };
 
 const KINDS: &str = r#"
+    server.load_reports = true
     drain.notice = "0s"
     pool.one.workers = 4
     kind.echo = { pool = "one", builtin = "echo" }

@@ -32,6 +32,9 @@ use crate::{
 };
 
 const LOAD: &str = "endpoint-load-metrics-bin";
+/// What no client takes for a load: it makes the backend one that has told none.
+const IDLE: f64 = 0.01;
+const TELLING: &str = "server.load_reports = true";
 const CONFIG: &str = r#"
     server.max_payload = "1MiB"
     drain = { notice = "0s", finish = "1s", kill = "1s" }
@@ -64,10 +67,24 @@ async fn metadata(caller: &Caller, kind: &str) -> MetadataMap {
 }
 
 #[tokio::test]
-async fn every_answer_tells_the_load() {
+async fn no_answer_tells_the_load_unless_it_is_to() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
-    assert_eq!(load(&metadata(&caller, "echo").await).application_utilization, 0.0);
+    for kind in ["echo", "none"] {
+        let metadata = metadata(&caller, kind).await;
+        assert!(metadata.contains_key("x-request-id") && !metadata.contains_key(LOAD), "{kind}: {metadata:?}");
+    }
+    let mut stream = caller.0.clone().stream(StreamRequest { job: Some(job("echo", "x")) }).await.unwrap().into_inner();
+    while stream.next().await.transpose().unwrap().is_some() {}
+    let trailers = stream.trailers().await.unwrap().unwrap_or_default();
+    assert!(!trailers.contains_key(LOAD), "{trailers:?}");
+}
+
+#[tokio::test]
+async fn every_answer_tells_the_load_where_it_is_to() {
+    let process = Process::serve(&format!("{TELLING}\n{CONFIG}")).await;
+    let caller = Caller::of(process.public).await;
+    assert_eq!(load(&metadata(&caller, "echo").await).application_utilization, IDLE);
     caller.occupy(1).await;
     caller.until_load(|load| load.application_utilization == 0.5).await;
     caller.occupy(2).await;
@@ -96,7 +113,7 @@ impl Caller {
 
 #[tokio::test]
 async fn the_end_of_a_stream_tells_the_load_of_its_time() {
-    let process = Process::serve(CONFIG).await;
+    let process = Process::serve(&format!("{TELLING}\n{CONFIG}")).await;
     let caller = Caller::of(process.public).await;
     let request = StreamRequest { job: Some(job("sleep", "300")) };
     let mut stream = caller.0.clone().stream(request).await.unwrap().into_inner();
@@ -112,7 +129,7 @@ async fn the_load_is_told_out_of_band() {
     let interval = Some(prost_types::Duration { seconds: 0, nanos: 100_000_000 });
     let request = OrcaLoadReportRequest { report_interval: interval, request_cost_names: Vec::new() };
     let mut reports = client.stream_core_metrics(request).await.unwrap().into_inner();
-    assert_eq!(reports.next().await.unwrap().unwrap().application_utilization, 0.0);
+    assert_eq!(reports.next().await.unwrap().unwrap().application_utilization, IDLE);
     Caller::of(process.public).await.occupy(2).await;
     let busy = async { while reports.next().await.unwrap().unwrap().application_utilization < 1.0 {} };
     tokio::time::timeout(crate::process::PATIENCE, busy).await.unwrap();
@@ -130,7 +147,7 @@ async fn compressed_jobs_are_taken() {
 
 #[tokio::test]
 async fn what_is_over_a_limit_is_refused_by_name_compressed_or_not() {
-    let process = Process::serve(CONFIG).await;
+    let process = Process::serve(&format!("{TELLING}\n{CONFIG}")).await;
     let client = process.public.client().await;
     for (size, encoding) in [
         ((1 << 20) + 1, None),
@@ -281,7 +298,7 @@ pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
 #[tokio::test]
 async fn pages_of_named_origins_may_call() {
     let (ours, theirs) = ("https://app.example", "https://evil.example");
-    let process = Process::serve(&format!("server.grpc_web_origins = [\"{ours}\"]\n{CONFIG}")).await;
+    let process = Process::serve(&format!("{TELLING}\nserver.grpc_web_origins = [\"{ours}\"]\n{CONFIG}")).await;
     for (origin, allowed) in [(ours, Some(ours)), (theirs, None)] {
         let asked = from_page(process.public, Method::OPTIONS, origin, None, Vec::new()).await;
         let answer = asked.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap());

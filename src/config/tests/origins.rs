@@ -40,6 +40,7 @@ threads = 3                         # default, one per CPU
 max_payload = "4MiB"                # default
 max_output = "1MiB"                 # env WATERWHEEL_SERVER__MAX_OUTPUT
 submit_many_window = 256            # default
+load_reports = false                # default
 grpc_web_origins = []               # default
 max_concurrent_streams = 256        # default
 # tls.cert is not set

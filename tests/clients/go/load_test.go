@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
@@ -46,7 +47,7 @@ func (n *noting) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 // TestBalancerIsToldTheLoad checks that a stock client's balancers, such as weighted_round_robin, get the load of the
 // server with every answer, results and refusals alike.
 func TestBalancerIsToldTheLoad(t *testing.T) {
-	server := start(t, tiny)
+	server := start(t, strings.Replace(tiny, "[server]", "[server]\nload_reports = true", 1))
 	var noted loads
 	balancer.Register(base.NewBalancerBuilder("noting", &noted, base.Config{}))
 	backend := manual.NewBuilderWithScheme("backend")
@@ -64,7 +65,7 @@ func TestBalancerIsToldTheLoad(t *testing.T) {
 	if _, err := client.Submit(within(t), submission("echo", "x")); err != nil {
 		t.Fatal(err)
 	}
-	if load := last(1); load.ApplicationUtilization != 0 {
+	if load := last(1); load.ApplicationUtilization != 0.01 {
 		t.Errorf("of an idle server: %v", load)
 	}
 	fill(t, server.client())
