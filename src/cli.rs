@@ -84,8 +84,6 @@ enum Command {
     Cancel(cancel::CancelArgs),
     Probe(probe::ProbeArgs),
     Bench(bench::BenchArgs),
-    #[command(hide = true)]
-    BareEcho(bench::BareEchoArgs),
     Sim(sim::SimArgs),
     Advise(advise::AdviseArgs),
     Check(check::CheckArgs),
@@ -127,7 +125,6 @@ pub fn run(cli: Cli) -> Exit {
         Command::Serve(args) => serve::run(&args),
         Command::Dev(args) => dev::run(&args),
         Command::Bench(args) => session::client(args.format(), async |console| bench::run(args, console).await),
-        Command::BareEcho(args) => session::ended(bench::run_bare_echo(&args)),
         Command::Submit(args) => session::client(args.format(), async |console| submit::run(args, console).await),
         Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),
         Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),

@@ -1,6 +1,6 @@
-//! `waterwheel bench`: a closed-loop load over real gRPC, and the paired comparison with a bare tonic echo.
+//! `waterwheel bench`: a closed-loop load over real gRPC.
 
-use std::{fmt, io, path::PathBuf, thread, time::Duration};
+use std::{fmt, io, thread, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum, builder::RangedU64ValueParser};
 use serde::Serialize;
@@ -10,13 +10,11 @@ use tokio::{
 };
 
 use self::{
-    child::Flavour,
-    compare::Comparison,
     load::Plan,
-    report::{ComparisonReport, LoadReport, Machine},
+    report::{LoadReport, Machine},
 };
 use super::{
-    access::{Access, AccessArgs},
+    access::AccessArgs,
     connect::Address,
     console::Console,
     exit::Exit,
@@ -25,11 +23,9 @@ use super::{
 };
 use crate::proto::Job;
 
-mod bare;
 mod call;
 mod child;
 mod client;
-mod compare;
 mod failure;
 mod load;
 mod overload;
@@ -39,8 +35,6 @@ mod submit;
 mod submit_many;
 mod tally;
 
-pub(super) use bare::BareEchoArgs;
-pub(super) use bare::serve as run_bare_echo;
 pub(super) use failure::BenchError;
 
 /// The default of `--payload`, in bytes.
@@ -51,8 +45,7 @@ const MAX_PAYLOAD: u64 = 64 << 20;
 /// Loads a server with calls and prints throughput, latencies, errors and CPU time per request.
 ///
 /// The load is a closed loop: each connection keeps a fixed number of calls in flight and sends the next when a reply
-/// comes. With --compare-bare it needs no server: it starts waterwheel and a bare tonic echo, loads them in short
-/// bursts in turn, and prints what waterwheel costs as a ratio of the bare echo.
+/// comes.
 #[derive(Debug, Clone, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -68,8 +61,7 @@ pub(super) struct BenchArgs {
     /// The server to load, as HOST:PORT or https://HOST:PORT.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070", value_parser = network_address)]
     server: Address,
-    /// Process whose CPU time is the server's. Without it, the process that listens on a loopback ADDR, where this user
-    /// may see that: of a waterwheel, root alone may.
+    /// Process of this machine whose CPU time is the server's.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
     /// Method to call.
@@ -96,21 +88,6 @@ pub(super) struct BenchArgs {
     /// Threads of the load generator. [default: one for every two cores]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     client_threads: Option<usize>,
-    /// Start waterwheel and a bare tonic echo, and compare them.
-    #[arg(long, conflicts_with_all = ["kind", "server", "server_pid", "rpc", "duration", "warm_up"])]
-    compare_bare: bool,
-    /// Compare two bare tonic echoes: the ratios show the noise of this machine.
-    #[arg(long, hide = true, requires = "compare_bare")]
-    compare_control: bool,
-    /// Rounds of the comparison. In each, every server gets a burst.
-    #[arg(long, value_name = "N", default_value = "20", requires = "compare_bare", value_parser = RangedU64ValueParser::<usize>::new().range(1..=10_000))]
-    rounds: usize,
-    /// Measured time of each burst of the comparison; a fifth more goes before it.
-    #[arg(long, value_name = "TIME", default_value = "500ms", requires = "compare_bare", value_parser = positive)]
-    burst: Duration,
-    /// Another build of waterwheel to serve the bare echo, such as one without link-time optimisation. [default: this]
-    #[arg(long, value_name = "PATH", requires = "compare_bare")]
-    bare_executable: Option<PathBuf>,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
@@ -133,9 +110,9 @@ pub(super) enum Rpc {
     SubmitMany,
 }
 
-/// Runs the load or the comparison and prints its report.
+/// Runs the load and prints its report.
 ///
-/// SIGTERM and SIGHUP end it as SIGINT does. The servers that it started end with the future.
+/// SIGTERM and SIGHUP end it as SIGINT does. A server that it started ends with the future.
 ///
 /// # Errors
 /// See [`BenchError`]. Failed calls of a load are no error; its report counts them.
@@ -157,20 +134,11 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
         overload::run(args, machine, console).await?;
         return Ok(Exit::Done);
     }
-    let report = if args.compare_bare {
-        let comparison = args.comparison()?;
-        let rounds = compare::run(&comparison, console).await?;
-        shown(args.format(), &ComparisonReport::new(machine, &comparison, &rounds))
-    } else {
-        let plan = args.plan().await?;
-        let measurement = load::run(&plan).await?;
-        let report = LoadReport::new(machine, &plan, &measurement);
-        let exit = if report.has_replies() { Exit::Done } else { Exit::Failed };
-        console.out.text(&shown(args.format(), &report)).await?;
-        return Ok(exit);
-    };
-    console.out.text(&report).await?;
-    Ok(Exit::Done)
+    let plan = args.plan().await?;
+    let measurement = load::run(&plan).await?;
+    let report = LoadReport::new(machine, &plan, &measurement);
+    console.out.text(&shown(args.format(), &report)).await?;
+    Ok(if report.has_replies() { Exit::Done } else { Exit::Failed })
 }
 
 fn shown(format: Format, report: &(impl Serialize + fmt::Display)) -> String {
@@ -206,30 +174,12 @@ impl BenchArgs {
         };
         let server = lookup_host(authority.as_str()).await.map_err(unresolved)?.next();
         let server = server.ok_or_else(|| unresolved(io::ErrorKind::NotFound.into()))?;
-        let server_pid = self.server_pid.or_else(|| process::listening_on(server));
         let (host, access) = (authority.host().to_owned(), self.access.load(&self.server)?);
-        Ok(Plan { server, host, access, server_pid, ..self.load() })
-    }
-
-    fn comparison(&self) -> Result<Comparison, BenchError> {
-        let executable = std::env::current_exe().map_err(BenchError::Executable)?;
-        Ok(Comparison {
-            plan: self.load(),
-            rounds: self.rounds,
-            burst: self.burst,
-            bare_executable: self.bare_executable.clone().unwrap_or_else(|| executable.clone()),
-            executable,
-            subject: if self.compare_control { Flavour::Bare } else { Flavour::Waterwheel },
-        })
-    }
-
-    /// The load without its server.
-    fn load(&self) -> Plan {
-        Plan {
-            server: ([127, 0, 0, 1], 0).into(),
-            host: String::new(),
-            access: Access::default(),
-            server_pid: None,
+        Ok(Plan {
+            server,
+            host,
+            access,
+            server_pid: self.server_pid,
             rpc: self.rpc,
             job: Job { kind: self.kind.clone(), payload: vec![b'w'; self.payload].into(), ..Job::default() },
             connections: self.connections,
@@ -238,7 +188,7 @@ impl BenchArgs {
             deadline: self.deadline,
             warm_up: self.warm_up,
             window: self.duration,
-        }
+        })
     }
 }
 

@@ -37,14 +37,3 @@ where
     runtime.shutdown_background();
     exit
 }
-
-/// Reports the end of a command that failed or not.
-pub(super) fn ended<E: std::fmt::Display>(result: Result<(), E>) -> Exit {
-    match result {
-        Ok(()) => Exit::Done,
-        Err(error) => {
-            complain(&format!("error: {error}"));
-            Exit::Failed
-        }
-    }
-}

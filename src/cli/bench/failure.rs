@@ -2,7 +2,6 @@
 
 use std::{io, net::SocketAddr};
 
-use super::Rpc;
 use crate::cli::{
     access::AccessError,
     connect::{Address, explain},
@@ -51,7 +50,7 @@ pub(crate) enum BenchError {
     /// This program does not find its own file.
     #[error("cannot find this program: {}", explain(.0))]
     Executable(io::Error),
-    /// A server of the comparison has no process.
+    /// The server to load has no process.
     #[error("cannot start {command}: {}", explain(cause))]
     Spawn {
         /// What was to run.
@@ -59,7 +58,7 @@ pub(crate) enum BenchError {
         /// What the system says.
         cause: io::Error,
     },
-    /// A server of the comparison ended, or did not say where it listens.
+    /// The server to load ended, or did not say where it listens.
     #[error("{command} did not print its address{last_words}")]
     Silent {
         /// What ran.
@@ -67,27 +66,11 @@ pub(crate) enum BenchError {
         /// The last line that it wrote to standard error, after a colon.
         last_words: String,
     },
-    /// Calls failed in the comparison.
-    #[error("{count} calls of {} failed with {reason}, so that the comparison says nothing", rpc.method())]
-    Failures {
-        /// The method.
-        rpc: Rpc,
-        /// How many.
-        count: u64,
-        /// Why.
-        reason: String,
-    },
     /// No job ended while the capacity was measured.
     #[error("no job ended while the capacity was measured: {reason}")]
     NoCapacity {
         /// Why, where it is known.
         reason: String,
-    },
-    /// A burst of the comparison had no reply.
-    #[error("no reply to {} within a burst", rpc.method())]
-    NoReply {
-        /// The method.
-        rpc: Rpc,
     },
 }
 
@@ -102,9 +85,7 @@ impl BenchError {
             | Self::Executable(_)
             | Self::Spawn { .. }
             | Self::Silent { .. }
-            | Self::Failures { .. }
-            | Self::NoCapacity { .. }
-            | Self::NoReply { .. } => Exit::Failed,
+            | Self::NoCapacity { .. } => Exit::Failed,
         }
     }
 
@@ -115,11 +96,8 @@ impl BenchError {
             Self::Access(error) => Some(error.help()),
             Self::Connect { .. } => Some("start one with \"waterwheel dev\", or pass --server"),
             Self::Usage { .. } => Some("pass --server-pid with a process of yours on this machine"),
-            Self::Failures { .. } => Some("pass fewer --in-flight, or a longer --deadline"),
             Self::NoCapacity { .. } => Some("pass a longer --duration"),
-            Self::NoReply { .. } => Some("pass a longer --burst"),
-            Self::Spawn { .. } | Self::Silent { .. } => Some("check that the executable is a waterwheel"),
-            Self::Thread(_) | Self::ThreadLost | Self::Executable(_) => None,
+            Self::Spawn { .. } | Self::Silent { .. } | Self::Thread(_) | Self::ThreadLost | Self::Executable(_) => None,
         }
     }
 }

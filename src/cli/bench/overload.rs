@@ -19,7 +19,7 @@ use self::{
 };
 use super::{
     BenchError,
-    child::{Flavour, Server},
+    child::Server,
     positive,
     process::{self, Usage},
     report::Machine,
@@ -167,8 +167,9 @@ async fn start(args: &OverloadArgs, executable: &Path) -> Result<Server, BenchEr
         format!("pool.{pool}.queue.jobs=1024"),
         format!("pool.{pool}.when_full=reject"),
     ];
-    let flags: Vec<String> = keys.into_iter().flat_map(|key| ["--set".to_owned(), key]).collect();
-    Server::start_with(Flavour::Waterwheel, &flags, executable).await
+    let dev = ["dev", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"].map(str::to_owned);
+    let flags = keys.into_iter().flat_map(|key| ["--set".to_owned(), key]);
+    Server::start(executable, &dev.into_iter().chain(flags).collect::<Vec<_>>()).await
 }
 
 /// A closed loop of twice as many calls as there are workers: all of them are always busy.

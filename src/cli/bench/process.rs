@@ -1,18 +1,9 @@
-//! What the kernel tells of a process: its CPU time, its write system calls, and which one listens on a port.
+//! What the kernel tells of a process: its CPU time, its memory and its write system calls.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    net::{IpAddr, SocketAddr},
-    path::Path,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, io, path::Path, time::Duration};
 
 /// Clock ticks per second in `/proc/PID/stat`: `USER_HZ`, 100 on every architecture that Linux runs tokio on.
 const TICKS_PER_SECOND: u64 = 100;
-/// `TCP_LISTEN` in `/proc/net/tcp`.
-const LISTENING: &str = "0A";
-
 /// What a process has used since its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Usage {
@@ -89,47 +80,6 @@ fn resident(status: &str) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// The process of this machine that listens on `address`, if it is a loopback address and the process can be seen.
-pub(super) fn listening_on(address: SocketAddr) -> Option<u32> {
-    if !address.ip().is_loopback() {
-        return None;
-    }
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
-    let inodes: Vec<u64> = tables
-        .iter()
-        .filter_map(|table| fs::read_to_string(table).ok())
-        .flat_map(|table| table.lines().filter_map(|line| listener(line, address)).collect::<Vec<_>>())
-        .collect();
-    let holds = |pid: &u32| inodes.iter().any(|inode| holds_socket(*pid, *inode));
-    numbered_entries(Path::new("/proc")).ok()?.into_iter().find(holds)
-}
-
-/// The socket's inode, where `line` of `/proc/net/tcp` or `tcp6` is a listener that serves `address`.
-fn listener(line: &str, address: SocketAddr) -> Option<u64> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let (host, port) = fields.get(1)?.rsplit_once(':')?;
-    let matches = fields.get(3) == Some(&LISTENING)
-        && u16::from_str_radix(port, 16) == Ok(address.port())
-        && (host.bytes().all(|digit| digit == b'0') || host == kernel_hex(address.ip()));
-    if matches { fields.get(9)?.parse().ok() } else { None }
-}
-
-/// An address as `/proc/net/tcp` writes it: 32-bit words in the machine's own byte order.
-fn kernel_hex(ip: IpAddr) -> String {
-    let octets = match ip {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
-    };
-    let word = |bytes: &[u8]| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    octets.chunks_exact(4).map(|bytes| format!("{:08X}", word(bytes))).collect()
-}
-
-fn holds_socket(pid: u32, inode: u64) -> bool {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    let wanted = format!("socket:[{inode}]");
-    descriptors.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str()))
-}
-
 /// Nanoseconds on a CPU by thread.
 fn threads(tasks: &Path) -> io::Result<BTreeMap<u32, u64>> {
     let mut used = BTreeMap::new();
@@ -172,8 +122,6 @@ fn write_syscalls(io: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
 
     #[test]
@@ -181,17 +129,6 @@ mod tests {
         assert_eq!(resident("Name:\tx\nVmHWM:\t  9 kB\nVmRSS:\t    1234 kB\n"), Some(1234 * 1024));
         assert_eq!(resident("Name:\tx\n"), None);
         assert!(resident_bytes(std::process::id()) > Some(1 << 20), "a test takes more than a mebibyte");
-    }
-
-    #[test]
-    fn finds_the_process_that_listens_on_a_port() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert_eq!(listening_on(listener.local_addr().unwrap()), Some(std::process::id()));
-        let any = TcpListener::bind("0.0.0.0:0").unwrap();
-        let port = any.local_addr().unwrap().port();
-        assert_eq!(listening_on(SocketAddr::from(([127, 0, 0, 1], port))), Some(std::process::id()));
-        drop(listener);
-        assert_eq!(listening_on(SocketAddr::from(([192, 0, 2, 1], port))), None, "not of this machine");
     }
 
     #[test]
@@ -214,17 +151,6 @@ mod tests {
         assert_eq!(schedstat("355212871 578448 49\n").unwrap(), 355_212_871);
         assert_eq!(write_syscalls("rchar: 1\nsyscr: 2\nsyscw: 7\n"), Some(7));
         assert_eq!(write_syscalls("rchar: 1\n"), None);
-    }
-
-    #[test]
-    fn matches_only_listeners_of_the_address() {
-        let line = "   0: 0100007F:1B9E 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1";
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        if cfg!(target_endian = "little") {
-            assert_eq!(listener(line, at(7070)), Some(4711));
-        }
-        assert_eq!(listener(line, at(7071)), None);
-        assert_eq!(listener(&line.replace(" 0A ", " 01 "), at(7070)), None, "established, not listening");
     }
 
     #[test]

@@ -8,8 +8,6 @@ use serde::Serialize;
 
 use super::{
     Rpc,
-    child::Flavour,
-    compare::{Comparison, Round, Spread},
     load::{Measurement, Plan},
 };
 
@@ -69,44 +67,6 @@ pub(super) struct LoadReport {
     server_pid: Option<u32>,
     #[serde(flatten)]
     figures: Figures,
-}
-
-/// What `bench --compare-bare` prints.
-#[derive(Debug, Serialize)]
-pub(super) struct ComparisonReport {
-    machine: Machine,
-    settings: Settings,
-    burst_s: f64,
-    /// Whether both sides are the bare echo, so that the ratios show the noise.
-    control: bool,
-    bare_executable: String,
-    compare_bare: CompareBare,
-    submit_many: SubmitMany,
-    rounds: Vec<RoundReport>,
-}
-
-/// The subject over the bare echo: medians over the rounds, and how they spread.
-#[derive(Debug, Serialize)]
-struct CompareBare {
-    cpu_ratio: Option<f64>,
-    throughput_ratio: Option<f64>,
-    cpu_ratio_spread: Option<Spread>,
-    throughput_ratio_spread: Option<Spread>,
-}
-
-/// `SubmitMany` over `Submit` on the subject: median over the rounds, and how it spreads.
-#[derive(Debug, Serialize)]
-struct SubmitMany {
-    jobs_per_cpu_second_ratio: Option<f64>,
-    jobs_per_cpu_second_ratio_spread: Option<Spread>,
-}
-
-/// The raw figures of one round.
-#[derive(Debug, Serialize)]
-struct RoundReport {
-    bare: Figures,
-    submit: Figures,
-    submit_many: Figures,
 }
 
 impl Machine {
@@ -174,36 +134,6 @@ impl LoadReport {
             server: plan.server.to_string(),
             server_pid: plan.server_pid,
             figures: Figures::of(plan.rpc, measurement),
-        }
-    }
-}
-
-impl ComparisonReport {
-    /// The report of a comparison.
-    pub(super) fn new(machine: Machine, comparison: &Comparison, rounds: &[Round]) -> Self {
-        let spread = |ratio: fn(&Round) -> Option<f64>| Spread::of(rounds.iter().filter_map(ratio));
-        let (cpu, throughput) = (spread(Round::cpu_ratio), spread(Round::throughput_ratio));
-        let many = spread(Round::jobs_per_cpu_second_ratio);
-        let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
-        let raw = |round: &Round| RoundReport {
-            bare: Figures::of(Rpc::Submit, &round.bare),
-            submit: Figures::of(Rpc::Submit, &round.submit),
-            submit_many: Figures::of(Rpc::SubmitMany, &round.submit_many),
-        };
-        Self {
-            machine,
-            settings: (&comparison.plan).into(),
-            burst_s: comparison.burst.as_secs_f64(),
-            control: comparison.subject == Flavour::Bare,
-            bare_executable: comparison.bare_executable.display().to_string(),
-            compare_bare: CompareBare {
-                cpu_ratio: median(cpu),
-                throughput_ratio: median(throughput),
-                cpu_ratio_spread: cpu,
-                throughput_ratio_spread: throughput,
-            },
-            submit_many: SubmitMany { jobs_per_cpu_second_ratio: median(many), jobs_per_cpu_second_ratio_spread: many },
-            rounds: rounds.iter().map(raw).collect(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{pin::Pin, process::Stdio, time::Duration};
 use futures_util::Stream;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
-    process::Child,
+    process::{Child, Command},
     sync::oneshot,
     task::JoinHandle,
     time::timeout,
@@ -20,13 +20,13 @@ use waterwheel::proto::{
     worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
 };
 
-use crate::{
-    process::{PATIENCE, program},
-    service::Address,
-};
+use crate::{process::PATIENCE, service::Address};
 
 /// Time that a call to the bare server takes.
 pub(crate) const CALL: Duration = Duration::from_millis(20);
+
+/// Stands before the address of a [`BareProcess`].
+const LISTENING: &str = "listening ";
 
 /// A bare server in this process.
 pub(crate) struct Bare {
@@ -71,17 +71,33 @@ impl Bare {
 
 impl BareProcess {
     pub(crate) async fn start() -> Self {
-        let mut command = program(&["bare-echo"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "--nocapture", "attack::control::serves_until_its_parent_ends"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, stdout.next_line()).await.expect("an announcement").unwrap().unwrap();
-        let address = line.strip_prefix("listening ").unwrap().parse().unwrap();
-        Self { address: Address(address), child }
+        let address = async {
+            loop {
+                let line = stdout.next_line().await.unwrap().expect("an announcement");
+                if let Some((_, address)) = line.split_once(LISTENING) {
+                    return address.parse().unwrap();
+                }
+            }
+        };
+        Self { address: Address(timeout(PATIENCE, address).await.expect("an announcement")), child }
     }
 
     pub(crate) fn id(&self) -> u32 {
         self.child.id().expect("it runs")
     }
+}
+
+#[tokio::test]
+#[ignore = "it is what BareProcess runs"]
+async fn serves_until_its_parent_ends() {
+    let bare = Bare::start();
+    println!("{LISTENING}{}", bare.address.0);
+    tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await.unwrap();
 }
 
 /// Answers after a while.

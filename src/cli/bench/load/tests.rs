@@ -1,6 +1,6 @@
 use std::pin::Pin;
 
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt};
 use tokio::net::TcpListener;
 use tokio_stream::once;
 use tonic::{
@@ -10,18 +10,16 @@ use tonic::{
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::*;
-use crate::{
-    cli::bench::bare::BareEcho,
-    proto::{
-        StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse,
-        SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
-        worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
-    },
+use crate::proto::{
+    JobResult, StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse,
+    SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
+    submit_many_response::Outcome,
+    worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
 };
 
 #[tokio::test]
 async fn measures_submit_and_the_echo_of_its_process() {
-    let plan = Plan { rpc: Rpc::Submit, server_pid: Some(std::process::id()), ..plan(serve(BareEcho)) };
+    let plan = Plan { rpc: Rpc::Submit, server_pid: Some(std::process::id()), ..plan(serve(Answering::Empty)) };
     let measurement = run(&plan).await.unwrap();
     assert_eq!(measurement.totals.errors.len(), 0, "{:?}", measurement.totals.errors);
     assert_eq!(measurement.totals.unanswered, 0);
@@ -31,7 +29,7 @@ async fn measures_submit_and_the_echo_of_its_process() {
 
 #[tokio::test]
 async fn measures_submit_many_with_its_whole_window_in_flight() {
-    let plan = Plan { rpc: Rpc::SubmitMany, in_flight: 100, ..plan(serve(BareEcho)) };
+    let plan = Plan { rpc: Rpc::SubmitMany, in_flight: 100, ..plan(serve(Answering::Empty)) };
     let measurement = run(&plan).await.unwrap();
     assert_eq!(measurement.totals.errors.len(), 0, "{:?}", measurement.totals.errors);
     assert_eq!(measurement.totals.unanswered, 0);
@@ -42,7 +40,7 @@ async fn measures_submit_many_with_its_whole_window_in_flight() {
 #[tokio::test]
 async fn counts_refusals_by_reason() {
     for rpc in [Rpc::Submit, Rpc::SubmitMany] {
-        let measurement = run(&Plan { rpc, ..plan(serve(Full)) }).await.unwrap();
+        let measurement = run(&Plan { rpc, ..plan(serve(Answering::Full)) }).await.unwrap();
         let reasons: Vec<_> = measurement.totals.errors.keys().collect();
         assert_eq!(reasons, ["QUEUE_FULL"], "{rpc:?}");
         assert_eq!(measurement.throughput(), 0.0, "{rpc:?}: a refusal is no throughput");
@@ -75,7 +73,7 @@ fn plan(server: SocketAddr) -> Plan {
 }
 
 /// Serves on a thread of its own until the process ends.
-fn serve<S: WorkerPoolService>(service: S) -> SocketAddr {
+fn serve(service: Answering) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -92,27 +90,43 @@ fn serve<S: WorkerPoolService>(service: S) -> SocketAddr {
     address
 }
 
-/// Refuses every job.
-struct Full;
+/// Answers every job in one way.
+#[derive(Clone, Copy)]
+enum Answering {
+    /// With an empty result.
+    Empty,
+    /// With a refusal.
+    Full,
+}
 
 type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl WorkerPoolService for Full {
+impl WorkerPoolService for Answering {
     type StreamStream = Responses<StreamResponse>;
     type SubmitManyStream = Responses<SubmitManyResponse>;
     type WatchStatsStream = Responses<WatchStatsResponse>;
 
     async fn submit(&self, _: Request<SubmitRequest>) -> Result<Response<SubmitResponse>, Status> {
-        Err(full())
+        match self {
+            Self::Empty => Ok(Response::new(SubmitResponse { result: Some(JobResult::default()) })),
+            Self::Full => Err(full()),
+        }
     }
 
     /// Refuses in the trailers, after the response's head, so that both places of a status are covered.
     async fn submit_many(
         &self,
-        _: Request<Streaming<SubmitManyRequest>>,
+        requests: Request<Streaming<SubmitManyRequest>>,
     ) -> Result<Response<Self::SubmitManyStream>, Status> {
-        Ok(Response::new(Box::pin(once(Err(full())))))
+        let empty = |request: SubmitManyRequest| SubmitManyResponse {
+            tag: request.tag,
+            outcome: Some(Outcome::Result(Box::default())),
+        };
+        Ok(Response::new(match self {
+            Self::Empty => Box::pin(requests.into_inner().map(move |request| request.map(empty))),
+            Self::Full => Box::pin(once(Err(full()))),
+        }))
     }
 
     async fn stream(&self, _: Request<StreamRequest>) -> Result<Response<Self::StreamStream>, Status> {

@@ -1,0 +1,96 @@
+//! One burst on one server.
+//!
+//! Closed loops are those of `waterwheel bench` in a process of its own: it speaks raw HTTP/2, which costs less than the
+//! servers, and reads the CPU time of the server at both ends of its window.
+
+use std::{collections::BTreeMap, process::Stdio, time::Duration};
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::{
+    Failure,
+    proxy::Proxy,
+    regime::{Figure, Load, ONE_WAY, Regime, Side},
+    server::Server,
+    volley,
+};
+
+/// What a burst measured. What it could not measure is absent.
+pub(crate) type Burst = BTreeMap<Figure, f64>;
+
+/// The load of a closed loop.
+struct Loop<'a> {
+    rpc: &'a str,
+    kind: &'a str,
+    address: String,
+    pid: u32,
+    connections: usize,
+    in_flight: usize,
+    payload: usize,
+    window: Duration,
+}
+
+pub(crate) async fn run(regime: &Regime, side: Side, server: &Server, window: Duration) -> Result<Burst, Failure> {
+    let kind = regime.kind;
+    let base = |payload, window| Loop {
+        rpc: "submit",
+        kind,
+        address: server.address.to_string(),
+        pid: server.pid,
+        connections: 1,
+        in_flight: 1,
+        payload,
+        window,
+    };
+    match regime.load {
+        Load::Closed { rpc, connections, in_flight, payload } => {
+            let rpc = if side == Side::Submit { "submit" } else { rpc };
+            closed(&Loop { rpc, connections, in_flight, ..base(payload, window) }).await
+        }
+        Load::Delayed { payload, times } => {
+            let proxy = Proxy::start(server.address, ONE_WAY).await?;
+            closed(&Loop { address: proxy.address.to_string(), ..base(payload, window * times) }).await
+        }
+        Load::Volley { connections, calls, payload } => {
+            let volley = volley::fire(server.address, kind, connections, calls, payload).await?;
+            let asked = volley.served + volley.refused;
+            let mut burst = Burst::from([
+                (Figure::ServedShare, volley.served as f64 / asked as f64),
+                (Figure::RequestsPerS, volley.served as f64 / volley.elapsed.as_secs_f64()),
+            ]);
+            burst.extend(server.peak_mib().map(|peak| (Figure::PeakMib, peak)));
+            Ok(burst)
+        }
+    }
+}
+
+async fn closed(load: &Loop<'_>) -> Result<Burst, Failure> {
+    let Loop { rpc, kind, address, pid, connections, in_flight, payload, window } = load;
+    let line = format!(
+        "bench {kind} --server {address} --server-pid {pid} --rpc {rpc} --connections {connections} \
+         --in-flight {in_flight} --payload {payload} --duration {}us --warm-up {}us --deadline 60s --output json",
+        window.as_micros(),
+        window.as_micros() / 5
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
+    let output = command.args(line.split(' ')).env_clear().stdin(Stdio::null()).kill_on_drop(true).output().await?;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|_| format!("waterwheel {line}: {}", String::from_utf8_lossy(&output.stderr).trim()))?;
+    // Figures of a burst with failures say nothing.
+    if report["errors"].as_object().is_some_and(|errors| !errors.is_empty()) || report["unanswered"] != 0 {
+        let (errors, unanswered) = (&report["errors"], &report["unanswered"]);
+        return Err(format!("waterwheel {line}: {unanswered} calls without an answer, failures {errors}").into());
+    }
+    let figure = |path: &str| report.pointer(path).and_then(Value::as_f64).filter(|figure| *figure > 0.0);
+    let cpu = figure("/server_cpu_us_per_request");
+    let figures = [
+        (Figure::CpuUsPerRequest, cpu),
+        (Figure::JobsPerCpuSecond, cpu.map(|cpu| 1e6 / cpu)),
+        (Figure::RequestsPerS, figure("/throughput_per_s")),
+        (Figure::P50Ms, figure("/latency_us/p50").map(|micros| micros / 1e3)),
+        (Figure::P99Ms, figure("/latency_us/p99").map(|micros| micros / 1e3)),
+        (Figure::WritesPerReply, figure("/write_syscalls_per_reply")),
+    ];
+    Ok(figures.into_iter().filter_map(|(figure, value)| Some((figure, value?))).collect())
+}
