@@ -38,4 +38,11 @@ grep -q "^FROM docker.io/library/rust:$minimum-" deploy/Containerfile || {
     echo "deploy/Containerfile builds with another Rust than Cargo.toml's rust-version $minimum"
     exit 1
 }
-echo "deploy: container, manifests and units are sound"
+# Where they are installed, they read their examples.
+if command -v haproxy >/dev/null; then
+    haproxy -q -c -f deploy/proxy/haproxy.cfg
+fi
+if command -v nginx >/dev/null; then
+    nginx -q -t -c "$PWD/deploy/proxy/nginx.conf"
+fi
+echo "deploy: container, manifests, units and proxies are sound"

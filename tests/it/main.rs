@@ -53,6 +53,7 @@ mod reflection;
 mod refusal;
 mod secrets;
 mod service;
+mod service_configs;
 mod service_manager;
 mod sizing;
 mod slots;

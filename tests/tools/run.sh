@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tools that operators have against `waterwheel dev`, with no flags but the address and what each tool asks of
-# every server: `bash tests/tools/run.sh`. Needs go and curl, and a built server: WATERWHEEL_BIN, by default
+# every server: `bash tests/tools/run.sh`. Needs go, npm and curl, and a built server: WATERWHEEL_BIN, by default
 # target/debug/waterwheel.
 #
 # Each tool is built once, into target/tools/. WATERWHEEL_HEALTH_PROBE names a `grpc_health_probe` to use: where there
@@ -15,6 +15,7 @@ readonly TOOLS="$PWD/target/tools"
 readonly GRPCURL=v1.9.4
 readonly GHZ=v0.93.0
 readonly HEALTH_PROBE=v0.4.37
+readonly BUF=1.75.0
 
 mkdir -p "$TOOLS"
 export GOBIN="$TOOLS/bin"
@@ -34,12 +35,29 @@ health_probe() {
     fi
 }
 
+# The one that CI checks the contract with, where that has run.
+buf() {
+    local folder="$PWD/target/ci/buf/$BUF"
+    [[ -x $folder/node_modules/.bin/buf ]] || npm install --prefix "$folder" --ignore-scripts --no-save --no-audit \
+        --no-fund --loglevel=error "@bufbuild/buf@$BUF" >&2
+    echo "$folder/node_modules/.bin/buf"
+}
+
 # Runs a command whose output must hold a text.
 says() {
     local expected="$1" output
     shift
     printf '$ %s\n' "$*"
     output=$("$@" 2>&1) || { printf '%s\ntools: FAILED\n' "$output"; return 1; }
+    grep -qF -- "$expected" <<<"$output" || { printf '%s\ntools: FAILED: no "%s"\n' "$output" "$expected"; return 1; }
+}
+
+# Runs a command that must fail, with an output that holds a text.
+fails() {
+    local expected="$1" output
+    shift
+    printf '$ ! %s\n' "$*"
+    if output=$("$@" 2>&1); then printf '%s\ntools: FAILED: it succeeded\n' "$output"; return 1; fi
     grep -qF -- "$expected" <<<"$output" || { printf '%s\ntools: FAILED: no "%s"\n' "$output" "$expected"; return 1; }
 }
 
@@ -78,6 +96,17 @@ says "rpc Submit" "$GOBIN/grpcurl" -plaintext "$grpc" describe waterwheel.v1.Wor
 says '"output": "aGk="' "$GOBIN/grpcurl" -plaintext -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc" \
     waterwheel.v1.WorkerPoolService/Submit
 says '"status": "SERVING"' "$GOBIN/grpcurl" -plaintext "$ops" grpc.health.v1.Health/Check
+says '"pool/cpu"' "$GOBIN/grpcurl" -plaintext "$grpc" grpc.health.v1.Health/List
+# The details of errors are readable by reflection alone; a job that fails does not end the call of the others.
+fails '"reason": "UNKNOWN_KIND"' "$GOBIN/grpcurl" -plaintext -d '{"job": {"kind": "none"}}' "$grpc" \
+    waterwheel.v1.WorkerPoolService/Submit
+readonly jobs='{"job": {"kind": "none"}} {"job": {"kind": "echo", "payload": "aGk="}}'
+buf=$(buf)
+for expected in '"reason": "UNKNOWN_KIND"' '"output": "aGk="'; do
+    says "$expected" "$GOBIN/grpcurl" -plaintext -d "$jobs" "$grpc" waterwheel.v1.WorkerPoolService/SubmitMany
+    says "$expected" "$buf" curl --protocol grpc --http2-prior-knowledge -d "$jobs" \
+        "http://$grpc/waterwheel.v1.WorkerPoolService/SubmitMany"
+done
 # Reports go on until the caller leaves.
 says '"applicationUtilization"' bash -c '"$0" "$@" || (($? == 68))' "$GOBIN/grpcurl" -plaintext -max-time 1 \
     -emit-defaults "$grpc" xds.service.orca.v3.OpenRcaService/StreamCoreMetrics
@@ -85,6 +114,8 @@ says '"applicationUtilization"' bash -c '"$0" "$@" || (($? == 68))' "$GOBIN/grpc
 says "[OK]   200 responses" "$GOBIN/ghz" --insecure --call waterwheel.v1.WorkerPoolService/Submit \
     -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc"
 
+# Who speaks another protocol is told which one is spoken.
+says "gRPC over HTTP/2" curl --silent --show-error "http://$grpc/"
 says "ok" curl --silent --show-error --fail "http://$ops/livez"
 says "ok" curl --silent --show-error --fail "http://$ops/readyz"
 says 'rpc_status_code="OK"} 201' curl --silent --show-error --fail "http://$ops/metrics"

@@ -8,8 +8,9 @@ import pytest
 from service import ROOMY, ROOT, TINY, Service, job, refusal, until
 from waterwheel.v1 import worker_pool_service_pb2 as messages
 
-# What a program passes to its channel.
-CONFIG = json.loads((ROOT / "deploy/service-config.json").read_text())
+# What a program passes to its channel: where it balances by itself, and behind a proxy that does.
+DIRECT = json.loads((ROOT / "deploy/service-config.json").read_text())
+BEHIND_PROXY = json.loads((ROOT / "deploy/service-config-behind-proxy.json").read_text())
 
 # Answers UNAVAILABLE to whoever asks, and means it.
 NEVER = """
@@ -20,9 +21,9 @@ exit_codes = { 6 = "UNAVAILABLE" }
 """
 
 
-def retrying(config, initialBackoff="60s", maxBackoff="60s", **policy):
+def retrying(config, initialBackoff="60s", maxBackoff="60s", of=DIRECT, **policy):
     """A server, and a channel with the policy; a backoff of its own of a minute would outlast every test."""
-    service_config = copy.deepcopy(CONFIG)
+    service_config = copy.deepcopy(of)
     policy.update(initialBackoff=initialBackoff, maxBackoff=maxBackoff)
     service_config["methodConfig"][0]["retryPolicy"].update(policy)
     return Service(config, options=[("grpc.service_config", json.dumps(service_config))])
@@ -37,8 +38,9 @@ def occupy(service, sleep):
     until(lambda: service.pool().queue.jobs == 1)
 
 
-def test_a_call_that_finds_the_queue_full_comes_back_when_told():
-    with retrying(TINY) as service:
+@pytest.mark.parametrize("of", [DIRECT, BEHIND_PROXY], ids=["direct", "behind_proxy"])
+def test_a_call_that_finds_the_queue_full_comes_back_when_told(of):
+    with retrying(TINY, of=of) as service:
         occupy(service, b"300")
         began = time.monotonic()
         result = service.submit("echo", b"patient")
