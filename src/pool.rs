@@ -25,6 +25,7 @@ mod factories;
 mod handle;
 mod held;
 mod home;
+mod latest;
 mod lease;
 mod load;
 mod meters;

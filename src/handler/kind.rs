@@ -157,6 +157,17 @@ impl Kind {
         &self.options
     }
 
+    /// Whether it runs the same jobs in the same way as `other`, whatever its name.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let makes_the_same = match (&self.factory, &other.factory) {
+            (Factory::Async(one), Factory::Async(another)) => Arc::ptr_eq(one, another),
+            (Factory::Blocking(one), Factory::Blocking(another)) => Arc::ptr_eq(one, another),
+            _ => false,
+        };
+        makes_the_same && self.options == other.options
+    }
+
     /// Whether jobs run on the worker's own thread.
     #[must_use]
     pub fn is_blocking(&self) -> bool {

@@ -77,7 +77,7 @@ pub(crate) use snapshot::{CoreLoad, CoreSnapshot, SizeSnapshot, WorkerCondition,
 use waiting::Waiting;
 use workers::Workers;
 
-use crate::model::{Criticality, KindLimits, WhenFull};
+use crate::model::{Criticality, WhenFull};
 
 /// What the machine carries for its host without looking into it.
 pub(crate) trait Host {
@@ -218,7 +218,7 @@ impl<H: Host> Core<H> {
             waiting: Waiting::default(),
             seen: Seen::default(),
             queued: List::default(),
-            queues: Queues::new(0),
+            queues: Queues::new(),
             lines: Lines::default(),
             limits: Limits::default(),
             queued_bytes: 0,
@@ -234,13 +234,6 @@ impl<H: Host> Core<H> {
             #[cfg(test)]
             settled: std::cell::Cell::default(),
         }
-    }
-
-    /// Sets the limits of the kinds. Only for a machine without jobs.
-    pub(crate) fn limit(&mut self, kinds: &[KindLimits]) {
-        debug_assert!(self.entries.is_empty(), "jobs stand in the lanes that there were");
-        self.limits = Limits::new(kinds);
-        self.queues = Queues::new(self.limits.lanes());
     }
 
     /// When [`tick`](Self::tick) would start a job that waits for nothing but time.

@@ -18,7 +18,8 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// How the factories of a pool's kinds do.
-pub(super) struct Factories(Vec<Mutex<Record>>);
+#[derive(Default)]
+pub(super) struct Factories(boxcar::Vec<Mutex<Record>>);
 
 #[derive(Default)]
 struct Record {
@@ -56,8 +57,9 @@ pub struct FactoryStats {
 }
 
 impl Factories {
-    pub(super) fn new(kinds: usize) -> Self {
-        Self(std::iter::repeat_with(Mutex::default).take(kinds).collect())
+    /// Knows one kind more.
+    pub(super) fn add(&self) {
+        self.0.push(Mutex::default());
     }
 
     /// Asks to make a handler of `kind`.
@@ -91,7 +93,7 @@ impl Factories {
     }
 
     pub(super) fn any_backs_off(&self, now: Instant) -> bool {
-        self.0.iter().any(|record| !record.lock().left(now).is_zero())
+        self.0.iter().any(|(_, record)| !record.lock().left(now).is_zero())
     }
 
     pub(super) fn stats(&self, kind: usize, now: Instant) -> FactoryStats {
@@ -144,9 +146,15 @@ impl Record {
 mod tests {
     use super::*;
 
+    fn of(kinds: usize) -> Factories {
+        let factories = Factories::default();
+        (0..kinds).for_each(|_| factories.add());
+        factories
+    }
+
     #[test]
     fn waits_double_up_to_their_bound_and_start_anew_after_a_success() {
-        let factories = Factories::new(2);
+        let factories = of(2);
         let mut now = Instant::now();
         for doubled in [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000].map(Duration::from_millis)
         {
@@ -168,7 +176,7 @@ mod tests {
 
     #[test]
     fn tries_side_by_side_count_as_one_step() {
-        let factories = Factories::new(1);
+        let factories = of(1);
         let now = Instant::now();
         let tries: Vec<_> = (0..8).filter_map(|_| factories.begin(0, now).ok()).collect();
         for begun in &tries {

@@ -215,13 +215,13 @@ impl Pool {
         stream(self.shell(), kind, job).await
     }
 
-    pub(super) fn kind_names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.shell().kinds.iter().map(crate::handler::Kind::name)
+    pub(super) fn kind_names(&self) -> impl Iterator<Item = (usize, &Arc<str>)> {
+        self.shell().served().map(|(index, kind)| (index, kind.name()))
     }
 
     fn locate(&self, job: &Job) -> Result<usize, Rejection> {
         self.shell().kind_index(&job.kind).ok_or_else(|| {
-            let suggestion = super::pools::closest(&job.kind, self.kind_names());
+            let suggestion = super::pools::closest(&job.kind, self.kind_names().map(|(_, name)| name));
             self.shell().reject(job.kind.as_str().into(), RejectionReason::UnknownKind { suggestion })
         })
     }

@@ -12,6 +12,7 @@ use crate::handler::{Instance, unwind::Contained};
 
 /// What a worker keeps from job to job: its handlers, one for each kind, and the thread that blocking ones run on.
 pub(super) struct WorkerState {
+    /// By kind, up to the last one that the worker ran.
     instances: Vec<Option<Instance>>,
     thread: Option<Thread>,
 }
@@ -33,8 +34,8 @@ pub(super) struct End {
 }
 
 impl WorkerState {
-    pub(super) fn fresh(kinds: usize) -> Box<Self> {
-        Box::new(Self { instances: std::iter::repeat_with(|| None).take(kinds).collect(), thread: None })
+    pub(super) fn fresh() -> Box<Self> {
+        Box::new(Self { instances: Vec::new(), thread: None })
     }
 }
 
@@ -66,11 +67,15 @@ impl Lease {
     /// The worker's handler of `kind`, made where there is none. It is out of the lease until it is
     /// [put back](Self::put_back): a handler that panics or is cut off is lost with its future and made anew.
     pub(super) fn take_handler(&mut self, kind: usize) -> Result<Instance, Raised> {
-        self.state().instances[kind].take().map_or_else(|| self.shell.make_handler(kind), Ok)
+        self.state().instances.get_mut(kind).and_then(Option::take).map_or_else(|| self.shell.make_handler(kind), Ok)
     }
 
     pub(super) fn put_back(&mut self, kind: usize, handler: Instance) {
-        self.state().instances[kind] = Some(handler);
+        let instances = &mut self.state().instances;
+        if instances.len() <= kind {
+            instances.resize_with(kind + 1, || None);
+        }
+        instances[kind] = Some(handler);
     }
 
     /// The worker's thread, started where there is none.

@@ -43,7 +43,7 @@ impl Pool {
     #[must_use]
     pub fn durations(&self) -> Vec<KindDurations> {
         let shell = self.shell();
-        let kinds = shell.kinds.iter().enumerate().map(|(index, kind)| {
+        let kinds = shell.served().map(|(index, kind)| {
             let [queue_wait, run_time] = shell.meters.durations(index);
             KindDurations { kind: Arc::clone(kind.name()), queue_wait, run_time }
         });

@@ -18,6 +18,7 @@ pub(super) struct Meters {
 
 /// What one home writes to.
 struct Part {
+    /// Up to the last one of which a job ended here.
     kinds: Vec<KindMeters>,
     ended: Ring,
 }
@@ -38,12 +39,9 @@ impl KindMeters {
 }
 
 impl Meters {
-    /// Parts for so many kinds, which remember so many ended jobs together.
-    pub(super) fn new(homes: usize, kinds: usize, ended: usize) -> Self {
-        let part = || {
-            let kinds = std::iter::repeat_with(KindMeters::default).take(kinds).collect();
-            Mutex::new(Part { kinds, ended: Ring::new(ended.div_ceil(homes.max(1))) })
-        };
+    /// Parts that remember so many ended jobs together.
+    pub(super) fn new(homes: usize, ended: usize) -> Self {
+        let part = || Mutex::new(Part { kinds: Vec::new(), ended: Ring::new(ended.div_ceil(homes.max(1))) });
         Self { homes: std::iter::repeat_with(part).take(homes).collect() }
     }
 
@@ -52,6 +50,9 @@ impl Meters {
         let at = home() % self.homes.len();
         let mut part = self.homes[at].lock();
         let Waterfall { queue: wait, run, .. } = ended.waterfall;
+        if part.kinds.len() <= ended.kind {
+            part.kinds.resize_with(ended.kind + 1, KindMeters::default);
+        }
         for (histogram, duration) in part.kinds[ended.kind].histograms().iter_mut().zip([wait, run]) {
             let nanos = u64::try_from(duration.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
             histogram.saturating_record(nanos);
@@ -91,10 +92,19 @@ impl Meters {
         }
     }
 
+    /// Lets go of what was measured of a kind that is served no more.
+    pub(super) fn forget(&self, kind: usize) {
+        for home in &self.homes {
+            if let Some(part) = home.lock().kinds.get_mut(kind) {
+                *part = KindMeters::default();
+            }
+        }
+    }
+
     fn merged(&self, kind: usize) -> KindMeters {
         let mut merged = KindMeters::default();
         for home in &self.homes {
-            if let Some(part) = &home.lock().kinds[kind].histograms {
+            if let Some(part) = home.lock().kinds.get(kind).and_then(|part| part.histograms.as_ref()) {
                 for (whole, part) in merged.histograms().iter_mut().zip(part.iter()) {
                     whole.add(part).expect("all histograms have the same bounds");
                 }
@@ -123,7 +133,7 @@ mod tests {
 
     #[test]
     fn parts_are_merged() {
-        let meters = Meters::new(2, 1, 10);
+        let meters = Meters::new(2, 10);
         for millis in 1..=100 {
             super::super::home::set_home(millis as usize % 2);
             let zero = Duration::ZERO;

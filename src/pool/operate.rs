@@ -3,12 +3,16 @@ use std::num::NonZeroUsize;
 use tokio::time::Instant;
 
 use super::{
-    Pool,
+    Pool, Settings,
     core::{Bounds, Cancelled},
     lease::WorkerState,
     sizing::keep_size,
 };
-use crate::{handler::StopReason, model::JobId, phase::Phase};
+use crate::{
+    handler::{Kind, StopReason},
+    model::JobId,
+    phase::Phase,
+};
 
 /// What an operator keeps a pool from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,11 +90,36 @@ impl Pool {
             return false;
         }
         let bounds = Bounds { min: min.get(), max: max.get().max(min.get()) };
-        let (now, kinds) = (Instant::now(), shell.kinds.len());
-        let gone = shell.drive(|core, effects| core.resize(now, bounds, || WorkerState::fresh(kinds), effects));
+        let now = Instant::now();
+        let gone = shell.drive(|core, effects| core.resize(now, bounds, WorkerState::fresh, effects));
         drop(gone);
         keep_size(shell);
         true
+    }
+
+    /// Has other settings from now on, and serves `kinds` and no others; [`Pools::refresh`](super::Pools::refresh) then
+    /// finds them. No job is lost by it: those of a kind that is replaced, or removed, end as they began, and what is
+    /// beyond a new bound leaves the queue as jobs do. The number of workers is changed where the settings change it, and
+    /// else stays as it was [set](Self::resize). `homes` and `ended_jobs` stay as they are.
+    ///
+    /// Each kind that is not the [same](Kind::is_same) as before takes some hundred bytes, for as long as the pool lives.
+    pub fn reconfigure(&self, settings: Settings, kinds: Vec<Kind>) {
+        let shell = self.shell();
+        let Settings { homes, ended_jobs, workers, max_workers, .. } = *shell.settings;
+        let resize = (settings.workers, settings.max_workers) != (workers, max_workers);
+        let (min, max) = (settings.workers, settings.max_workers.unwrap_or(settings.workers));
+        shell.settings.replace(Settings { homes, ended_jobs, ..settings });
+        shell.serve(kinds);
+        if resize {
+            self.resize(min, max);
+        }
+    }
+
+    /// The kind of that name, where it is served.
+    #[must_use]
+    pub fn kind(&self, name: &str) -> Option<&Kind> {
+        let shell = self.shell();
+        shell.kind_index(name).map(|index| &shell.kinds[index])
     }
 
     /// Cancels a job: it ends at once where it has no worker, and goes down the stop ladder where it has one. `None`

@@ -8,7 +8,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{JobStream, Polled, Pool, Submission, Ticket};
+use super::{JobStream, Polled, Pool, Submission, Ticket, latest::Latest};
 use crate::{
     model::{Job, JobError, Rejection, RejectionReason},
     phase::Phase,
@@ -21,19 +21,23 @@ pub struct Pools(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     pools: Vec<Pool>,
-    by_kind: FxHashMap<Arc<str>, (usize, usize)>,
+    by_kind: Latest<ByKind>,
     unknown: AtomicU64,
 }
+
+type ByKind = FxHashMap<Arc<str>, (usize, usize)>;
 
 impl Pools {
     /// Puts `pools` side by side. Where two serve the same kind, the later one gets its jobs.
     #[must_use]
     pub fn new(pools: Vec<Pool>) -> Self {
-        let kinds = pools.iter().enumerate().flat_map(|(pool, entry)| {
-            entry.kind_names().enumerate().map(move |(kind, name)| (Arc::clone(name), (pool, kind)))
-        });
-        let by_kind = kinds.collect();
+        let by_kind = Latest::new(by_kind(&pools));
         Self(Arc::new(Inner { pools, by_kind, unknown: AtomicU64::new(0) }))
+    }
+
+    /// Finds the kinds anew, after pools were [reconfigured](Pool::reconfigure).
+    pub fn refresh(&self) {
+        self.0.by_kind.replace(by_kind(&self.0.pools));
     }
 
     /// The pools.
@@ -153,6 +157,14 @@ impl Pools {
         let kind: String = job.kind.chars().take(64).collect();
         Rejection { reason, pool: None, kind: kind.into(), retry_after: None }
     }
+}
+
+fn by_kind(pools: &[Pool]) -> ByKind {
+    let kinds = pools
+        .iter()
+        .enumerate()
+        .flat_map(|(pool, entry)| entry.kind_names().map(move |(kind, name)| (Arc::clone(name), (pool, kind))));
+    kinds.collect()
 }
 
 /// The name that was probably meant by `kind`.

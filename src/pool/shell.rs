@@ -24,6 +24,7 @@ use super::{
     drain::LostJob,
     factories::Factories,
     home::{Homes, Shared, home},
+    latest::Latest,
     lease::{End, Lease, WorkerState},
     meters::Meters,
     sizing::keep_size,
@@ -40,11 +41,13 @@ use crate::{
 /// A pool: the state machine behind its lock, and what acts on its effects.
 pub(super) struct Shell {
     pub(super) name: Arc<str>,
-    pub(super) settings: Settings,
-    pub(super) kinds: Vec<Kind>,
+    pub(super) settings: Latest<Settings>,
+    /// One that is replaced, or removed, keeps its place: its jobs end under it.
+    pub(super) kinds: boxcar::Vec<Kind>,
     /// By home and kind: each home counts its own references.
-    sites: Vec<Vec<Arc<Site>>>,
-    by_name: FxHashMap<Arc<str>, usize>,
+    sites: Vec<boxcar::Vec<Arc<Site>>>,
+    /// The kinds that are served.
+    by_name: Latest<FxHashMap<Arc<str>, usize>>,
     core: CachePadded<Mutex<Core<Wiring>>>,
     pub(super) meters: Meters,
     pub(super) factories: Factories,
@@ -58,8 +61,8 @@ pub(super) struct Shell {
     /// When a stop forces what runs, however much grace it has left.
     pub(super) force_by: OnceLock<Instant>,
     slow_polls: AtomicU64,
-    /// None where no kind has a rate.
-    pub(super) wake: Option<Wake>,
+    /// None where no kind has had a rate.
+    pub(super) wake: OnceLock<Wake>,
 }
 
 /// What the state machine carries for the shell.
@@ -75,44 +78,53 @@ impl Shell {
     pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Homes {
         let homes = settings.homes.max(1);
         let mut core = Core::new(settings.caps(), settings.law, kinds.len(), homes);
-        let limits: Vec<KindLimits> = kinds.iter().map(|kind| kind.get_options().limits).collect();
-        core.limit(&limits);
         let now = Instant::now();
         let min = settings.workers.get();
         let bounds = Bounds { min, max: settings.max_workers.map_or(min, |max| max.get().max(min)) };
-        core.resize(now, bounds, || WorkerState::fresh(kinds.len()), &mut Vec::new());
-        let by_name = kinds.iter().enumerate().map(|(index, kind)| (Arc::clone(kind.name()), index)).collect();
+        core.resize(now, bounds, WorkerState::fresh, &mut Vec::new());
         let phase = PhaseCell::default();
-        let tasks = Tasks::new();
-        let site = |kind: &Kind| {
-            Arc::new(Site { kind: Arc::clone(kind.name()), pool: Arc::clone(&name), tasks: tasks.clone() })
-        };
         phase.advance(Phase::Serving);
         let shell = Self {
-            factories: Factories::new(kinds.len()),
+            factories: Factories::default(),
             is_sized: AtomicBool::new(false),
-            meters: Meters::new(homes, kinds.len(), settings.ended_jobs),
-            sites: std::iter::repeat_with(|| kinds.iter().map(site).collect()).take(homes).collect(),
+            meters: Meters::new(homes, settings.ended_jobs),
+            sites: std::iter::repeat_with(boxcar::Vec::new).take(homes).collect(),
             name,
-            settings,
-            kinds,
-            by_name,
+            settings: Latest::new(settings),
+            kinds: boxcar::Vec::new(),
+            by_name: Latest::new(FxHashMap::default()),
             core: CachePadded::new(Mutex::new(core)),
-            tasks,
+            tasks: Tasks::new(),
             phase,
             room: Notify::new(),
             lost: Mutex::default(),
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
-            wake: limits.iter().any(KindLimits::has_rate).then(Wake::new),
+            wake: OnceLock::new(),
         };
         let shells = Homes::new(shell, homes);
+        shells.here().serve(kinds);
         keep_size(shells.here());
         shells
     }
 
+    /// The kinds that are served, with their places.
+    pub(super) fn served(&self) -> impl Iterator<Item = (usize, &Kind)> {
+        self.kinds.iter().filter(|(index, kind)| self.kind_index(kind.name()) == Some(*index))
+    }
+
     pub(super) fn kind_index(&self, kind: &str) -> Option<usize> {
         self.by_name.get(kind).copied()
+    }
+
+    /// Gives a kind its place.
+    fn add(&self, kind: Kind) -> usize {
+        for sites in &self.sites {
+            let (kind, pool) = (Arc::clone(kind.name()), Arc::clone(&self.name));
+            sites.push(Arc::new(Site { kind, pool, tasks: self.tasks.clone() }));
+        }
+        self.factories.add();
+        self.kinds.push(kind)
     }
 
     /// Decides the outcome of a running job. Returns whether it was open until then.
@@ -169,6 +181,29 @@ impl Shell {
 }
 
 impl Shared {
+    /// Serves `kinds` and no others from now on, by the latest settings. One that is the same as before stays where it is,
+    /// any other gets a new place: the jobs of the one before it end as they began.
+    pub(super) fn serve(&self, kinds: Vec<Kind>) {
+        let now = Instant::now();
+        self.drive(|core, effects| {
+            let place = |kind: Kind| {
+                let same = self.kind_index(kind.name()).filter(|index| self.kinds[*index].is_same(&kind));
+                (Arc::clone(kind.name()), same.unwrap_or_else(|| self.add(kind)))
+            };
+            let by_name: FxHashMap<_, _> = kinds.into_iter().map(place).collect();
+            let limits: Vec<KindLimits> = self.kinds.iter().map(|(_, kind)| kind.get_options().limits).collect();
+            if limits.iter().any(KindLimits::has_rate) {
+                self.wake.get_or_init(Wake::new);
+            }
+            core.reconfigure(now, (self.settings.caps(), self.settings.law), &limits, effects);
+            self.by_name.replace(by_name);
+        });
+        // What few late jobs of the others add is no more than a kind has in any case.
+        (0..self.kinds.count()).filter(|index| !self.served().any(|(served, _)| served == *index)).for_each(|index| {
+            self.meters.forget(index);
+        });
+    }
+
     /// Asks for room.
     pub(super) fn admit(&self, now: Instant, job: &Job, kind: usize, cx: &Context) -> Result<Turn, Rejection> {
         let deadline = cx.deadline();
@@ -224,8 +259,7 @@ impl Shared {
     /// Marks a worker whose job does not stop. Returns whether another worker took its place.
     pub(super) fn stick(&self, key: JobKey) -> bool {
         let now = Instant::now();
-        let fresh = || WorkerState::fresh(self.kinds.len());
-        self.drive(|core, effects| core.stick(now, key, fresh, effects))
+        self.drive(|core, effects| core.stick(now, key, WorkerState::fresh, effects))
     }
 
     /// Runs `event` on the machine, and acts on its effects once the lock is free.
@@ -235,7 +269,7 @@ impl Shared {
             let mut core = self.core.lock();
             let waiting = core.waiting();
             let result = event(&mut core, &mut effects);
-            if let Some(wake) = &self.wake {
+            if let Some(wake) = self.wake.get() {
                 wake.set(core.wake_at());
             }
             (result, core.is_finished(), core.waiting() < waiting)

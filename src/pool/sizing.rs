@@ -39,10 +39,8 @@ fn look(shell: &Shared) {
     let now = Instant::now();
     // A worker more would be one more that fails.
     let may_grow = !shell.factories.any_backs_off(now);
-    let fresh = || WorkerState::fresh(shell.kinds.len());
-    let Some(Resized { from, to, gone }) = shell.drive(|core, effects| core.look(now, may_grow, fresh, effects)) else {
-        return;
-    };
+    let looked = shell.drive(|core, effects| core.look(now, may_grow, WorkerState::fresh, effects));
+    let Some(Resized { from, to, gone }) = looked else { return };
     drop(gone);
     info!(pool = %shell.name, from, to, "the pool changed its number of workers");
 }

@@ -181,7 +181,7 @@ impl PoolStats {
             limits,
         } = snapshot;
         let settings = &shell.settings;
-        let kinds = shell.kinds.iter().enumerate().map(|(index, kind)| {
+        let kinds = shell.served().map(|(index, kind)| {
             let [queue_wait, run_time] = shell.meters.read(index);
             let limit = limits.iter().find(|limit| limit.kind == index).map(|limit| {
                 let LimitUse { kind: _, limits, running, queued, keys } = *limit;

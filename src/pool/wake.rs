@@ -35,7 +35,7 @@ impl Wake {
 impl Shared {
     /// Makes sure that somebody starts the jobs for which time comes.
     pub(super) fn keep_time(&self) {
-        let Some(wake) = &self.wake else { return };
+        let Some(wake) = self.wake.get() else { return };
         if wake.is_kept.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -46,7 +46,7 @@ impl Shared {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if let Some(wake) = self.0.upgrade().as_ref().and_then(|shell| shell.wake.as_ref()) {
+        if let Some(wake) = self.0.upgrade().as_ref().and_then(|shell| shell.wake.get()) {
             wake.is_kept.store(false, Ordering::Release);
         }
     }

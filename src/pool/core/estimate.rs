@@ -54,6 +54,12 @@ impl Estimates {
         Self { kinds: vec![unknown; kinds], mean: unknown }
     }
 
+    /// Knows so many kinds from now on, of the further ones nothing.
+    pub(super) fn extend(&mut self, kinds: usize, start: Duration) {
+        let unknown = Self::new(kinds.saturating_sub(self.kinds.len()), start);
+        self.kinds.extend(unknown.kinds);
+    }
+
     /// Learns from a run. Returns the seconds that it counts, as the others do.
     pub(super) fn observe(&mut self, kind: usize, run: Duration) -> f64 {
         let seconds = run.as_secs_f64();

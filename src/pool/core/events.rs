@@ -283,7 +283,7 @@ impl<H: Host> Core<H> {
     }
 
     fn may_wait(&self, bytes: usize) -> bool {
-        self.waiting.len() < self.caps.waiting && bytes <= self.caps.bytes - self.waiting.bytes()
+        self.waiting.len() < self.caps.waiting && bytes <= self.caps.bytes.saturating_sub(self.waiting.bytes())
     }
 
     fn insert(

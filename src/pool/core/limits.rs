@@ -20,7 +20,7 @@ const PER_KEY: [Limiter; 2] = [Limiter::KeyConcurrency, Limiter::KeyRate];
 /// the queues; without any, all of this is empty.
 #[derive(Default)]
 pub(super) struct Limits {
-    /// By kind; empty where no kind has a limit.
+    /// By kind.
     lane_of: Vec<usize>,
     /// By lane, without the open one.
     lanes: Vec<LaneLimit>,
@@ -51,20 +51,15 @@ pub(crate) struct LimitUse {
 }
 
 impl Limits {
-    /// Limits by kind.
-    pub(super) fn new(kinds: &[KindLimits]) -> Self {
-        let mut this = Self::default();
-        if !kinds.iter().any(KindLimits::is_set) {
-            return this;
-        }
-        for (kind, limits) in kinds.iter().enumerate() {
+    /// Takes the limits of all kinds, of which those that it has stay as they are.
+    pub(super) fn extend(&mut self, kinds: &[KindLimits]) {
+        for (kind, limits) in kinds.iter().enumerate().skip(self.lane_of.len()) {
             if limits.is_set() {
                 let lane = LaneLimit { kind, limits: *limits, used: Used::default(), by_key: FxHashMap::default() };
-                this.lanes.push(lane);
+                self.lanes.push(lane);
             }
-            this.lane_of.push(if limits.is_set() { this.lanes.len() } else { OPEN });
+            self.lane_of.push(if limits.is_set() { self.lanes.len() } else { OPEN });
         }
-        this
     }
 
     /// Whether some kind has no limits.

@@ -3,12 +3,12 @@
 use tokio::time::Instant;
 
 use super::{
-    Core, Effect, Ending, Host, QueueEnd,
+    Caps, Core, Effect, Ending, Host, Law, QueueEnd,
     entry::Place,
     moves::tell,
     sizer::{Bounds, Sizer},
 };
-use crate::model::RejectionReason;
+use crate::model::{KindLimits, RejectionReason};
 
 /// Where an operator's cancel found a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,23 @@ impl<H: Host> Core<H> {
                 Some(Cancelled::Queued)
             }
         }
+    }
+
+    /// Has other bounds from now on, and serves further kinds: `kinds` has the limits of all of them, of which those that
+    /// it has stay as they are. What is beyond the bounds leaves them as jobs do.
+    pub(crate) fn reconfigure(
+        &mut self,
+        now: Instant,
+        (caps, law): (Caps, Law),
+        kinds: &[KindLimits],
+        effects: &mut Vec<Effect<H>>,
+    ) {
+        (self.caps, self.law) = (caps, law);
+        self.estimates.extend(kinds.len(), law.service);
+        self.sizing.slowdown.extend(kinds.len());
+        self.limits.extend(kinds);
+        self.queues.extend(self.limits.lanes());
+        self.settle(now, effects);
     }
 
     /// Keeps the number of workers within `bounds`, from now on. Idle workers that are too many go at once, and busy

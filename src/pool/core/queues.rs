@@ -28,6 +28,7 @@ use crate::model::Criticality;
 /// goes first. A job is charged what its kind takes on average when it starts, and the difference when it ends. The
 /// clock of the lane goes on by each charge, divided among the tenants that are there; who comes, or comes back, starts
 /// a few mean runs before that clock: what was not asked for is saved up so far and no further.
+#[derive(Default)]
 pub(super) struct Queues {
     classes: [Class; 4],
     /// By slot: four of each lane.
@@ -78,15 +79,14 @@ pub(super) struct Lane {
 }
 
 impl Queues {
-    /// Queues with the open lane and so many others.
-    pub(super) fn new(limited: usize) -> Self {
-        Self {
-            classes: Default::default(),
-            lanes: std::iter::repeat_with(Lane::default).take(4 * (limited + 1)).collect(),
-            tenants: Tenants::default(),
-            passed: 0,
-            last_reserved: 0,
-        }
+    /// Queues with the open lane.
+    pub(super) fn new() -> Self {
+        Self { lanes: std::iter::repeat_with(Lane::default).take(4).collect(), ..Self::default() }
+    }
+
+    /// Has the open lane and so many others from now on.
+    pub(super) fn extend(&mut self, limited: usize) {
+        self.lanes.resize_with(4 * (limited + 1), Lane::default);
     }
 
     /// What the jobs of a lane count that would start before one of `class` whose tenant has `own` queued, its own

@@ -116,7 +116,7 @@ impl<H: Host> Core<H> {
     /// Whether a job that is queued leaves the bytes that the first callers need who wait before it. Where there are places,
     /// whoever waits for room does so for bytes; or for its time, or its tenant's, which hold up nobody.
     pub(super) fn leaves_room_for_callers(&self, class: Criticality, bytes: usize) -> bool {
-        self.with_callers_before(class, bytes) <= self.caps.bytes - self.queued_bytes
+        self.with_callers_before(class, bytes) <= self.caps.bytes.saturating_sub(self.queued_bytes)
     }
 
     /// Seconds until a job of `class` may have a place, and `bytes`, behind the callers that wait before it: as much of the

@@ -41,7 +41,6 @@ impl<H: Host> Core<H> {
                 self.start(now, index, effects);
             }
         }
-        debug_assert!(self.queued.len() <= self.caps.jobs && self.queued_bytes <= self.caps.bytes);
         debug_assert_eq!(self.entries.len(), self.waiting.len() + self.queued.len() + self.running);
         debug_assert!(!self.can_start() || self.head(now).or_else(|| self.startable_caller(now)).is_none());
         let enters = |index| matches!(self.ask(now, index), Reply::Enters { .. });

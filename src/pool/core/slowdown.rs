@@ -48,6 +48,10 @@ impl Slowdown {
         Self { kinds: vec![Past::default(); kinds], ratio: 1.0 }
     }
 
+    pub(super) fn extend(&mut self, kinds: usize) {
+        self.kinds.resize(kinds, Past::default());
+    }
+
     pub(super) fn ratio(&self) -> f64 {
         self.ratio
     }

@@ -78,7 +78,7 @@ impl View {
 impl Drive {
     pub(super) fn new(caps: Caps, law: Law, limits: KindsLimits, workers: usize, homes: usize) -> Self {
         let mut machine = Core::new(caps, law, KINDS, homes);
-        machine.limit(&limits);
+        machine.reconfigure(Instant::now(), (caps, law), &limits, &mut Vec::new());
         let mut drive = Self {
             machine,
             model: Naive::new(caps, law, limits, homes),
