@@ -3,7 +3,7 @@ use std::{
     io::{self, ErrorKind},
     net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream},
     os::unix::{
-        fs::{FileTypeExt, PermissionsExt},
+        fs::{FileTypeExt, MetadataExt, PermissionsExt},
         net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
     },
     path::{Path, PathBuf},
@@ -31,9 +31,9 @@ const LISTEN_BACKLOG: i32 = 1024;
 #[derive(Debug)]
 pub struct Bound {
     address: ListenAddress,
-    socket: Listening,
-    /// The file of a socket, where it is ours to remove.
+    /// The file of a socket, where it is ours to remove; before the socket, as in a [`Listener`].
     file: Option<SocketFile>,
+    socket: Listening,
 }
 
 #[derive(Debug)]
@@ -48,13 +48,29 @@ pub struct Inherited(ListenFd);
 
 /// Removes a socket from the file system.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+struct SocketFile {
+    path: PathBuf,
+    /// Device and number of the file, which tell it from that of a successor.
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), id: id(path)? })
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else may have removed it.
-        let _ = fs::remove_file(&self.0);
+        // Somebody else may have removed or replaced it.
+        if id(&self.path).is_ok_and(|id| id == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn id(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 impl Inherited {
@@ -78,7 +94,7 @@ pub fn bind(address: &ListenAddress, inherited: &mut Inherited) -> io::Result<Bo
         }
         ListenAddress::Unix { path, mode } => {
             let socket = Listening::Unix(bind_unix(path, *mode)?);
-            Ok(Bound { address: address.clone(), socket, file: Some(SocketFile(path.clone())) })
+            Ok(Bound { address: address.clone(), socket, file: Some(SocketFile::of(path)?) })
         }
         ListenAddress::Systemd(place) => inherit(*place, &mut inherited.0),
     }
@@ -163,15 +179,16 @@ impl Bound {
             Listening::Unix(listener) => Acceptor::Unix(UnixListener::from_std(listener)?),
             Listening::Own(incoming) => Acceptor::Own(incoming),
         };
-        Ok(Listener { socket, _file: file })
+        Ok(Listener { _file: file, socket })
     }
 }
 
 /// A socket that listens on this runtime.
 #[derive(Debug)]
 pub(super) struct Listener {
-    socket: Acceptor,
+    // Dropped before the socket is closed: whoever finds the file finds somebody who listens.
     _file: Option<SocketFile>,
+    socket: Acceptor,
 }
 
 #[derive(Debug)]

@@ -1,8 +1,12 @@
 //! A service listens on ports, on sockets of the file system and on what its service manager hands over, at once.
 
 use std::{
+    io::ErrorKind,
     net::TcpListener,
-    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, net::UnixStream},
+    },
     path::Path,
     process::{Output, Stdio},
 };
@@ -12,7 +16,10 @@ use tokio::{
     process::Command,
     time::timeout,
 };
-use waterwheel::app::StartError;
+use waterwheel::{
+    app::StartError,
+    net::{Inherited, ListenAddress, bind},
+};
 
 use crate::{
     process::{PATIENCE, program},
@@ -70,6 +77,38 @@ async fn an_abandoned_socket_is_replaced_and_one_in_use_is_not() {
     std::fs::write(&file, "precious").unwrap();
     assert!(listening(&format!(r#"["127.0.0.1:0", "unix:{}"]"#, file.to_str().unwrap())).is_err());
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+}
+
+/// Whoever finds the file of a socket finds somebody who listens, until it is gone.
+#[test]
+fn a_socket_is_closed_after_its_file_is_gone_and_leaves_that_of_a_successor() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ww.sock");
+    let address: ListenAddress = format!("unix:{}", path.display()).parse().unwrap();
+    let mut none = Inherited::take();
+    for _ in 0..300 {
+        let bound = bind(&address, &mut none).unwrap();
+        let path = path.clone();
+        let (begin, begun) = std::sync::mpsc::channel();
+        // Fewer than wait in the socket.
+        let caller = std::thread::spawn(move || {
+            let mut ends = (0..900).map(|_| {
+                let connected = UnixStream::connect(&path).map(drop);
+                let _ = begin.send(());
+                connected
+            });
+            ends.find_map(Result::err).map(|error| error.kind())
+        });
+        begun.recv().unwrap();
+        drop(bound);
+        assert_ne!(caller.join().unwrap(), Some(ErrorKind::ConnectionRefused));
+    }
+
+    let first = bind(&address, &mut none).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _second = bind(&address, &mut none).unwrap();
+    drop(first);
+    UnixStream::connect(&path).expect("it is the second one's");
 }
 
 #[tokio::test]
