@@ -203,7 +203,8 @@ impl CallError {
                 "pass a longer --deadline or --queue-timeout; \"waterwheel stats\" shows the wait".to_owned()
             }
             Reason::RunTimeout => "pass a longer --deadline or --run-timeout".to_owned(),
-            Reason::HandlerFailed => self.log("correct the payload, or"),
+            Reason::HandlerFailed if self.blames_the_payload() => self.log("correct the payload, or"),
+            Reason::HandlerFailed => self.log("the program failed, and no exit_codes rule blames the payload:"),
             Reason::HandlerPanicked | Reason::WorkerCrashed => self.log("the handler has a bug:"),
             Reason::UnknownKind => "\"waterwheel stats\" lists the kinds".to_owned(),
             Reason::InvalidField => "correct the fields and send it again".to_owned(),
@@ -236,6 +237,11 @@ impl CallError {
             Reason::Other(_) => return self.retry(),
         };
         Some(help)
+    }
+
+    /// Whether the handler said that it is what was sent. An exit code that no rule maps says nothing.
+    fn blames_the_payload(&self) -> bool {
+        !matches!(self.code, Code::Unknown | Code::Internal | Code::Unavailable | Code::DataLoss)
     }
 
     /// The deadline with which the job would have been accepted. The server speaks of what is left of it before the

@@ -36,7 +36,7 @@ fn plain(text: &str) -> String {
 const NOT_STARTED: (&str, &str) = ("execution", "NOT_STARTED");
 const STARTED: (&str, &str) = ("execution", "STARTED");
 
-const CASES: [Case; 28] = [
+const CASES: [Case; 29] = [
     Case {
         code: Code::ResourceExhausted,
         reason: "QUEUE_FULL",
@@ -180,6 +180,15 @@ const CASES: [Case; 28] = [
         text: "RUN_TIMEOUT  its time was up after it ran 990ms\n  \
                help: pass a longer --deadline or --run-timeout",
         exit: Exit::DeadlineExceeded,
+    },
+    Case {
+        code: Code::Unknown,
+        reason: "HANDLER_FAILED",
+        facts: &[STARTED, ("job", "j1")],
+        retry: None,
+        text: "HANDLER_FAILED  what the server says\n  \
+               help: the program failed, and no exit_codes rule blames the payload: look for job j1 in the server's log",
+        exit: Exit::Failed,
     },
     Case {
         code: Code::InvalidArgument,
