@@ -32,7 +32,7 @@ pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
 
 fn report_listeners(server: &Server, reader: &mut Reader) {
     let Server { listen, ops_listen, allow_plaintext, ops_allow_plaintext, tls, .. } = server;
-    let all: Vec<&ListenAddress> = listen.iter().chain([ops_listen]).collect();
+    let all: Vec<&ListenAddress> = listen.iter().chain(ops_listen).collect();
     for (index, address) in all.iter().enumerate() {
         let keys: &[&str] =
             if index < listen.len() { &["server.listen"] } else { &["server.ops_listen", "server.listen"] };

@@ -39,8 +39,8 @@ pub struct Config {
 pub struct Server {
     /// Addresses of the gRPC listener. Default 127.0.0.1:7070; port 0 lets the system choose. Never empty.
     pub listen: Vec<ListenAddress>,
-    /// Address of the operator's listener. Default 127.0.0.1:7071; port 0 lets the system choose.
-    pub ops_listen: ListenAddress,
+    /// Addresses of the operator's listener. Default 127.0.0.1:7071; port 0 lets the system choose. Never empty.
+    pub ops_listen: Vec<ListenAddress>,
     /// Whether other machines are served in plaintext. Default false.
     pub allow_plaintext: bool,
     /// Whether the operator's listener alone serves other machines in plaintext. Default false.

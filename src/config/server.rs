@@ -33,7 +33,7 @@ const YEAR: Duration = Duration::from_secs(31_557_600);
 
 pub(super) fn read(section: &mut Section<'_>) -> Server {
     let listen = section.value("listen", Addresses(vec![loopback(7070)]), any).0;
-    let ops_listen = section.value("ops_listen", loopback(7071), any);
+    let ops_listen = section.value("ops_listen", Addresses(vec![loopback(7071)]), any).0;
     let allow_plaintext = section.value("allow_plaintext", false, any);
     let ops_allow_plaintext = section.value("ops_allow_plaintext", false, any);
     let ops_hosts = section.value("ops_hosts", Words(Vec::new()), hosts).into_strings();

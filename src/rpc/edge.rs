@@ -32,7 +32,7 @@ use super::{
     upload::{ConnectionUploads, Upload, Uploads},
 };
 use crate::auth::Caller;
-use crate::model::{Deadline, DeadlinePolicy, Peer};
+use crate::model::{Deadline, DeadlinePolicy, Origin, Peer};
 use crate::proto::worker_pool_service_server::WorkerPoolServiceServer;
 
 /// The front of all services of one listener.
@@ -118,8 +118,10 @@ impl Edge {
     #[must_use]
     pub fn for_peer(&self, peer: Arc<Peer>) -> Self {
         let connection = self.uploads.of(peer.connection);
-        let entrance = self.entrance.as_ref().map(|entrance| entrance.for_peer(&peer));
-        Self { peer: Some(peer), connection, entrance, ..self.clone() }
+        let entrance = self.entrance.as_ref().and_then(|entrance| entrance.for_peer(&peer));
+        // No page of a browser reaches a Unix socket.
+        let hosts = self.hosts.clone().filter(|_| matches!(peer.origin, Origin::Address(_)));
+        Self { peer: Some(peer), connection, entrance, hosts, ..self.clone() }
     }
 
     /// Who calls, where the call is one that needs to know.

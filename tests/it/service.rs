@@ -57,7 +57,8 @@ impl Service {
     }
 
     fn serve(mut config: Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
-        config.server.ops_listen = ANY_PORT.parse().unwrap();
+        let of_a_network = config.server.ops_listen.iter_mut().filter(|address| address.tcp().is_some());
+        of_a_network.for_each(|address| *address = ANY_PORT.parse().unwrap());
         let app = App::start_with(&config, own, sample_ratio)?;
         let public = app.addresses().iter().find_map(ListenAddress::tcp).expect("it listens on a port");
         let ops = app.ops_address().tcp().expect("it listens on a port");

@@ -88,7 +88,7 @@ async fn a_serving_thread_that_hangs_stops_the_watchdog() {
     let mut config = load_config("pool.one.workers = 2");
     config.server.threads = 2;
     config.server.listen = vec!["127.0.0.1:0".parse().unwrap()];
-    config.server.ops_listen = "127.0.0.1:0".parse().unwrap();
+    config.server.ops_listen = vec!["127.0.0.1:0".parse().unwrap()];
     let app = App::start_with(&config, vec![OwnKind::new("one", hangs)], None).unwrap();
 
     let (words, mut heard) = mpsc::unbounded_channel();

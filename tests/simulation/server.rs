@@ -199,7 +199,7 @@ pub(crate) async fn serve(server: usize, record: Record) -> turmoil::Result {
             let address = SocketAddr::from(([0, 0, 0, 0], port)).into();
             std::io::Result::Ok(Bound::of(address, listen(life, port, record.clone()).await?))
         };
-        let listeners = Listeners { public: vec![bound(PUBLIC).await?], ops: bound(OPS).await? };
+        let listeners = Listeners { public: vec![bound(PUBLIC).await?], ops: vec![bound(OPS).await?] };
         let app = App::start_on(&config(), own.into(), None, listeners)?;
         let pools = app.control().pools().clone();
         let (begin, clock, end) = (now(), Instant::now(), LifeEnd::Serving);

@@ -1,16 +1,18 @@
 //! The operator's listener under the same rules, by option.
 
+use std::os::unix::fs::PermissionsExt;
+
 use http::StatusCode;
 use tonic::Code;
 use waterwheel::proto::{
-    CancelJobRequest, DrainRequest, PauseRequest, ResizeRequest, ResumeRequest, SubmitRequest,
+    CancelJobRequest, DrainRequest, PauseRequest, ReloadRequest, ResizeRequest, ResumeRequest, SubmitRequest,
     admin_service_client::AdminServiceClient,
 };
 
 use super::KINDS;
 use crate::{
     ops_pages::{get, metrics},
-    process::PATIENCE,
+    process::{PATIENCE, program},
     service::{Client, Service, job},
     support::{Authority, Files, Name, TlsClient},
 };
@@ -81,13 +83,32 @@ async fn metrics_tell_who_was_not_let_in() {
     assert_eq!(get(service.ops, "/debug/tasks").await.0, StatusCode::OK);
 }
 
+/// Who reaches a Unix socket is let in by the permissions of its file; who comes by a network needs a token.
+#[tokio::test]
+async fn operators_on_a_unix_socket_need_no_token() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let socket = files.path("ops.sock");
+    let listen = format!("server.ops_listen = [\"127.0.0.1:0\", \"unix:{}?mode=600\"]\n", socket.display());
+    let rule = "[auth.rule.a]\nprincipals = [\"**\"]\nrpcs = [\"Submit\"]\n";
+    let config = format!("{listen}{KINDS}{}{rule}", files.tls_section(Some("required")));
+    let service = Service::start(&config, Vec::new());
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let refused = AdminServiceClient::new(service.ops.channel().await).pause(PauseRequest { pool: "one".into() }).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Unauthenticated);
+    let ops = format!("unix:{}", socket.display());
+    let ran = program(&["pause", "one", "--ops", &ops]).output().await.unwrap();
+    assert!(ran.status.success() && ran.stdout.starts_with(b"pool one  PAUSED"), "{ran:?}");
+}
+
 /// Each way to steer is a right of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steering_is_allowed_by_rules_one_by_one() {
     let (files, ca) = (Files::new(), Authority::new("ca"));
     files.put_leaf("server", &ca.server(1));
     files.put("clients.crt", &ca.pem());
-    let rpcs = ["Pause", "Resume", "Resize", "CancelJob", "Drain"];
+    let rpcs = ["Pause", "Resume", "Resize", "CancelJob", "Reload", "Drain"];
     for allowed in rpcs {
         let rule = format!("[auth.rule.a]\nprincipals = [\"anonymous\"]\nrpcs = [\"{allowed}\"]\n");
         let config = format!("{KINDS}{}[auth]\nops = true\n{rule}", files.tls_section(Some("optional")));
@@ -99,11 +120,17 @@ async fn steering_is_allowed_by_rules_one_by_one() {
             ("Resume", admin.resume(ResumeRequest { pool: pool() }).await.err()),
             ("Resize", admin.resize(ResizeRequest { pool: pool(), min_workers: 1, max_workers: 2 }).await.err()),
             ("CancelJob", admin.cancel_job(CancelJobRequest { job_id: "no-job".into() }).await.err()),
+            ("Reload", admin.reload(ReloadRequest { dry_run: true }).await.err()),
             ("Drain", admin.drain(DrainRequest { pool: pool() }).await.err()),
         ];
         for (rpc, status) in codes {
             let code = status.map_or(Code::Ok, |status| status.code());
-            let let_in = if rpc == "CancelJob" { Code::NotFound } else { Code::Ok };
+            let let_in = match rpc {
+                "CancelJob" => Code::NotFound,
+                // It was not told where its configuration comes from.
+                "Reload" => Code::FailedPrecondition,
+                _ => Code::Ok,
+            };
             assert_eq!(code, if rpc == allowed { let_in } else { Code::PermissionDenied }, "{rpc} by {allowed}");
         }
         drop(admin);
