@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::fault::Fault;
-use super::problem::Problem;
+use super::problem::{Problem, WrittenProblem};
 use super::source::Span;
 use super::tree::{Data, Node};
 use super::withhold::{is_name, is_value, value};
@@ -319,7 +319,14 @@ impl Field for Size {
             Data::Integer(integer) => u64::try_from(*integer).ok().map(Self),
             _ => None,
         };
-        parsed.ok_or_else(|| misfit::<Self>(node, key))
+        match parsed {
+            // Whoever wants so few bytes can say so.
+            Some(Self(count @ 1..1024)) if matches!(node.data, Data::Integer(_)) => {
+                Err(Fault::at(WrittenProblem::NoUnit { key: key.to_owned(), count }.into(), &node.span))
+            }
+            Some(size) => Ok(size),
+            None => Err(misfit::<Self>(node, key)),
+        }
     }
 
     fn show(&self) -> toml::Value {

@@ -47,7 +47,7 @@ fn sources(text: String) -> Sources {
 
 fn check(loaded: Result<Loaded, Faults>) {
     match loaded {
-        Ok(Loaded { config, settings }) => {
+        Ok(Loaded { config, settings, warnings: _ }) => {
             let shown = to_toml(&settings);
             let again = load(&sources(shown.clone()));
             assert!(to_toml_with_origins(&settings).len() >= shown.len());

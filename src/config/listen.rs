@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::fault::Fault;
 use super::field::{Field, misfit};
-use super::problem::Problem;
+use super::problem::WrittenProblem;
 use super::tree::{Data, Node};
 use super::withhold::{name as shown_name, value};
 use crate::net::{InvalidListenAddress, ListenAddress};
@@ -74,11 +74,12 @@ fn address<T: Field>(node: &Node, key: &str) -> Result<ListenAddress, Fault> {
     let Data::String(text) = &node.data else { return Err(misfit::<T>(node, key)) };
     text.parse().map_err(|error| match error {
         InvalidListenAddress::Form => misfit::<T>(node, key),
-        InvalidListenAddress::Parameter(name) => {
-            Fault::at(Problem::SocketParameter { key: key.to_owned(), name: shown_name(&name).to_owned() }, &node.span)
-        }
+        InvalidListenAddress::Parameter(name) => Fault::at(
+            WrittenProblem::SocketParameter { key: key.to_owned(), name: shown_name(&name).to_owned() }.into(),
+            &node.span,
+        ),
         InvalidListenAddress::Mode(mode) => {
-            Fault::at(Problem::SocketMode { key: key.to_owned(), mode: value(&mode) }, &node.span)
+            Fault::at(WrittenProblem::SocketMode { key: key.to_owned(), mode: value(&mode) }.into(), &node.span)
         }
     })
 }

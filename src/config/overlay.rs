@@ -12,6 +12,24 @@ const PREFIX: &str = "WATERWHEEL_";
 /// What separates the segments of a key in the name of a variable.
 const SEPARATOR: &str = "__";
 
+/// What the names of variables begin with that set a key.
+const SECTIONS: [&str; 9] = ["SERVER", "OPS", "DEADLINE", "DRAIN", "AUTH", "QUOTA", "TELEMETRY", "POOL", "KIND"];
+
+/// The variable that sets a key.
+pub(super) fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', SEPARATOR).replace('-', "_").to_uppercase())
+}
+
+/// Variables that begin as those do that set a key, and set none, for they lack the double underscore. Kubernetes gives a
+/// pod some that tell of services, by whatever names these have.
+pub(super) fn strays(env: &[(String, String)]) -> impl Iterator<Item = &(String, String)> {
+    env.iter().filter(|(name, _)| {
+        let section = name.strip_prefix(PREFIX).and_then(|key| key.split_once('_'));
+        let is_ours = section.is_some_and(|(section, _)| SECTIONS.contains(&section));
+        is_ours && !name.contains(SEPARATOR) && !["_SERVICE_", "_PORT"].iter().any(|service| name.contains(service))
+    })
+}
+
 /// Lays variables over the tree. A name without a double underscore is none of ours: `WATERWHEEL_CONFIG` and its like
 /// belong to the command line.
 pub(super) fn environment(tree: &mut Table, texts: &mut Texts, env: &[(String, String)]) -> Vec<Fault> {

@@ -2,6 +2,7 @@
 
 mod program;
 mod security;
+mod written;
 
 use thiserror::Error;
 
@@ -9,6 +10,7 @@ use crate::handler::ExecCommand;
 use crate::model::WITHHELD;
 pub use program::ProgramFault;
 pub use security::SecurityProblem;
+pub use written::WrittenProblem;
 
 const RESERVED: &str = ExecCommand::RESERVED;
 
@@ -220,22 +222,9 @@ pub enum Problem {
         /// The key as it was written.
         code: String,
     },
-    /// The address of a socket has a parameter that there is not.
-    #[error("`{key}` has the parameter `{name}`, which no socket takes")]
-    SocketParameter {
-        /// Dotted key.
-        key: String,
-        /// The parameter as it was written.
-        name: String,
-    },
-    /// The mode of a socket is not permissions of a file.
-    #[error("`{key}` has the mode `{mode}`, which is not permissions in octal")]
-    SocketMode {
-        /// Dotted key.
-        key: String,
-        /// The mode as it was written.
-        mode: String,
-    },
+    /// What concerns how a value, or a variable, is written.
+    #[error(transparent)]
+    Written(#[from] WrittenProblem),
     /// Two listeners would take the same address.
     #[error("two listeners claim {address}")]
     SameAddress {
@@ -351,8 +340,7 @@ impl Problem {
                 _ => "choose another name".into(),
             },
             Self::ExitCode { .. } => "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".into(),
-            Self::SocketParameter { .. } => "the known one is `mode`, as in `unix:/path?mode=660`".into(),
-            Self::SocketMode { .. } => "give 0 to 777, as in `unix:/path?mode=660`".into(),
+            Self::Written(problem) => problem.help(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
             Self::Plaintext { otherwise, .. } => format!("listen on a loopback address or a Unix socket, {otherwise}"),
             Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),

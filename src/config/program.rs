@@ -12,7 +12,9 @@ use super::model::Pool;
 use super::problem::{Problem, ProgramFault};
 use super::schema::GRACE;
 use super::section::Section;
+use super::source::Span;
 use super::tree::Node;
+use super::warning::Warning;
 use super::withhold::{name as shown_name, value as shown_value};
 use crate::handler::ExecCommand;
 use crate::model::{FailureCode, WITHHELD};
@@ -58,14 +60,40 @@ pub(super) fn read(
 }
 
 fn command(section: &mut Section<'_>, words: Words) -> Option<(PathBuf, Vec<String>)> {
-    let mut words = words.0.into_iter();
+    let words = words.0.into_iter().map(|(word, span)| (placed(section, word, &span), span)).collect::<Vec<_>>();
+    let mut words = words.into_iter();
     let (program, span) = words.next()?;
     if let Err(why) = check_program(Path::new(&program)) {
         let program = shown_value(&program);
         section.report_at(Problem::Program { program, why }, &span);
     }
-    let args = words.map(|(word, _)| word).collect();
-    Some((PathBuf::from(program), args))
+    let args: Vec<_> = words.collect();
+    args.iter().for_each(|(word, span)| warn_of_relative(section, word, span));
+    Some((PathBuf::from(program), args.into_iter().map(|(word, _)| word).collect()))
+}
+
+/// What stands in a command line for the directory of the file that it is in.
+const CONFIG_DIR: &str = "{config_dir}";
+
+/// A word of a command line as the program gets it.
+fn placed(section: &mut Section<'_>, word: String, span: &Span) -> String {
+    if !word.contains(CONFIG_DIR) {
+        return word;
+    }
+    let directory = std::path::absolute(Path::new(".").join(section.reader().directory(span)));
+    directory.map_or(word.clone(), |directory| word.replace(CONFIG_DIR, &directory.to_string_lossy()))
+}
+
+/// Warns of a word that names a file beside that of the configuration: jobs run in directories of their own.
+fn warn_of_relative(section: &mut Section<'_>, word: &str, span: &Span) {
+    let is_beside = Path::new(word).is_relative() && section.reader().directory(span).join(word).is_file();
+    if is_beside && !word.is_empty() {
+        let word = shown_value(word);
+        let message =
+            format!("`{}` has `{word}`, which jobs look for in directories of their own", section.key("exec"));
+        let help = format!("write `{CONFIG_DIR}/{word}` for the file beside the configuration");
+        section.reader().warn(Warning { message, help });
+    }
 }
 
 fn check_program(path: &Path) -> Result<(), ProgramFault> {

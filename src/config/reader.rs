@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::fault::{Fault, Faults};
-use super::problem::Problem;
+use super::overlay::{strays, variable};
+use super::problem::{Problem, WrittenProblem};
 use super::section::Section;
 use super::show::Setting;
-use super::source::{Span, Texts};
+use super::source::{Medium, Span, Texts};
 use super::tree::Table;
+use super::warning::Warning;
 use super::withhold::Open;
 
 /// What has been read.
@@ -18,6 +20,7 @@ pub(super) struct Reader {
     settings: Vec<Setting>,
     standings: BTreeMap<String, Standing>,
     open: Open,
+    warnings: Vec<Warning>,
     cpus: usize,
 }
 
@@ -38,7 +41,7 @@ impl Reader {
     /// CPUs are what `"cpus"` stands for; 0 counts as 1.
     pub(super) fn new(texts: Texts, faults: Vec<Fault>, cpus: usize) -> Self {
         let (settings, standings, open) = (Vec::new(), BTreeMap::new(), Open::default());
-        Self { texts, faults, settings, standings, open, cpus: cpus.max(1) }
+        Self { texts, faults, settings, standings, open, warnings: Vec::new(), cpus: cpus.max(1) }
     }
 
     /// Reads the whole tree.
@@ -46,10 +49,25 @@ impl Reader {
         Section::read_all(self, String::new(), table, read)
     }
 
-    /// Every effective value, or every fault.
-    pub(super) fn finish(self) -> Result<Vec<Setting>, Faults> {
+    /// Reports variables that are named as a key is, but for the underscores.
+    pub(super) fn report_strays(&mut self, env: &[(String, String)]) {
+        let known: Vec<String> = self.settings.iter().map(|setting| variable(setting.path())).collect();
+        for (name, value) in strays(env) {
+            let text = self.texts.add(Medium::Environment(name.clone()), format!("{name}={value}"));
+            let problem = WrittenProblem::StrayVariable { name: name.clone(), known: known.clone() };
+            self.push(Fault::at(problem.into(), &Span { text, range: 0..name.len() }));
+        }
+    }
+
+    /// Notes what is no fault, and not meant so.
+    pub(super) fn warn(&mut self, warning: Warning) {
+        self.warnings.push(warning);
+    }
+
+    /// Every effective value, and what is to be said of them, or every fault.
+    pub(super) fn finish(self) -> Result<(Vec<Setting>, Vec<Warning>), Faults> {
         if self.faults.is_empty() {
-            return Ok(self.settings);
+            return Ok((self.settings, self.warnings));
         }
         Err(Faults::new(self.texts, self.faults, self.open))
     }

@@ -4,9 +4,13 @@ use tracing_subscriber::EnvFilter;
 
 use super::fault::Fault;
 use super::field::{Field, misfit};
+use super::problem::Problem;
 use super::tree::Node;
-use super::withhold::is_value;
+use super::withhold::{is_value, value as shown};
 use crate::model::{WITHHELD, without_userinfo};
+
+/// What a line of log may have, the least first.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// A filter of log lines that is known to parse.
 pub(super) struct LogFilter(String);
@@ -38,6 +42,11 @@ impl Field for LogFilter {
         let filter = String::read(node, key).map_err(|_| misfit::<Self>(node, key))?;
         // An empty filter parses and mutes everything, which nobody asks for by an empty string.
         let valid = !filter.trim().is_empty() && EnvFilter::builder().parse(&filter).is_ok();
+        // It would be taken for a target, so that a slip in a level mutes all the others.
+        if let Some(word) = filter.split(',').map(str::trim).find(|word| valid && is_no_directive(word)) {
+            let known = LEVELS.to_vec();
+            return Err(Fault::at(Problem::UnknownName { key: key.to_owned(), value: shown(word), known }, &node.span));
+        }
         valid.then_some(Self(filter)).ok_or_else(|| misfit::<Self>(node, key))
     }
 
@@ -67,6 +76,12 @@ impl Field for Collector {
         let shown = without_userinfo(text).replace(&format!("://{WITHHELD}@"), "");
         is_value(text) && !shown.contains('@')
     }
+}
+
+/// Whether a word is neither a level nor says of what it is one.
+fn is_no_directive(word: &str) -> bool {
+    let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word)) || word.parse::<u8>().is_ok();
+    !is_level && !word.is_empty() && !word.contains(['=', '[', ':']) && word != "waterwheel"
 }
 
 /// Spans go over gRPC without TLS, so the URL has no path, no user and no other scheme.

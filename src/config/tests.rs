@@ -17,6 +17,7 @@ mod unprinted;
 mod values;
 mod variables;
 mod withheld;
+mod written;
 
 /// A pool and a kind that are fine, so that a case shows only its own faults.
 const FINE: &str = "

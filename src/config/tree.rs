@@ -96,7 +96,8 @@ impl Table {
             let detail = error.message().to_owned();
             Fault::at(Problem::Syntax { detail }, &Span { text, range })
         };
-        Err(errors.iter().map(fault).collect())
+        let mut sections = Vec::new();
+        Err(errors.iter().filter(|error| !follows_from(error, toml, &mut sections)).map(fault).collect())
     }
 
     fn from_toml(table: &DeTable<'_>, text: usize, offset: usize) -> Self {
@@ -168,6 +169,19 @@ impl Table {
             self.set(&[step], entry.node)
         })
     }
+}
+
+/// Whether a key is there twice because its whole table is; `twice` has where such tables begin.
+fn follows_from(error: &toml::de::Error, toml: &str, twice: &mut Vec<usize>) -> bool {
+    let Some(at) = error.span().map(|span| span.start).filter(|_| error.message().contains("duplicate")) else {
+        return false;
+    };
+    let line = |at: usize| toml[..at].rfind('\n').map_or(0, |end| end + 1);
+    if toml[line(at)..].starts_with('[') {
+        twice.push(line(at));
+        return false;
+    }
+    twice.iter().any(|table| *table < at && !toml[*table..at].contains("\n["))
 }
 
 fn data(value: &DeValue<'_>, text: usize, offset: usize) -> Data {

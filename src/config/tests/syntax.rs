@@ -71,6 +71,25 @@ error: not valid TOML: string values must be quoted, expected literal string
     Case {
         file: r#"[drain]
 kill = "1s"
+finish = "1s"
+[drain]
+kill = "2s"
+finish = "2s"
+"#,
+        faults: r"
+error: not valid TOML: duplicate key
+ --> ww.toml:4:2
+  |
+4 | [drain]
+  |  ^^^^^
+  |
+  = help: merge the two, or remove one
+",
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[drain]
+kill = "1s"
 kill = "2s"
 [drain]
 "#,

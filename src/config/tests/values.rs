@@ -116,7 +116,7 @@ const ADDRESSES_FILTERS_AND_URLS: &[(&str, &str, &str)] = &[
     ),
     (
         "server.ops_listen = 7071",
-        "`server.ops_listen` takes IP:PORT, unix:/path or systemd:N, not an integer",
+        "`server.ops_listen` takes IP:PORT, unix:/path, systemd:N or an array of them, not an integer",
         r#"write it like `"127.0.0.1:7070"`"#,
     ),
     (

@@ -1,0 +1,116 @@
+//! Values and variables that would have no effect, or another one than was meant.
+
+use super::{check_lines, ok, sources};
+use crate::config::{Handler, load};
+
+#[test]
+fn a_size_without_a_unit_and_a_level_that_is_none() {
+    check_lines(WITHOUT_EFFECT);
+}
+
+const WITHOUT_EFFECT: &[(&str, &str, &str)] = &[
+    (
+        "server.max_payload = 4",
+        "`server.max_payload` is 4, which would be 4 bytes",
+        "write the unit, as in `\"4MiB\"`, or `\"4B\"`",
+    ),
+    (
+        "pool.cpu.queue.bytes = 1023",
+        "`pool.cpu.queue.bytes` is 1023, which would be 1023 bytes",
+        "write the unit, as in `\"1023MiB\"`, or `\"1023B\"`",
+    ),
+    (
+        r#"telemetry.log = "verbos""#,
+        "`telemetry.log` takes no `verbos`",
+        "choose from off, error, warn, info, debug, trace",
+    ),
+    (r#"telemetry.log = "info,debg""#, "`telemetry.log` takes no `debg`", "did you mean `debug`?"),
+];
+
+#[test]
+fn what_is_written_as_it_is_meant_is_fine() {
+    for line in [
+        r#"server.max_payload = "4B""#,
+        "server.max_payload = 1024",
+        r#"telemetry.log = "WARN,waterwheel=debug,h2::proto=3""#,
+        r#"telemetry.log = "waterwheel""#,
+        r#"telemetry.log = "info,[job{kind=x}]=debug""#,
+    ] {
+        ok(&format!("{line}{}", super::FINE), &[], &[]);
+    }
+}
+
+#[test]
+fn a_variable_that_lacks_an_underscore_is_a_fault() {
+    let cases = [
+        ("WATERWHEEL_POOL_CPU_WORKERS", "did you mean `WATERWHEEL_POOL__CPU__WORKERS`?"),
+        ("WATERWHEEL_SERVER_LISTEN", "did you mean `WATERWHEEL_SERVER__LISTEN`?"),
+        ("WATERWHEEL_DRAIN_KILL", "did you mean `WATERWHEEL_DRAIN__KILL`?"),
+        (
+            "WATERWHEEL_QUOTA_BUT_NO_KEY_THAT_THERE_IS",
+            "write two underscores between the parts of a key, as in WATERWHEEL_POOL__CPU__WORKERS",
+        ),
+    ];
+    for (name, help) in cases {
+        let file = format!("pool.cpu.workers = 2{}", super::FINE);
+        let faults = load(&sources(&file, &[(name, "hunter2")], &[])).expect_err(name);
+        let told: Vec<_> = faults.iter().map(|fault| (fault.problem().to_string(), fault.problem().help())).collect();
+        assert_eq!(told, [(format!("variable `{name}` sets no key"), help.to_owned())]);
+        assert!(!faults.to_string().contains("hunter2"), "{faults}");
+    }
+    let others = ["WATERWHEEL_SERVER", "WATERWHEEL_OPS", "WATERWHEEL_CONFIG", "WATERWHEEL_BIN", "WATERWHEEL_JOB_ID"];
+    let services = ["WATERWHEEL_SERVICE_HOST", "WATERWHEEL_OPS_SERVICE_HOST", "WATERWHEEL_OPS_PORT_7071_TCP_ADDR"];
+    for name in others.into_iter().chain(services) {
+        ok(super::FINE, &[(name, "x")], &[]);
+    }
+}
+
+#[test]
+fn a_relative_argument_that_is_there_is_warned_of_and_config_dir_is_its_mend() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("thumb.py"), "").unwrap();
+    let loaded = |words: &str| {
+        let text = format!("{}[kind.k]\npool = \"base\"\nexec = {words}", super::FINE);
+        let mut sources = sources(&text, &[], &[]);
+        sources.file.as_mut().unwrap().name = dir.path().join("ww.toml").display().to_string();
+        load(&sources).unwrap_or_else(|faults| panic!("{faults}"))
+    };
+    let warned = loaded(r#"["/bin/sh", "thumb.py", "other.py", "-c", ""]"#).warnings;
+    let told: Vec<_> = warned.iter().map(ToString::to_string).collect();
+    let expected = "warning: `kind.k.exec` has `thumb.py`, which jobs look for in directories of their own\n  \
+                    help: write `{config_dir}/thumb.py` for the file beside the configuration";
+    assert_eq!(told, [expected]);
+
+    let mended = loaded(r#"["/bin/sh", "{config_dir}/thumb.py"]"#);
+    assert_eq!(mended.warnings, []);
+    let Handler::Exec(command) = &mended.config.kinds[1].handler else { panic!("it is a program") };
+    assert_eq!(command.args, [dir.path().join("thumb.py").display().to_string()]);
+}
+
+#[test]
+fn what_differs_is_told_with_what_needs_a_restart() {
+    let before = ok(&format!("pool.cpu.workers = 2{}env.A = \"1\"", EXEC), &[], &[]);
+    let cases: [(&str, &str, &str, &[&str]); 7] = [
+        ("pool.cpu.workers = 2", "A = \"1\"", "", &[]),
+        ("pool.cpu.workers = 4", "A = \"1\"", "", &["pool.cpu.workers: 2 → 4"]),
+        ("pool.cpu.workers = 2", "A = \"2\"", "", &["kind.k.env: (withheld) → (withheld)"]),
+        ("pool.cpu = { workers = 2, ended_jobs = 1 }", "A = \"1\"", "", &["pool.cpu.ended_jobs: 1024 → 1 restart"]),
+        ("", "A = \"1\"", "", &["pool.cpu.workers: 2 → not set restart"]),
+        ("pool.cpu.workers = 2", "A = \"1\"", "[quota]\nrate = 5", &["quota.rate: not set → 5"]),
+        ("pool.cpu.workers = 2", "A = \"1\"", "[server]\nthreads = 9", &["server.threads: 3 → 9 restart"]),
+    ];
+    for (pool, env, more, expected) in cases {
+        let after = ok(&format!("{pool}{EXEC}env.{env}\n{more}"), &[], &[]);
+        let restart = |needed: bool| if needed { " restart" } else { "" };
+        let told = before.changes(&after).into_iter();
+        let told = told.map(|it| format!("{}: {} → {}{}", it.key, it.old, it.new, restart(it.needs_restart)));
+        assert_eq!(told.collect::<Vec<_>>(), expected, "{pool} {env} {more}");
+    }
+}
+
+const EXEC: &str = "
+[pool.base]
+[kind.k]
+pool = \"base\"
+exec = [\"/bin/sh\"]
+";
