@@ -7,6 +7,7 @@ mod assemble;
 mod control;
 mod drain;
 mod receipt;
+mod reload;
 mod security;
 mod service_manager;
 mod surface;
@@ -16,17 +17,19 @@ use std::{convert::Infallible, io, time::Duration};
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
 pub use receipt::Receipt;
+use reload::Reloading;
 pub use security::SecurityError;
 pub use service_manager::ServiceManager;
 use surface::Surface;
 
 use crate::{
-    config::{self, Config},
+    config::{self, Config, Faults, Loaded},
     net::{Bound, Census, Inherited, ListenAddress, Place, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
-    rpc::stream_limit,
+    rpc::{Guard, stream_limit},
     task::Tasks,
+    telemetry::LogControl,
 };
 
 /// A running service.
@@ -35,6 +38,8 @@ pub struct App {
     public: Server,
     ops: Server,
     tasks: Tasks,
+    own: Vec<OwnKind>,
+    guard: Guard,
 }
 
 /// Why the service could not start.
@@ -123,7 +128,7 @@ impl App {
     /// [`StartError`], with nothing left running.
     pub fn start_with(config: &Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
         let places = [Place::Threads(config.server.threads), Place::Threads(1)];
-        Self::serve(config, &own, sample_ratio, listen(&config.server)?, places)
+        Self::serve(config, own, sample_ratio, listen(&config.server)?, places)
     }
 
     /// [`start_with`](Self::start_with) on listeners of the caller's own, in place of the configured ones, and on the
@@ -140,26 +145,26 @@ impl App {
         sample_ratio: Option<f64>,
         listeners: Listeners,
     ) -> Result<Self, StartError> {
-        Self::serve(config, &own, sample_ratio, listeners, [Place::Here; 2])
+        Self::serve(config, own, sample_ratio, listeners, [Place::Here; 2])
     }
 
     fn serve(
         config: &Config,
-        own: &[OwnKind],
+        own: Vec<OwnKind>,
         sample_ratio: Option<f64>,
         listeners: Listeners,
         [place, ops_place]: [Place; 2],
     ) -> Result<Self, StartError> {
-        let Listeners { public: public_listeners, ops: ops_listener } = listeners;
+        let Listeners { public: public_listeners, ops: ops_listeners } = listeners;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
         let security = security::open(config)?;
-        let pools = Pools::new(assemble::pools(config, own)?);
+        let pools = Pools::new(assemble::pools(config, &own)?);
         let control = Control::new(pools, phase.clone(), config.drain);
 
-        let surface = surface::surface(config, own, &control, &security, &phase, sample_ratio, &tasks);
+        let surface = surface::surface(config, &control, &security, &phase, sample_ratio, &tasks);
         let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
-        let ops_service = ops_service.called_by(surface::hosts(config, ops_listener.address()));
+        let ops_service = ops_service.called_by(surface::hosts(config, ops_listeners.iter().map(Bound::address)));
 
         let transport = Transport {
             http2: config.server.http2,
@@ -173,7 +178,7 @@ impl App {
         };
         let serving = runtimes.clone();
         let ops = Server::start(
-            vec![ops_listener],
+            ops_listeners,
             ops_place,
             Transport { http1: true, ..Transport::default() },
             move |peer| ops_service.for_peer(peer),
@@ -191,7 +196,7 @@ impl App {
         surface::watch(&connections, [("public", public.census()), ("ops", ops.census())]);
         security.follow(config, &phase, &tasks);
         phase.advance(Phase::Serving);
-        Ok(Self { control, public, ops, tasks })
+        Ok(Self { control, public, ops, tasks, own, guard: security.guard })
     }
 
     /// The first address that callers reach.
@@ -206,10 +211,16 @@ impl App {
         self.public.addresses()
     }
 
-    /// The address that operators reach.
+    /// The first address that operators reach.
     #[must_use]
     pub fn ops_address(&self) -> &ListenAddress {
-        self.ops.addresses().first().expect("there is a listener")
+        self.ops_addresses().first().expect("there is a listener")
+    }
+
+    /// The addresses that operators reach.
+    #[must_use]
+    pub fn ops_addresses(&self) -> &[ListenAddress] {
+        self.ops.addresses()
     }
 
     /// The connections of callers.
@@ -224,6 +235,19 @@ impl App {
         self.control.clone()
     }
 
+    /// Lets operators have the configuration read again, by [`Control::reload`] and by `waterwheel reload`: `loaded` is the
+    /// one that this service was started with, `load` reads it, and `log` takes over its filter of log lines.
+    pub fn reload_by(
+        &self,
+        loaded: Loaded,
+        load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
+        log: LogControl,
+    ) {
+        let (current, load) = (loaded.into(), Box::new(load));
+        let Self { own, guard, .. } = self;
+        self.control.set_reloading(Reloading { current, load, own: own.clone(), guard: guard.clone(), log });
+    }
+
     /// Keeps the service manager informed: ready, stopping, alive. It is to be polled beside [`run`](Self::run).
     pub fn keep_informed(&self, manager: ServiceManager) -> impl Future<Output = Infallible> + Send + use<> {
         let (control, pulses) = (self.control(), [self.public.pulse(), self.ops.pulse()]);
@@ -232,7 +256,7 @@ impl App {
 
     /// Serves until the drain has ended, and says what it left undone.
     pub async fn run(self) -> Receipt {
-        let Self { control, public, ops, tasks } = self;
+        let Self { control, public, ops, tasks, .. } = self;
         drain::run(&control, public, ops, &tasks).await
     }
 }
@@ -260,8 +284,8 @@ fn exception(key: &str) -> &'static str {
 pub struct Listeners {
     /// For callers; one at least.
     pub public: Vec<Bound>,
-    /// For operators.
-    pub ops: Bound,
+    /// For operators; one at least.
+    pub ops: Vec<Bound>,
 }
 
 fn listen(server: &config::Server) -> Result<Listeners, StartError> {
@@ -275,7 +299,8 @@ fn listen(server: &config::Server) -> Result<Listeners, StartError> {
         Ok(bound)
     };
     let ops_may_be_public = server.allow_plaintext || server.ops_allow_plaintext;
-    let ops = bound(&server.ops_listen, OPS_LISTEN, ops_may_be_public)?;
+    let ops = server.ops_listen.iter().map(|address| bound(address, OPS_LISTEN, ops_may_be_public));
+    let ops = ops.collect::<Result<_, _>>()?;
     let may_be_public = server.allow_plaintext || server.tls.is_some();
     let public = server.listen.iter().map(|address| bound(address, "server.listen", may_be_public));
     let public = public.collect::<Result<_, _>>()?;

@@ -29,6 +29,7 @@ mod job;
 mod output;
 mod pause;
 mod probe;
+mod reload;
 mod resize;
 mod resume;
 mod serve;
@@ -82,6 +83,7 @@ enum Command {
     Resume(resume::ResumeArgs),
     Resize(resize::ResizeArgs),
     Cancel(cancel::CancelArgs),
+    Reload(reload::ReloadArgs),
     Probe(probe::ProbeArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
@@ -134,6 +136,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Resume(args) => session::client(args.format(), async |console| resume::run(args, console).await),
         Command::Resize(args) => session::client(args.format(), async |console| resize::run(args, console).await),
         Command::Cancel(args) => session::client(args.format(), async |console| cancel::run(args, console).await),
+        Command::Reload(args) => session::client(args.format(), async |console| reload::run(args, console).await),
         Command::Probe(args) => session::client(args.format(), async |console| probe::run(args, console).await),
         Command::Sim(args) => session::client(args.format(), async |console| sim::run(args, console).await),
         Command::Advise(args) => session::client(args.format(), async |console| advise::run(args, console).await),

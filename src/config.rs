@@ -23,6 +23,7 @@
 //! # Ok::<(), waterwheel::config::Faults>(())
 //! ```
 
+mod change;
 mod clash;
 mod fault;
 mod field;
@@ -46,6 +47,7 @@ mod source;
 pub mod starter;
 mod telemetry;
 mod tree;
+mod warning;
 mod withhold;
 
 #[cfg(test)]
@@ -53,9 +55,10 @@ mod tests;
 
 pub use fault::{Fault, Faults};
 pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server, Uploads};
-pub use problem::{Problem, ProgramFault, SecurityProblem};
+pub use problem::{Problem, ProgramFault, SecurityProblem, WrittenProblem};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};
+pub use warning::Warning;
 
 use reader::Reader;
 use source::{Medium, Texts};
@@ -69,6 +72,8 @@ pub struct Loaded {
     pub config: Config,
     /// The same values with their origins, in the order in which they are shown.
     pub settings: Vec<Setting>,
+    /// What is no fault, and not meant so.
+    pub warnings: Vec<Warning>,
 }
 
 /// Reads and checks a configuration.
@@ -103,8 +108,9 @@ fn read(sources: &Sources, no_kinds: clash::NoKinds) -> Result<Loaded, Faults> {
     faults.extend(overlay::flags(&mut tree, &mut texts, flags));
     let mut reader = Reader::new(texts, faults, *cpus);
     let config = reader.root(tree, |root| schema::config(root, env, no_kinds));
-    let settings = reader.finish()?;
-    Ok(Loaded { config, settings })
+    reader.report_strays(env);
+    let (settings, warnings) = reader.finish()?;
+    Ok(Loaded { config, settings, warnings })
 }
 
 /// Whether faults may show a value where the schema has it for a key: for what no reader of a whole file sees.

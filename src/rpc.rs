@@ -36,7 +36,7 @@ mod upload;
 mod watches;
 mod worker_pool;
 
-pub use admin::{Admin, DrainControl, DrainProgress};
+pub use admin::{Admin, DrainControl, DrainProgress, ReloadFault, SettingChange};
 pub use browsers::Browsers;
 pub use calls::{CallDurations, Calls};
 pub use context::Arrival;

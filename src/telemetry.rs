@@ -24,12 +24,13 @@ use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
 use tokio::runtime::Runtime;
 use tracing::Dispatch;
 use tracing_subscriber::{
-    EnvFilter, Registry,
+    Registry,
     fmt::{self, MakeWriter},
     layer::SubscriberExt,
     util::SubscriberInitExt,
 };
 
+pub use self::filter::LogControl;
 use self::{
     filter::LogFilter,
     lines::{Lines, SpanFields},
@@ -103,6 +104,7 @@ pub enum TelemetryError {
 pub struct Telemetry {
     traces: Option<Traces>,
     sample_ratio: f64,
+    log: LogControl,
 }
 
 /// The way that spans take out of the process.
@@ -172,6 +174,12 @@ impl Telemetry {
         self.traces.as_ref().map(|_| self.sample_ratio)
     }
 
+    /// What replaces the filter of log lines.
+    #[must_use]
+    pub fn log(&self) -> LogControl {
+        self.log.clone()
+    }
+
     /// Sends the spans that wait and ends the export. Spans that end later are dropped; lines are logged as before.
     ///
     /// It blocks for up to `timeout`, so it is the last thing that a process does, not the work of a serving thread.
@@ -201,9 +209,7 @@ where
     if !(0.0..=1.0).contains(sample_ratio) {
         return Err(TelemetryError::SampleRatio(*sample_ratio));
     }
-    let directives = EnvFilter::builder()
-        .parse(log)
-        .map_err(|error| TelemetryError::Log { directives: log.clone(), reason: error.to_string() })?;
+    let (filter, log) = LogFilter::new(log, traces.is_some())?;
     let lines = match format {
         LogFormat::Text => Lines::Text,
         LogFormat::Json => Lines::Json,
@@ -213,11 +219,7 @@ where
     let color =
         matches!(lines, Lines::Text) && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     let logs = fmt::layer().fmt_fields(SpanFields).event_format(lines).with_ansi(color).with_writer(writer);
-    let mut filter = LogFilter::new(directives);
-    if traces.is_some() {
-        filter = filter.exporting();
-    }
     let subscriber =
         Registry::default().with(traces.as_ref().map(|traces| traces::layer(&traces.provider))).with(logs).with(filter);
-    Ok((Telemetry { traces, sample_ratio: *sample_ratio }, Dispatch::new(subscriber)))
+    Ok((Telemetry { traces, sample_ratio: *sample_ratio, log }, Dispatch::new(subscriber)))
 }

@@ -3,7 +3,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use crate::{
     config::{self, Config},
     handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions},
-    pool::{Pool, Settings},
+    pool::{Pool, PoolBuilder, Settings},
 };
 
 /// What `exec` waits beyond the grace before it kills by itself: the pool's stop ladder comes first, and tells its rung.
@@ -54,8 +54,33 @@ impl OwnKind {
 }
 
 pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, AssembleError> {
+    let setups = setups(config, own, |kind| make(kind))?.into_iter();
+    let build = |Setup { name, settings, kinds }: Setup| {
+        kinds.into_iter().fold(Pool::builder(name).settings(settings), PoolBuilder::kind).build()
+    };
+    Ok(setups.map(build).collect())
+}
+
+/// What a pool is made of.
+pub(super) struct Setup {
+    pub(super) name: String,
+    pub(super) settings: Settings,
+    pub(super) kinds: Vec<Kind>,
+}
+
+/// What the pools are made of, their configured kinds by `make`.
+pub(super) fn setups(
+    config: &Config,
+    own: &[OwnKind],
+    make: impl Fn(&config::Kind) -> Result<Kind, AssembleError>,
+) -> Result<Vec<Setup>, AssembleError> {
     check(config, own)?;
-    config.pools.iter().map(|pool| build(config, pool, own)).collect()
+    let setup = |pool: &config::Pool| {
+        let own = own.iter().filter(|served| served.pool == pool.name).map(|served| Ok(served.kind.clone()));
+        let kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name).map(&make).chain(own);
+        Ok(Setup { name: pool.name.clone(), settings: settings(config, pool), kinds: kinds.collect::<Result<_, _>>()? })
+    };
+    config.pools.iter().map(setup).collect()
 }
 
 fn check(config: &Config, own: &[OwnKind]) -> Result<(), AssembleError> {
@@ -72,16 +97,9 @@ fn check(config: &Config, own: &[OwnKind]) -> Result<(), AssembleError> {
     Ok(())
 }
 
-/// The most output that a result of any kind may hold.
-pub(super) fn largest_output(config: &Config, own: &[OwnKind]) -> usize {
-    let own = own.iter().map(|own| own.kind.get_options().max_output);
-    let kinds = config.kinds.iter().map(|kind| kind.options.max_output).chain(own).flatten();
-    kinds.chain([config.server.max_output]).max().unwrap_or(config.server.max_output)
-}
-
-fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, AssembleError> {
+fn settings(config: &Config, pool: &config::Pool) -> Settings {
     let config::Pool {
-        name,
+        name: _,
         workers,
         max_workers,
         queue,
@@ -93,7 +111,7 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
         law,
     } = pool;
     let config::Queue { jobs, bytes, waiting } = queue;
-    let settings = Settings {
+    Settings {
         workers: NonZeroUsize::new(*workers).unwrap_or(NonZeroUsize::MIN),
         max_workers: NonZeroUsize::new(*max_workers).filter(|max| max.get() > *workers),
         queue_jobs: *jobs,
@@ -109,18 +127,10 @@ fn build(config: &Config, pool: &config::Pool, own: &[OwnKind]) -> Result<Pool, 
         max_output: config.server.max_output,
         deadline: config.deadline,
         homes: config.server.threads,
-    };
-    let mut builder = Pool::builder(name.as_str()).settings(settings);
-    for served in config.kinds.iter().filter(|kind| kind.pool == *name) {
-        builder = builder.kind(kind(served)?);
     }
-    for served in own.iter().filter(|served| served.pool == *name) {
-        builder = builder.kind(served.kind.clone());
-    }
-    Ok(builder.build())
 }
 
-fn kind(kind: &config::Kind) -> Result<Kind, AssembleError> {
+pub(super) fn make(kind: &config::Kind) -> Result<Kind, AssembleError> {
     let config::Kind { name, pool: _, options, handler } = kind;
     match handler {
         config::Handler::Builtin(builtin) => Ok(builtin.kind(name, options.clone())),

@@ -3,11 +3,12 @@ use std::sync::{Arc, OnceLock};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::reload::Reloading;
 use crate::{
     config::Drain,
     phase::{Phase, PhaseCell},
     pool::{Pool, PoolStats, Pools},
-    rpc::{DrainControl, DrainProgress},
+    rpc::{DrainControl, DrainProgress, ReloadFault, SettingChange},
 };
 
 /// Starts and hurries the drain. Clones share it.
@@ -21,6 +22,7 @@ struct Inner {
     drain: CancellationToken,
     hurry: CancellationToken,
     begin: OnceLock<Begin>,
+    reloading: OnceLock<Reloading>,
 }
 
 /// What held when the drain began.
@@ -34,7 +36,15 @@ pub(super) struct Begin {
 impl Control {
     pub(super) fn new(pools: Pools, phase: PhaseCell, plan: Drain) -> Self {
         let tokens = (CancellationToken::new(), CancellationToken::new());
-        Self(Arc::new(Inner { pools, phase, plan, drain: tokens.0, hurry: tokens.1, begin: OnceLock::new() }))
+        Self(Arc::new(Inner {
+            pools,
+            phase,
+            plan,
+            drain: tokens.0,
+            hurry: tokens.1,
+            begin: OnceLock::new(),
+            reloading: OnceLock::new(),
+        }))
     }
 
     /// Starts the drain. Doing it again does nothing.
@@ -62,6 +72,15 @@ impl Control {
 
     pub(super) fn plan(&self) -> Drain {
         self.0.plan
+    }
+
+    pub(super) fn reloading(&self) -> Option<&Reloading> {
+        self.0.reloading.get()
+    }
+
+    pub(super) fn set_reloading(&self, reloading: Reloading) {
+        // The first one stays.
+        let _ = self.0.reloading.set(reloading);
     }
 
     pub(super) fn as_drain_control(&self) -> Arc<dyn DrainControl> {
@@ -107,6 +126,10 @@ impl DrainControl for Control {
 
     fn phase(&self) -> watch::Receiver<Phase> {
         self.0.phase.subscribe()
+    }
+
+    fn reload(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
+        if is_dry_run { self.read_again(true) } else { Self::reload(self) }
     }
 
     fn progress(&self) -> DrainProgress {

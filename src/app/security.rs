@@ -30,7 +30,7 @@ pub(super) struct Security {
 pub(super) fn open(config: &Config) -> Result<Security, SecurityError> {
     let tls = config.server.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
     let gate = config.auth.as_ref().map(Gate::open).transpose()?.map(Arc::new);
-    let quotas = Quotas::new(&config.quota).map(Arc::new);
+    let quotas = Arc::new(Quotas::new(&config.quota).map(Arc::new).into());
     Ok(Security { tls, guard: Guard { gate, quotas } })
 }
 

@@ -2,7 +2,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-use super::{Control, OwnKind, assemble, security::Security};
+use super::{Control, security::Security};
 use crate::{
     config::{self, Config},
     net::{Census, Closed, ListenAddress, Refused},
@@ -28,18 +28,18 @@ pub(super) struct Surface {
     pub(super) connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
 }
 
-/// Names by which operators may call. Pages of browsers reach a loopback address by whatever name they give it.
-pub(super) fn hosts(config: &Config, address: &ListenAddress) -> Option<Hosts> {
+/// Names by which operators may call at these addresses. Pages of browsers reach a loopback address by whatever name they
+/// give it; where no address is one, any name will do.
+pub(super) fn hosts<'a>(config: &Config, addresses: impl Iterator<Item = &'a ListenAddress>) -> Option<Hosts> {
     let names = &config.server.ops_hosts;
-    // No browser reaches a Unix socket.
-    let is_limited = address.tcp().is_some() && (!address.is_public() || !names.is_empty());
+    let mut of_a_network = addresses.filter(|address| address.tcp().is_some());
+    let is_limited = of_a_network.any(|address| !address.is_public() || !names.is_empty());
     is_limited.then(|| Hosts::new(names))
 }
 
 /// Makes the services over the pools of `control`.
 pub(super) fn surface(
     config: &Config,
-    own: &[OwnKind],
     control: &Control,
     security: &Security,
     phase: &PhaseCell,
@@ -67,7 +67,6 @@ pub(super) fn surface(
     let config::Uploads { total, per_connection } = config.server.uploads;
     let limits = Limits {
         max_payload: config.server.max_payload,
-        max_output: assemble::largest_output(config, own),
         max_header_list: config.server.http2.max_header_list as usize,
         uploads: UploadLimits { total, per_connection },
     };

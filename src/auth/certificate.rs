@@ -1,5 +1,6 @@
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use x509_parser::{
     asn1_rs::{Oid, ToDer},
     certificate::X509Certificate,
@@ -32,15 +33,15 @@ const SHORT: [(Oid<'_>, &str); 9] = [
 #[derive(Debug)]
 pub struct Certificate {
     principal: Result<String, CertificateFault>,
-    /// Who that is, once asked.
-    caller: OnceLock<Arc<Caller>>,
+    /// Who that is, once asked, by the rules of that generation.
+    caller: Mutex<Option<(u64, Arc<Caller>)>>,
 }
 
 impl Certificate {
     /// Reads the names of a certificate that was verified: its SPIFFE ID, else its subject.
     #[must_use]
     pub fn read(der: &[u8]) -> Self {
-        Self { principal: principal(der), caller: OnceLock::new() }
+        Self { principal: principal(der), caller: Mutex::default() }
     }
 
     /// The name: `spiffe://…` or `subject:…`.
@@ -51,10 +52,14 @@ impl Certificate {
         self.principal.as_deref().map_err(|fault| Denial::InvalidCertificate(*fault))
     }
 
-    /// The caller, made once for the connection.
-    pub(super) fn caller(&self, make: impl FnOnce(&str) -> Caller) -> Result<Arc<Caller>, Denial> {
+    /// The caller, made once for the connection and these rules.
+    pub(super) fn caller(&self, rules: u64, make: impl FnOnce(&str) -> Caller) -> Result<Arc<Caller>, Denial> {
         let principal = self.principal()?;
-        Ok(Arc::clone(self.caller.get_or_init(|| Arc::new(make(principal)))))
+        let mut caller = self.caller.lock();
+        match &*caller {
+            Some((made_by, caller)) if *made_by == rules => Ok(Arc::clone(caller)),
+            _ => Ok(Arc::clone(&caller.insert((rules, Arc::new(make(principal)))).1)),
+        }
     }
 }
 

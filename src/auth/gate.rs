@@ -3,6 +3,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use arc_swap::ArcSwap;
+
 use super::{
     Caller, Certificate, Config, Denial, KeysError, PrincipalPattern, Rule,
     denial::TokenFault,
@@ -12,13 +14,20 @@ use crate::reload::keep_fresh;
 
 /// Tells who calls. There is one only where some authentication is configured.
 pub struct Gate {
-    rules: Vec<Arc<Rule>>,
+    rules: ArcSwap<Rules>,
     tokens: Option<Arc<Tokens>>,
-    /// Those without credentials, where a rule names them.
-    anonymous: Option<Arc<Caller>>,
     ops: bool,
     unauthenticated: AtomicU64,
     denied: AtomicU64,
+}
+
+/// What callers may do.
+struct Rules {
+    all: Vec<Arc<Rule>>,
+    /// Those without credentials, where a rule names them.
+    anonymous: Option<Arc<Caller>>,
+    /// How often they were replaced.
+    generation: u64,
 }
 
 /// What a gate has refused, and what became of the keys.
@@ -42,18 +51,18 @@ impl Gate {
     pub fn open(config: &Config) -> Result<Self, KeysError> {
         let Config { jwt, rules, ops } = config;
         let tokens = jwt.clone().map(Tokens::open).transpose()?.map(Arc::new);
-        let rules: Vec<_> = rules.iter().cloned().map(Arc::new).collect();
-        let names_nobody = |rule: &&Arc<Rule>| rule.principals.contains(&PrincipalPattern::Anonymous);
-        let grants: Vec<_> = rules.iter().filter(names_nobody).cloned().collect();
-        let anonymous = (!grants.is_empty()).then(|| Caller::new("anonymous".into(), None, grants.into_iter()));
         Ok(Self {
-            rules,
+            rules: ArcSwap::from_pointee(Rules::new(rules, 0)),
             tokens,
-            anonymous: anonymous.map(Arc::new),
             ops: *ops,
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
         })
+    }
+
+    /// Goes by these rules from now on. A call that goes on keeps those that it began with.
+    pub fn set_rules(&self, rules: &[Rule]) {
+        self.rules.rcu(|before| Rules::new(rules, before.generation + 1));
     }
 
     /// Follows the file of keys, for ever.
@@ -83,13 +92,17 @@ impl Gate {
         certificate: Option<&Certificate>,
         authorization: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Arc<Caller>, Denial> {
+        let rules = self.rules.load();
         if let Some(tokens) = &self.tokens
             && let Some(token) = bearer(authorization).map_err(Denial::InvalidToken)?
         {
-            return tokens.verify(token, |subject| self.of_token(subject)).map_err(Denial::InvalidToken);
+            let make = |Subject { principal, tenant }| rules.caller(principal, tenant);
+            return tokens.verify(token, rules.generation, make).map_err(Denial::InvalidToken);
         }
-        match (certificate, &self.anonymous) {
-            (Some(certificate), _) => certificate.caller(|principal| self.caller(principal.to_owned(), None)),
+        match (certificate, &rules.anonymous) {
+            (Some(certificate), _) => {
+                certificate.caller(rules.generation, |principal| rules.caller(principal.to_owned(), None))
+            }
             (None, Some(anonymous)) => Ok(Arc::clone(anonymous)),
             (None, None) => Err(Denial::NoCredentials { tokens: self.tokens.is_some() }),
         }
@@ -125,13 +138,19 @@ impl Gate {
             keys_broken,
         }
     }
+}
 
-    fn of_token(&self, Subject { principal, tenant }: Subject) -> Caller {
-        self.caller(principal, tenant)
+impl Rules {
+    fn new(rules: &[Rule], generation: u64) -> Self {
+        let all: Vec<_> = rules.iter().cloned().map(Arc::new).collect();
+        let names_nobody = |rule: &&Arc<Rule>| rule.principals.contains(&PrincipalPattern::Anonymous);
+        let grants: Vec<_> = all.iter().filter(names_nobody).cloned().collect();
+        let anonymous = (!grants.is_empty()).then(|| Caller::new("anonymous".into(), None, grants.into_iter()));
+        Self { all, anonymous: anonymous.map(Arc::new), generation }
     }
 
     fn caller(&self, principal: String, tenant: Option<String>) -> Caller {
-        let rules = self.rules.iter().filter(|rule| rule.principals.iter().any(|one| one.matches(&principal)));
+        let rules = self.all.iter().filter(|rule| rule.principals.iter().any(|one| one.matches(&principal)));
         let rules: Vec<_> = rules.cloned().collect();
         Caller::new(principal, tenant, rules.into_iter())
     }

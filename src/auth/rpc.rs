@@ -23,6 +23,8 @@ pub enum Rpc {
     CancelJob,
     /// `AdminService.Explain`.
     Explain,
+    /// `AdminService.Reload`.
+    Reload,
     /// Server reflection, in each of its versions.
     Reflection,
     /// Out-of-band load reports, for clients that balance by load.
@@ -35,7 +37,7 @@ pub struct Rpcs(u16);
 
 impl Rpc {
     /// Every one, with its name in the configuration and in errors.
-    pub const NAMES: [(&'static str, Self); 13] = [
+    pub const NAMES: [(&'static str, Self); 14] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
         ("SubmitMany", Self::SubmitMany),
@@ -47,6 +49,7 @@ impl Rpc {
         ("Resize", Self::Resize),
         ("CancelJob", Self::CancelJob),
         ("Explain", Self::Explain),
+        ("Reload", Self::Reload),
         ("Reflection", Self::Reflection),
         ("LoadReports", Self::LoadReports),
     ];
@@ -66,7 +69,10 @@ impl Rpc {
     /// Whether it is one of `AdminService`.
     #[must_use]
     pub fn is_of_admin(self) -> bool {
-        matches!(self, Self::Drain | Self::Pause | Self::Resume | Self::Resize | Self::CancelJob | Self::Explain)
+        matches!(
+            self,
+            Self::Drain | Self::Pause | Self::Resume | Self::Resize | Self::CancelJob | Self::Explain | Self::Reload
+        )
     }
 
     /// The one of this name.

@@ -84,21 +84,28 @@ impl Tokens {
         &self.reloads
     }
 
-    /// The caller of a sound token, which `make` makes where the token was not seen before.
-    pub(super) fn verify(&self, token: &[u8], make: impl FnOnce(Subject) -> Caller) -> Result<Arc<Caller>, TokenFault> {
+    /// The caller of a sound token, which `make` makes where the token was not seen before with these rules.
+    pub(super) fn verify(
+        &self,
+        token: &[u8],
+        rules: u64,
+        make: impl FnOnce(Subject) -> Caller,
+    ) -> Result<Arc<Caller>, TokenFault> {
         if token.len() > MOST_BYTES {
             return Err(TokenFault::TooLong);
         }
         let keys = self.keys.load();
         let digest: Digest = Sha256::digest(token).into();
-        if let Some(caller) = self.cache.get(&digest, keys.generation) {
+        // Both only grow: with either, what was verified before is no more.
+        let generation = keys.generation + rules;
+        if let Some(caller) = self.cache.get(&digest, generation) {
             return Ok(caller);
         }
         let (claims, key) = self.claims(token, &keys)?;
         let (now, left) = (Instant::now(), self.left(&claims));
         let credentials = Credentials { until: now + left, key, generation: keys.generation };
         let caller = Arc::new(make(self.subject(&claims)?).by_token(credentials));
-        self.cache.put(digest, Arc::clone(&caller), now + left.min(KEPT), keys.generation);
+        self.cache.put(digest, Arc::clone(&caller), now + left.min(KEPT), generation);
         Ok(caller)
     }
 

@@ -15,7 +15,7 @@ use self::{
 };
 use super::{
     config_args::{ConfigArgs, Process},
-    console::{BAD, Console, FAINT, GOOD, paint},
+    console::{BAD, Console, FAINT, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
     output::{
@@ -24,7 +24,7 @@ use super::{
         workers,
     },
 };
-use crate::config::{Config, Faults, Pool};
+use crate::config::{Config, Faults, Loaded, Pool, Warning};
 
 const EXAMPLE: &str = "\
 Exit codes:
@@ -58,6 +58,7 @@ impl CheckArgs {
 /// What there is to say.
 struct Checked {
     config: Config,
+    warnings: Vec<Warning>,
     /// Without `--env`, none.
     findings: Option<Vec<Finding>>,
 }
@@ -74,9 +75,9 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
 
 /// Reads the configuration, and the place below `root` where that is asked for.
 fn check(args: &CheckArgs, process: &Process, root: &Path) -> Result<Checked, Faults> {
-    let config = args.config.load(process, None)?.config;
+    let Loaded { config, settings: _, warnings } = args.config.load(process, None)?;
     let findings = args.env.then(|| fit::findings(&config, &Place::read(root, &process.env)));
-    Ok(Checked { config, findings })
+    Ok(Checked { config, warnings, findings })
 }
 
 impl Checked {
@@ -86,6 +87,9 @@ impl Checked {
 
     fn text(&self) -> String {
         let mut text = summary(&self.config);
+        for warning in &self.warnings {
+            text.push_str(&format!("\n{}", paint(WARN, warning)));
+        }
         if let Some(findings) = &self.findings {
             text.push('\n');
             text.push_str(&comparison(findings).join("\n"));
@@ -95,6 +99,8 @@ impl Checked {
 
     fn json(&self) -> serde_json::Value {
         let mut json = summary_json(&self.config);
+        let warning = |Warning { message, help }: &Warning| json!({ "message": message, "help": help });
+        json["warnings"] = self.warnings.iter().map(warning).collect();
         if let Some(findings) = &self.findings {
             json["env"] = findings.iter().map(Finding::to_json).collect();
         }

@@ -154,7 +154,7 @@ mod tests {
         let loaded = args.unwrap().load(&process(), Some(starter::file()));
         let config = loaded.unwrap().config;
         assert_eq!(config.server.listen[0].to_string(), "127.0.0.1:2");
-        assert_eq!(config.server.ops_listen.to_string(), "127.0.0.1:4");
+        assert_eq!(config.server.ops_listen[0].to_string(), "127.0.0.1:4");
         assert_eq!(config.telemetry.log, "debug");
         assert_eq!(config.server.max_payload, 1 << 20);
         assert_eq!(config.pools[1].workers, 5);

@@ -7,7 +7,6 @@ use tonic::Request;
 
 use super::{
     config_args::{ConfigArgs, Process},
-    console::complain,
     exit::Exit,
     output,
     server::{self, Told},
@@ -33,16 +32,10 @@ pub(super) struct DevArgs {
 }
 
 pub(super) fn run(args: &DevArgs) -> Exit {
-    let loaded = match args.config.load(&Process::current(), Some(starter::dev_file())) {
-        Ok(loaded) => loaded,
-        Err(faults) => {
-            complain(&faults.styled());
-            return Exit::Usage;
-        }
-    };
-    let config = loaded.config;
-    server::run_server(&config, Vec::new(), async |app| {
-        if server::tell(&overview(app, &config)) == Told::No {
+    let args = args.config.clone();
+    let load = move || args.load(&Process::current(), Some(starter::dev_file()));
+    server::run_server(load, Vec::new(), async |app, config| {
+        if server::tell(&overview(app, config)) == Told::No {
             return Ok(());
         }
         // Its own job would need the credentials of a caller.

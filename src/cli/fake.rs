@@ -30,9 +30,10 @@ use super::{
 };
 use crate::proto::{
     CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
-    PauseRequest, PauseResponse, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest,
-    StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
-    WatchStatsRequest, WatchStatsResponse, Waterfall, WaterfallParts,
+    PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, ResumeRequest,
+    ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest,
+    SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse, Waterfall,
+    WaterfallParts,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
         HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
@@ -276,6 +277,10 @@ impl AdminService for Play {
 
     async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         Err(Status::unimplemented("no script explains"))
+    }
+
+    async fn reload(&self, _: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
+        Err(Status::unimplemented("no script reloads"))
     }
 
     async fn pause(&self, _: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {

@@ -4,12 +4,12 @@ use clap::Args;
 
 use super::{
     config_args::{ConfigArgs, Process},
-    console::complain,
     exit::Exit,
     server,
 };
 
-/// Serves the configured pools until SIGTERM, SIGINT, SIGHUP or `waterwheel drain`.
+/// Serves the configured pools until SIGTERM, SIGINT or `waterwheel drain`. SIGHUP, as `waterwheel reload`, has it read
+/// the configuration again.
 ///
 /// The first signal starts the drain: health says NOT_SERVING, after the notice new jobs are refused, and what is
 /// queued or runs is finished. A second signal stops what runs at once. The last line on standard output is the
@@ -24,15 +24,13 @@ pub(super) struct ServeArgs {
 }
 
 pub(super) fn run(args: &ServeArgs) -> Exit {
-    let loaded = match args.config.load(&Process::current(), None) {
-        Ok(loaded) => loaded,
-        Err(faults) => {
-            complain(&faults.styled());
-            return Exit::Usage;
-        }
-    };
-    server::run_server(&loaded.config, Vec::new(), async |app| {
-        server::tell(&server::announcement(app));
-        Ok(())
-    })
+    let args = args.config.clone();
+    server::run_server(
+        move || args.load(&Process::current(), None),
+        Vec::new(),
+        async |app, _| {
+            server::tell(&server::announcement(app));
+            Ok(())
+        },
+    )
 }

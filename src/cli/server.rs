@@ -13,7 +13,9 @@ use super::{
 };
 use crate::{
     app::{App, Control, OwnKind, Receipt, ServiceManager, StartError},
-    config::Config,
+    config::{Config, Faults, Loaded, Warning},
+    net::ListenAddress,
+    task::off_thread,
     telemetry::{self, TelemetryError},
 };
 
@@ -28,15 +30,27 @@ enum ServerError {
     System(#[from] io::Error),
 }
 
-/// Serves `config`, and handlers of the caller's own beside it, until a signal, or an operator, has drained it: the
-/// life of `waterwheel serve`, for a program with handlers in Rust. `greet` runs once calls are taken.
+/// Serves the configuration that `load` reads, and handlers of the caller's own beside it, until a signal, or an operator,
+/// has drained it: the life of `waterwheel serve`, for a program with handlers in Rust. `greet` runs once calls are taken.
 ///
-/// The first SIGTERM or SIGINT starts the drain, the second goes straight to its kill phase. The receipt of the drain
+/// The first SIGTERM or SIGINT starts the drain, the second goes straight to its kill phase. SIGHUP, and `waterwheel
+/// reload`, have `load` read the configuration [again](App::reload_by). The receipt of the drain
 /// is the last line on standard output, or on standard error where the former cannot be written, and the exit is
 /// [`Exit::Done`], or [`Exit::JobsLost`] where it names a job. What keeps it from serving is told on standard error, and
-/// the exit is [`Exit::Failed`].
-pub fn run_server(config: &Config, own: Vec<OwnKind>, greet: impl AsyncFnOnce(&App) -> io::Result<()>) -> Exit {
-    match serve(config, own, greet) {
+/// the exit is [`Exit::Failed`], or [`Exit::Usage`] where the configuration has faults.
+pub fn run_server(
+    load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
+    own: Vec<OwnKind>,
+    greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
+) -> Exit {
+    let loaded = match load() {
+        Ok(loaded) => loaded,
+        Err(faults) => {
+            complain(&faults.styled());
+            return Exit::Usage;
+        }
+    };
+    match serve(loaded, load, own, greet) {
         Ok(receipt) if receipt.is_clean() => Exit::Done,
         Ok(_) => Exit::JobsLost,
         Err(error) => {
@@ -48,32 +62,44 @@ pub fn run_server(config: &Config, own: Vec<OwnKind>, greet: impl AsyncFnOnce(&A
 
 /// Where calls are taken, as scripts and people read it.
 pub(super) fn announcement(app: &App) -> String {
-    format!("grpc {} (reflection on)   ops http://{} (metrics, health)", addresses(app), app.ops_address())
+    let of_a_network = |address: &ListenAddress| match address.tcp() {
+        Some(address) => format!("http://{address}"),
+        None => address.to_string(),
+    };
+    let ops = app.ops_addresses().iter().map(of_a_network).collect::<Vec<_>>().join(" ");
+    format!("grpc {} (reflection on)   ops {ops} (metrics, health)", all(app.addresses()))
 }
 
-fn addresses(app: &App) -> String {
-    app.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+fn all(addresses: &[ListenAddress]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
 fn serve(
-    config: &Config,
+    loaded: Loaded,
+    load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
     own: Vec<OwnKind>,
-    greet: impl AsyncFnOnce(&App) -> io::Result<()>,
+    greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
 ) -> Result<Receipt, ServerError> {
+    let config = &loaded.config;
     let telemetry = telemetry::init(&config.telemetry)?;
     // Not every configuration was read by a command, which does it before.
     keep_out_of_core_dumps();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let receipt = runtime.block_on(async {
-        let signals = Signals::new()?;
+        let (signals, hang_ups) = (Signals::new()?, signal(SignalKind::hangup())?);
         let app = App::start_with(config, own, telemetry.sample_ratio())?;
-        info!(address = addresses(&app), ops_address = %app.ops_address(), pid = id(), "serving");
-        greet(&app).await?;
+        info!(address = all(app.addresses()), ops_address = all(app.ops_addresses()), pid = id(), "serving");
+        app.reload_by(loaded.clone(), load, telemetry.log());
+        for Warning { message, help } in &loaded.warnings {
+            warn!(help, "{message}");
+        }
+        greet(&app, config).await?;
         let control = app.control();
         let informed = app.keep_informed(ServiceManager::from_env()?);
         let receipt = tokio::select! {
             receipt = app.run() => receipt,
             never = signals.steer(&control) => match never {},
+            never = reload(hang_ups, &control) => match never {},
             never = informed => match never {},
         };
         Ok::<_, ServerError>(receipt)
@@ -113,20 +139,25 @@ fn hand_out(receipt: &Receipt) {
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP: a terminal that closes ends the service as an operator does, but for one that `nohup` started.
+/// Has the configuration read again at each hang-up.
+async fn reload(mut hang_ups: Signal, control: &Control) -> std::convert::Infallible {
+    loop {
+        hang_ups.recv().await;
+        let control = control.clone();
+        // What became of it is in the log.
+        let _ = off_thread(move || control.reload()).await;
+    }
+}
+
+/// SIGTERM and SIGINT.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    hang_up: Option<Signal>,
 }
 
 impl Signals {
     fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: if ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) },
-        })
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
     async fn steer(mut self, control: &Control) -> std::convert::Infallible {
@@ -143,22 +174,6 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
-            () = received(self.hang_up.as_mut()) => {}
         }
     }
-}
-
-async fn received(signal: Option<&mut Signal>) {
-    match signal {
-        Some(signal) => _ = signal.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Whether whoever started the process had it ignore SIGHUP. Where `/proc` does not tell, nobody did.
-fn ignores_hang_up() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    // SIGHUP is the first of the signals.
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }

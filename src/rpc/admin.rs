@@ -2,20 +2,22 @@ mod cancel;
 mod drain;
 mod explain;
 mod pool;
+mod reload;
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
 
+pub use self::reload::{ReloadFault, SettingChange};
 use super::worker_pool::ResponseStream;
 use crate::{
     phase::Phase,
     pool::Pools,
     proto::{
         CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
-        PauseRequest, PauseResponse, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse,
-        admin_service_server::AdminService,
+        PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, ResumeRequest,
+        ResumeResponse, admin_service_server::AdminService,
     },
 };
 
@@ -27,6 +29,12 @@ pub trait DrainControl: Send + Sync + 'static {
     fn progress(&self) -> DrainProgress;
     /// Follows the phase of the process.
     fn phase(&self) -> watch::Receiver<Phase>;
+    /// Reads the configuration again and takes over what changed, all or nothing; a dry run tells what would change. It
+    /// may block.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    fn reload(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault>;
 }
 
 /// How far a drain is.
@@ -87,6 +95,10 @@ impl AdminService for Admin {
 
     async fn cancel_job(&self, request: Request<CancelJobRequest>) -> Result<Response<CancelJobResponse>, Status> {
         cancel::cancel_job(self, &request.into_inner())
+    }
+
+    async fn reload(&self, request: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
+        reload::reload(self, request.into_inner()).await
     }
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {

@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use http::{HeaderValue, Request, header::AUTHORIZATION};
 use tonic::Status;
 
 use super::{catalog::Catalog, context::CallContext, status};
 use crate::{
     auth::{Caller, Certificate, Denial, Gate, Hold, OverQuota, Quotas, Rpc},
-    model::{Criticality, Job, Peer, Rejection, RejectionReason},
+    model::{Criticality, Job, Origin, Peer, Rejection, RejectionReason},
     pool::Pools,
     proto::{admin_service_server, worker_pool_service_server},
 };
@@ -17,7 +18,7 @@ pub struct Guard {
     /// Tells who calls, and knows what they may do.
     pub gate: Option<Arc<Gate>>,
     /// Bounds what each tenant sends.
-    pub quotas: Option<Arc<Quotas>>,
+    pub quotas: Arc<ArcSwapOption<Quotas>>,
 }
 
 /// The gate as the calls of one connection meet it.
@@ -72,6 +73,7 @@ impl Guard {
         job: &mut Job,
     ) -> Result<Option<Hold>, Status> {
         let Self { gate, quotas } = self;
+        let quotas = quotas.load();
         if gate.is_some() || quotas.is_some() {
             pools.check(job).map_err(|refused| noted(call, status::status(&refused.into(), call.request_id())))?;
         }
@@ -85,7 +87,7 @@ impl Guard {
             }
             None => {}
         }
-        match quotas {
+        match &*quotas {
             Some(quotas) => take_room(quotas, call, job),
             None => Ok(None),
         }
@@ -129,10 +131,14 @@ fn noted(call: &CallContext, status: Status) -> Status {
 }
 
 impl Entrance {
-    /// The entrance for one connection.
-    pub(super) fn for_peer(&self, peer: &Peer) -> Self {
+    /// The entrance for one connection. An operator who reaches a Unix socket was let in by the permissions of its file.
+    pub(super) fn for_peer(&self, peer: &Peer) -> Option<Self> {
+        if self.listener == Listener::Operators && matches!(peer.origin, Origin::Process { .. }) {
+            return None;
+        }
         let certificate = peer.certificate.as_ref().map(|der| Arc::new(Certificate::read(der)));
-        Self { gate: Arc::clone(&self.gate), certificate, listener: self.listener, is_unasked: peer.is_unasked }
+        let (gate, listener) = (Arc::clone(&self.gate), self.listener);
+        Some(Self { gate, certificate, listener, is_unasked: peer.is_unasked })
     }
 
     /// Who calls, where the call is one that needs to know. A caller who is known is let in where nothing of `catalog` is

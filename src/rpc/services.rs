@@ -37,8 +37,6 @@ const OPS_UPLOADS: UploadLimits = UploadLimits { total: 16 << 20, per_connection
 pub struct Limits {
     /// Most payload bytes of one job.
     pub max_payload: usize,
-    /// Most output bytes of one result.
-    pub max_output: usize,
     /// Most bytes of the headers of one call, as HTTP/2 counts them.
     pub max_header_list: usize,
     /// What messages may hold that are not whole.
@@ -72,7 +70,8 @@ pub fn public_services(services: PublicServices) -> Edge {
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
             .max_decoding_message_size(limits.max_payload.saturating_add(ENVELOPE))
-            .max_encoding_message_size(limits.max_output.saturating_add(ENVELOPE))
+            // What a kind may put out is bounded where it is made.
+            .max_encoding_message_size(usize::MAX)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd)
     });

@@ -1,3 +1,6 @@
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use tracing::{
     Metadata, Subscriber,
     level_filters::LevelFilter,
@@ -10,6 +13,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
+use super::TelemetryError;
 use crate::model::TRACE_TARGET;
 
 /// Lets through what the operator's directives ask for, and always the spans that carry a job's identity: a line that
@@ -18,12 +22,23 @@ use crate::model::TRACE_TARGET;
 /// It stands before all layers, not around one: a filter of one layer looks each span up whenever it is entered, which
 /// costs more than all the rest of a span that nobody exports.
 #[derive(Debug)]
-pub(super) struct LogFilter {
-    directives: EnvFilter,
+pub(super) struct LogFilter(Arc<ArcSwap<Directives>>);
+
+/// What a [`LogFilter`] goes by.
+#[derive(Debug)]
+struct Directives {
+    filter: EnvFilter,
     /// Whether the spans of [`TRACE_TARGET`] pass in any case.
     keeps_identity: bool,
     /// Whether a directive asks for the fields of spans, so that it must see them.
     sees_spans: bool,
+}
+
+/// Replaces what is logged while the process runs.
+#[derive(Debug, Clone)]
+pub struct LogControl {
+    directives: Arc<ArcSwap<Directives>>,
+    exports: bool,
 }
 
 /// Lets through what is exported: our own spans, and what handlers add below one of them at INFO or above, as far as
@@ -36,18 +51,36 @@ pub(super) struct TraceFilter;
 
 const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "tonic", "tower", "opentelemetry"];
 
-impl LogFilter {
-    /// The filter of a process that logs only.
-    pub(super) fn new(directives: EnvFilter) -> Self {
-        let silent = directives.max_level_hint() == Some(LevelFilter::OFF);
-        let sees_spans = directives.to_string().contains('[');
-        Self { directives, keeps_identity: !silent, sees_spans }
+impl LogControl {
+    /// Logs by these directives from now on.
+    ///
+    /// # Errors
+    /// Where they do not parse.
+    pub fn set(&self, log: &str) -> Result<(), TelemetryError> {
+        self.directives.store(Arc::new(Directives::parse(log, self.exports)?));
+        // What was asked of each call site was kept.
+        tracing::callsite::rebuild_interest_cache();
+        Ok(())
     }
+}
 
-    /// The filter of a process that exports too: it needs the spans of traced calls even where it logs nothing.
-    pub(super) fn exporting(mut self) -> Self {
-        self.keeps_identity = true;
-        self
+impl LogFilter {
+    /// The filter by these directives, and what replaces them. A process that `exports` needs the spans of traced calls
+    /// even where it logs nothing.
+    pub(super) fn new(log: &str, exports: bool) -> Result<(Self, LogControl), TelemetryError> {
+        let directives = Arc::new(ArcSwap::from_pointee(Directives::parse(log, exports)?));
+        Ok((Self(Arc::clone(&directives)), LogControl { directives, exports }))
+    }
+}
+
+impl Directives {
+    fn parse(log: &str, exports: bool) -> Result<Self, TelemetryError> {
+        let filter = EnvFilter::builder()
+            .parse(log)
+            .map_err(|error| TelemetryError::Log { directives: log.to_owned(), reason: error.to_string() })?;
+        let silent = filter.max_level_hint() == Some(LevelFilter::OFF);
+        let sees_spans = filter.to_string().contains('[');
+        Ok(Self { filter, keeps_identity: exports || !silent, sees_spans })
     }
 
     fn keeps(&self, metadata: &Metadata<'_>) -> bool {
@@ -57,48 +90,56 @@ impl LogFilter {
 
 impl<S: Subscriber> Layer<S> for LogFilter {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        let directives = self.0.load();
         // Asked in any case, for directives on fields of spans learn of their call sites here.
-        let asked = Layer::<S>::register_callsite(&self.directives, metadata);
-        if self.keeps(metadata) { Interest::always() } else { asked }
+        let asked = Layer::<S>::register_callsite(&directives.filter, metadata);
+        if directives.keeps(metadata) { Interest::always() } else { asked }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>, cx: Context<'_, S>) -> bool {
-        self.keeps(metadata) || Layer::enabled(&self.directives, metadata, cx)
+        let directives = self.0.load();
+        directives.keeps(metadata) || Layer::enabled(&directives.filter, metadata, cx)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        let asked = Layer::<S>::max_level_hint(&self.directives)?;
+        let directives = self.0.load();
+        let asked = Layer::<S>::max_level_hint(&directives.filter)?;
         // Spans that pass in any case are made at ERROR, which a hint of OFF would hide from this filter.
-        Some(if self.keeps_identity { asked.max(LevelFilter::ERROR) } else { asked })
+        Some(if directives.keeps_identity { asked.max(LevelFilter::ERROR) } else { asked })
     }
 
     fn on_new_span(&self, attrs: &Attributes<'_>, id: &Id, cx: Context<'_, S>) {
-        if self.sees_spans {
-            Layer::on_new_span(&self.directives, attrs, id, cx);
+        let directives = self.0.load();
+        if directives.sees_spans {
+            Layer::on_new_span(&directives.filter, attrs, id, cx);
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, cx: Context<'_, S>) {
-        if self.sees_spans {
-            Layer::on_record(&self.directives, id, values, cx);
+        let directives = self.0.load();
+        if directives.sees_spans {
+            Layer::on_record(&directives.filter, id, values, cx);
         }
     }
 
     fn on_enter(&self, id: &Id, cx: Context<'_, S>) {
-        if self.sees_spans {
-            Layer::on_enter(&self.directives, id, cx);
+        let directives = self.0.load();
+        if directives.sees_spans {
+            Layer::on_enter(&directives.filter, id, cx);
         }
     }
 
     fn on_exit(&self, id: &Id, cx: Context<'_, S>) {
-        if self.sees_spans {
-            Layer::on_exit(&self.directives, id, cx);
+        let directives = self.0.load();
+        if directives.sees_spans {
+            Layer::on_exit(&directives.filter, id, cx);
         }
     }
 
     fn on_close(&self, id: Id, cx: Context<'_, S>) {
-        if self.sees_spans {
-            Layer::on_close(&self.directives, id, cx);
+        let directives = self.0.load();
+        if directives.sees_spans {
+            Layer::on_close(&directives.filter, id, cx);
         }
     }
 }

@@ -51,6 +51,7 @@ mod readme;
 mod reentry;
 mod reflection;
 mod refusal;
+mod reload;
 mod secrets;
 mod service;
 mod service_configs;

@@ -1,6 +1,6 @@
 //! What an operator does to a service that serves: pause, resume, resize and drain a pool, cancel a job.
 
-mod command_line;
+pub(crate) mod command_line;
 mod pools;
 mod workers;
 

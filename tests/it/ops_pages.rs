@@ -235,7 +235,7 @@ async fn a_kept_connection_does_not_hold_up_the_drain() {
     tokio::spawn(connection);
     let request = Request::get("/livez").header("host", "localhost").body(Empty::<bytes::Bytes>::new()).unwrap();
     assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK);
-    process.signal(Signal::HUP);
+    process.signal(Signal::TERM);
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0));
     assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 20_000, "{ended:?}");

@@ -64,16 +64,18 @@ impl Process {
         Self::start(dir, command).await
     }
 
-    /// As [`serve`](Self::serve), by somebody who has it ignore SIGHUP, as `nohup` does.
-    pub(crate) async fn serve_after_hang_ups(config: &str) -> Self {
+    /// As [`serve`](Self::serve), with the filter of the configuration.
+    pub(crate) async fn serve_as_configured(config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("waterwheel.toml");
         std::fs::write(&file, config).unwrap();
-        let own = on_free_ports(&["serve", "--config", file.to_str().unwrap(), "--log", "warn"]);
-        let mut command = clean("/bin/sh".into());
-        command.args(["-c", r#"trap '' HUP; exec "$0" "$@""#]).arg(own.as_std().get_program());
-        command.args(own.as_std().get_args());
+        let command = on_free_ports(&["serve", "--config", file.to_str().unwrap()]);
         Self::start(dir, command).await
+    }
+
+    /// Replaces the file of the configuration.
+    pub(crate) fn configure(&self, config: &str) {
+        std::fs::write(self.dir.path().join("waterwheel.toml"), config).unwrap();
     }
 
     /// Starts `waterwheel dev` on ports that are free.

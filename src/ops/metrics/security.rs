@@ -32,7 +32,7 @@ impl Collector for SecurityMetrics {
                 family.count(&[("reason", "permission_denied")], counts.denied)
             });
         }
-        if let Some(quotas) = &guard.quotas {
+        if let Some(quotas) = &*guard.quotas.load() {
             families.counter("waterwheel_quota_refused", "Jobs over the quota of their tenant", |family| {
                 family.only_count(quotas.refused())
             });

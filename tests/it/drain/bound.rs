@@ -102,19 +102,6 @@ async fn a_second_signal_goes_to_the_kill_phase_at_once() {
 }
 
 #[tokio::test]
-async fn a_hang_up_that_is_ignored_ends_nothing() {
-    let config = CONFIG.replace("200ms", "0s").replace(r#"finish = "300ms""#, r#"finish = "30s""#);
-    let process = Process::serve_after_hang_ups(&config).await;
-    let caller = Caller::of(process.public).await;
-    process.signal(Signal::HUP);
-    for _ in 0..50 {
-        caller.leave(job("echo", "")).await.unwrap().expect("it serves on");
-    }
-    process.signal(Signal::TERM);
-    assert_eq!(process.ended().await.code, Some(0));
-}
-
-#[tokio::test]
 async fn streams_that_never_end_and_silent_peers_do_not_hold_the_exit() {
     let (process, _pids) = serve().await;
     let caller = Caller::of(process.public).await;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use waterwheel::{
     app::OwnKind,
     cli::run_server,
-    config::{Config, SourceFile, Sources, load_pools},
+    config::{Faults, Loaded, SourceFile, Sources, load_pools},
     handler::{Context, Handler, Kind},
     model::{FailureCode, HandlerError, Output, RejectionReason},
     pool::{Counts, Pools, WorkerState},
@@ -146,7 +146,7 @@ fn serves_where_it_is_asked_to() {
     }));
     let own = ["mixed", "held"].map(|pool| OwnKind::new(pool, Kind::new(pool, || Moody)));
     let mut pools = None;
-    let exit = run_server(&config(), own.into(), async |app| {
+    let exit = run_server(config, own.into(), async |app, _| {
         pools = Some(app.control().pools().clone());
         println!("grpc {} ops {}", app.address(), app.ops_address());
         Ok(())
@@ -156,8 +156,8 @@ fn serves_where_it_is_asked_to() {
     std::process::exit(exit.code().into());
 }
 
-fn config() -> Config {
+fn config() -> Result<Loaded, Faults> {
     let file = SourceFile { name: "ledger.toml".into(), text: CONFIG.into() };
     let sources = Sources { file: Some(file), cpus: 2, ..Sources::default() };
-    load_pools(&sources).unwrap_or_else(|faults| panic!("{faults}")).config
+    load_pools(&sources)
 }

@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// What a command wrote, and its exit code.
-struct Ran {
-    code: Option<i32>,
-    out: String,
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
     err: String,
 }
 
@@ -24,7 +24,7 @@ impl Ran {
     }
 }
 
-async fn run(process: &Process, line: &str) -> Ran {
+pub(crate) async fn run(process: &Process, line: &str) -> Ran {
     let ops = process.ops.0.to_string();
     let words: Vec<&str> = line.split(' ').chain(["--ops", &ops]).collect();
     let ended = timeout(PATIENCE, program(&words).output()).await.expect("the command ends").unwrap();

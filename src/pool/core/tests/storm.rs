@@ -72,7 +72,8 @@ fn nothing_is_left_of_many_jobs_with_limit_keys() {
     let (now, mut core) = (Instant::now(), Core::<Numbers>::new(caps, Law::default(), 1, 1));
     let none = Limit { concurrency: None, rate: None };
     let per_key = Limit { concurrency: Some(std::num::NonZeroU32::MIN), rate: None };
-    core.limit(&[KindLimits { all: none, per_key, keys: 100 }]);
+    let limits = KindLimits { all: none, per_key, keys: 100 };
+    core.reconfigure(now, (caps, Law::default()), &[limits], &mut Vec::new());
     core.add_worker(now, 0, &mut Vec::new());
     for job in 0..JOBS {
         let (tenant, limit_key) = ((job % 1_000).to_string(), (job % 150).to_string());

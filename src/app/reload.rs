@@ -1,0 +1,91 @@
+//! The configuration, read again while the process serves.
+
+use parking_lot::Mutex;
+use tracing::{info, warn};
+
+use super::{Control, OwnKind, assemble, assemble::Setup};
+use crate::{
+    auth::Quotas,
+    config::{self, Faults, Loaded},
+    phase::Phase,
+    pool::Pools,
+    rpc::{Guard, ReloadFault, SettingChange},
+    telemetry::LogControl,
+};
+
+/// Reads the configuration again.
+pub(super) type Load = Box<dyn Fn() -> Result<Loaded, Faults> + Send + Sync>;
+
+/// What is configured, and all that a changed configuration changes.
+pub(super) struct Reloading {
+    pub(super) current: Mutex<Loaded>,
+    pub(super) load: Load,
+    pub(super) own: Vec<OwnKind>,
+    pub(super) guard: Guard,
+    pub(super) log: LogControl,
+}
+
+impl Control {
+    /// Reads the configuration again, and takes over what changed: all, or nothing. What became of it is in the log. It may
+    /// block for as long as the files take, and does nothing where [`App::reload_by`](super::App::reload_by) did not tell
+    /// how to read them.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub fn reload(&self) -> Result<Vec<SettingChange>, ReloadFault> {
+        let reloaded = self.read_again(false);
+        match &reloaded {
+            Ok(changes) => {
+                for SettingChange { key, old, new, .. } in changes {
+                    info!(key, "{key}: {old} → {new}");
+                }
+                info!(changes = changes.len(), "the configuration was reloaded");
+            }
+            Err(fault) => warn!(cause = %fault, "the configuration was not reloaded, and nothing was changed"),
+        }
+        reloaded
+    }
+
+    /// The same; a dry run changes nothing, and is not logged.
+    pub(super) fn read_again(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
+        let Some(reloading) = self.reloading() else { return Err(ReloadFault::NoSource) };
+        if self.phase().get() >= Phase::Draining {
+            return Err(ReloadFault::Draining);
+        }
+        reloading.reload(self.pools(), is_dry_run)
+    }
+}
+
+impl Reloading {
+    fn reload(&self, pools: &Pools, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
+        let mut current = self.current.lock();
+        let new = (self.load)().map_err(|faults| ReloadFault::Faulty(faults.to_string()))?;
+        let changes = current.changes(&new);
+        if changes.iter().any(|change| change.needs_restart) {
+            return Err(ReloadFault::NeedsRestart(changes));
+        }
+        let make = |kind: &config::Kind| {
+            let is_kept = current.config.kinds.contains(kind);
+            let live = || pools.get(&kind.pool).and_then(|pool| pool.kind(&kind.name)).cloned();
+            live().filter(|_| is_kept).map_or_else(|| assemble::make(kind), Ok)
+        };
+        let setups = assemble::setups(&new.config, &self.own, make);
+        let setups = setups.map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
+        if is_dry_run || changes.is_empty() {
+            return Ok(changes);
+        }
+        self.log.set(&new.config.telemetry.log).map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
+        for Setup { name, settings, kinds } in setups {
+            pools.get(&name).expect("a new pool needs a restart").reconfigure(settings, kinds);
+        }
+        pools.refresh();
+        if let (Some(gate), Some(auth)) = (&self.guard.gate, &new.config.auth) {
+            gate.set_rules(&auth.rules);
+        }
+        if new.config.quota != current.config.quota {
+            self.guard.quotas.store(Quotas::new(&new.config.quota).map(Into::into));
+        }
+        *current = new;
+        Ok(changes)
+    }
+}

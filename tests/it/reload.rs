@@ -1,0 +1,154 @@
+//! The configuration is read again while jobs run: all of it is taken over, or nothing.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use rustix::process::Signal;
+use tonic::Code;
+
+use crate::{
+    operate::command_line::run,
+    process::Process,
+    service::{Caller, job, queued},
+    support::toml_string,
+};
+
+/// The public key of RFC 7517's example: with it there are rules, which name those without a token.
+const KEYS: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "kid": "1",
+    "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4", "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
+
+const CONFIG: &str = r#"
+    drain = { notice = "0s", finish = "20s", kill = "1s" }
+    telemetry = { log = "info", log_format = "text" }
+    auth.jwt = { jwks = KEYS, issuer = "issuer", audience = ["here"] }
+    auth.rule.all = { principals = ["anonymous"], rpcs = ["*"], kinds = ["echo", "held", "gone", "fresh"] }
+    [pool.one]
+    workers = 3
+    [kind]
+    echo = { pool = "one", builtin = "echo" }
+    held = { pool = "one", exec = ["/bin/sh", "-c", SCRIPT, "old"], limit.concurrency = 1 }
+    late = { pool = "one", builtin = "echo" }
+    gone = { pool = "one", builtin = "echo" }
+"#;
+
+/// Says what it is once there is a file.
+fn config(files: &Path) -> String {
+    let go = files.join("go");
+    let script = format!("until [ -e {} ]; do sleep 0.02; done; printf $0", go.display());
+    let keys = files.join("keys.json");
+    std::fs::write(&keys, KEYS).unwrap();
+    CONFIG.replace("SCRIPT", &toml_string(Path::new(&script))).replace("KEYS", &toml_string(&keys))
+}
+
+/// Callers that never stop to call; counts their answers.
+fn load(caller: &Caller, stop: &Arc<AtomicBool>, answered: &Arc<AtomicU32>) -> Vec<tokio::task::JoinHandle<()>> {
+    let one = || {
+        let (caller, stop, answered) = (Caller(caller.0.clone()), Arc::clone(stop), Arc::clone(answered));
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                caller.leave(job("echo", "")).await.unwrap().expect("no call fails");
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    std::iter::repeat_with(one).take(4).collect()
+}
+
+#[tokio::test]
+async fn a_hang_up_takes_over_what_changed_and_no_call_fails() {
+    let files = tempfile::tempdir().unwrap();
+    let before = config(files.path());
+    let process = Process::serve_as_configured(&before).await;
+    let caller = Caller::of(process.public).await;
+    let held = [caller.leave(job("held", "")), caller.leave(job("held", ""))];
+    // One runs, the other waits for the limit.
+    caller.until(|pool| (pool.in_flight, queued(pool)) == (1, 1)).await;
+    let refused = caller.leave(job("late", "")).await.unwrap().unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let (stop, answered) = <(Arc<AtomicBool>, Arc<AtomicU32>)>::default();
+    let load = load(&caller, &stop, &answered);
+
+    let after = before.replace("workers = 3", "workers = 5").replace(r#""old"], limit.concurrency = 1"#, r#""new"]"#);
+    let after = after.replace(r#""gone", "#, r#""late", "#).replace("gone = ", "fresh = ");
+    let after = after.replace(r#"log = "info""#, r#"log = "info,waterwheel::pool=debug""#);
+    process.configure(&after);
+    process.signal(Signal::HUP);
+    process.logged("the configuration was reloaded").await;
+    for change in [
+        "pool.one.workers: 3 → 5",
+        r#"telemetry.log: "info" → "info,waterwheel::pool=debug""#,
+        "kind.held.limit.concurrency: 1 → not set",
+        "kind.held.exec: ",
+        r#"kind.fresh.pool: not set → "one""#,
+        r#"kind.gone.builtin: "echo" → not set"#,
+        "auth.rule.all.kinds: ",
+    ] {
+        assert!(process.log().contains(change), "no {change} in {}", process.log());
+    }
+    process.logged("job arrived").await;
+    assert_eq!(caller.pool().await.size.unwrap().workers, 5);
+    for (kind, code) in [("fresh", None), ("late", None), ("gone", Some(Code::PermissionDenied))] {
+        let answer = caller.leave(job(kind, "")).await.unwrap();
+        assert_eq!(answer.err().map(|status| status.code()), code, "{kind}");
+    }
+    let new = caller.leave(job("held", ""));
+    std::fs::write(files.path().join("go"), "").unwrap();
+    for (held, says) in held.into_iter().zip(["old", "old"]).chain([(new, "new")]) {
+        assert_eq!(held.await.unwrap().unwrap().into_inner().result.unwrap().output, says.as_bytes());
+    }
+
+    // A faulty file changes nothing, and the log says why.
+    process.configure(&after.replace("workers = 5", "workers = 0").replace("fresh", "fresher"));
+    process.signal(Signal::HUP);
+    process.logged("`pool.one.workers` is 0, outside of 1 to 65536 at ").await;
+    caller.leave(job("fresh", "")).await.unwrap().expect("it is served on");
+    assert_eq!(caller.pool().await.size.unwrap().workers, 5);
+    stop.store(true, Ordering::Relaxed);
+    for task in load {
+        task.await.unwrap();
+    }
+    assert!(answered.load(Ordering::Relaxed) > 0);
+    process.signal(Signal::TERM);
+    assert_eq!(process.ended().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn what_needs_a_restart_is_named_and_then_nothing_is_changed() {
+    let files = tempfile::tempdir().unwrap();
+    let before = config(files.path());
+    let process = Process::serve_as_configured(&before).await;
+    let caller = Caller::of(process.public).await;
+    let cases = [
+        ("server.max_payload = \"1MiB\"\n", "server.max_payload: \"4MiB\" → \"1MiB\"  needs a restart"),
+        ("pool.two.workers = 1\n", "pool.two.workers: not set → 1  needs a restart"),
+        ("pool.one.ended_jobs = 7\n", "pool.one.ended_jobs: 1024 → 7  needs a restart"),
+    ];
+    for (added, named) in cases {
+        let file = before.replace("workers = 3", "workers = 5");
+        process.configure(&match added.strip_prefix("pool.one.") {
+            Some(key) => file.replace("workers = 5", &format!("workers = 5\n{key}")),
+            None => format!("{added}{file}"),
+        });
+        let ran = run(&process, "reload").await;
+        assert!(ran.code == Some(1) && ran.out.contains(named), "{named}: {}", ran.out);
+        assert!(ran.out.contains("pool.one.workers: 3 → 5\n"), "{}", ran.out);
+        process.logged(&format!("a restart is needed for {}", named.split(':').next().unwrap())).await;
+    }
+    assert_eq!(caller.pool().await.size.unwrap().workers, 3);
+
+    process.configure(&before.replace("workers = 3", "workers = 5"));
+    let ran = run(&process, "reload --dry-run").await;
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "pool.one.workers: 3 → 5\n1 setting would change\n"));
+    assert_eq!(caller.pool().await.size.unwrap().workers, 3);
+    let ran = run(&process, "reload").await;
+    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "pool.one.workers: 3 → 5\n1 setting changed\n"));
+    assert_eq!(caller.pool().await.size.unwrap().workers, 5);
+    process.configure("pool = 7");
+    let ran = run(&process, "reload").await;
+    assert!(ran.code == Some(1) && ran.out.contains("`pool` is a table, not an integer"), "{}", ran.out);
+}
