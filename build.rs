@@ -39,6 +39,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     for bytes in SHARED {
         config = config.bytes(bytes);
     }
-    config.compile_fds(descriptors)?;
+    // The codec knows by its name whether a message holds a job.
+    let mut names = tonic_prost_build::Config::new();
+    names.enable_type_names();
+    config.compile_fds_with_config(descriptors, names)?;
     Ok(())
 }

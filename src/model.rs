@@ -19,7 +19,7 @@ mod userinfo;
 pub use call::Call;
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
-pub use job::{Criticality, FieldViolation, InvalidJobId, Job, JobId, Labels, MAX_TENANT, WhenFull};
+pub use job::{Criticality, FieldViolation, InvalidJobId, Job, JobId, Labels, MAX_LABELS, MAX_TENANT, WhenFull};
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
     Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,

@@ -1,8 +1,10 @@
 //! The contract in `proto/waterwheel/v1`, as generated.
 
 mod codec;
+mod envelope;
 mod waterfall;
 
+pub(crate) use envelope::MAX_ENVELOPE;
 pub use generated::*;
 pub use waterfall::{Waterfall, WaterfallParts};
 

@@ -37,7 +37,7 @@ use tree::{Tree, repository};
 const LAYERS: &[Layer] = &[
     Layer { name: "model", imports: Imports::Only(&[]), wire: false },
     Layer { name: "phase", imports: Imports::Only(&[]), wire: false },
-    Layer { name: "proto", imports: Imports::Only(&[]), wire: true },
+    Layer { name: "proto", imports: Imports::Only(&["model"]), wire: true },
     Layer { name: "task", imports: Imports::Only(&[]), wire: false },
     Layer { name: "file", imports: Imports::Only(&[]), wire: false },
     Layer { name: "throttle", imports: Imports::Only(&[]), wire: false },

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-pub use check::FieldViolation;
+pub use check::{FieldViolation, MAX_LABELS};
 pub use parse::InvalidJobId;
 
 use super::{Call, Deadline, RequestId};

@@ -1,22 +1,28 @@
 use std::marker::PhantomData;
 
-use prost::{Message, bytes::Buf};
+use prost::{
+    Message, Name,
+    bytes::{Buf, Bytes},
+};
 use tonic::{
     Status,
     codec::{Codec, DecodeBuf, Decoder},
 };
-use tonic_prost::{ProstDecoder, ProstEncoder};
+use tonic_prost::ProstEncoder;
+
+use super::envelope::{Envelope, Oversized};
 
 /// Largest message that is read out of its receive buffer, in bytes: half of the smallest such buffer.
 const COPIED: usize = 4096;
 
-/// The codec of all messages: that of `tonic-prost`, but small messages are copied out of the receive buffer.
+/// The codec of all messages: that of `tonic-prost`, but messages are measured before they are decoded, and what is small
+/// is copied out of the receive buffer.
 ///
 /// A payload that is a part of the buffer keeps all of it, eight kilobytes and more, for as long as the job is queued.
 /// A slice is also cheaper to read than the buffer.
 pub(super) struct CopyingCodec<T, U>(PhantomData<(T, U)>);
 
-pub(super) struct CopyingDecoder<U>(ProstDecoder<U>);
+pub(super) struct CopyingDecoder<U>(PhantomData<U>);
 
 impl<T, U> Default for CopyingCodec<T, U> {
     fn default() -> Self {
@@ -24,7 +30,7 @@ impl<T, U> Default for CopyingCodec<T, U> {
     }
 }
 
-impl<T: Message + 'static, U: Message + Default + 'static> Codec for CopyingCodec<T, U> {
+impl<T: Message + 'static, U: Message + Default + Name + 'static> Codec for CopyingCodec<T, U> {
     type Encode = T;
     type Decode = U;
     type Encoder = ProstEncoder<T>;
@@ -35,22 +41,51 @@ impl<T: Message + 'static, U: Message + Default + 'static> Codec for CopyingCode
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        CopyingDecoder(ProstDecoder::default())
+        CopyingDecoder(PhantomData)
     }
 }
 
-impl<U: Message + Default> Decoder for CopyingDecoder<U> {
+impl<U: Message + Default + Name> Decoder for CopyingDecoder<U> {
     type Item = U;
     type Error = Status;
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        let message = buffer.chunk();
-        if message.len() > COPIED || message.len() < buffer.remaining() {
-            return self.0.decode(buffer);
-        }
-        let (message, length) = (U::decode(message), message.len());
-        buffer.advance(length);
-        message.map(Some).map_err(|error| Status::internal(error.to_string()))
+        let length = buffer.remaining();
+        decode(buffer.copy_to_bytes(length)).map(Some)
+    }
+}
+
+/// Decodes one whole message.
+///
+/// # Errors
+/// INTERNAL where it is no message, or has too many labels; RESOURCE_EXHAUSTED where its envelope is too large.
+fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, Status> {
+    let payload = match job_field::<U>() {
+        Some(job) if message.len() > COPIED => Envelope::measure(&message, job).map_err(refusal)?.payload,
+        _ => 0,
+    };
+    // A payload that is a small part of its message must not keep all of it.
+    let decoded = if message.len() <= COPIED || payload < message.len() / 2 {
+        U::decode(&message[..])
+    } else {
+        U::decode(message)
+    };
+    decoded.map_err(|error| Status::internal(error.to_string()))
+}
+
+/// Number of the field of a request that is a job.
+fn job_field<U: Name>() -> Option<u32> {
+    match U::NAME {
+        "SubmitRequest" | "StreamRequest" => Some(1),
+        "SubmitManyRequest" => Some(2),
+        _ => None,
+    }
+}
+
+fn refusal(oversized: Oversized) -> Status {
+    match oversized {
+        Oversized::Envelope => Status::resource_exhausted(oversized.to_string()),
+        Oversized::Labels => Status::internal(oversized.to_string()),
     }
 }
 
@@ -97,6 +132,15 @@ mod tests {
         let small = received[0].job.clone().expect("sent with a job").payload;
         drop(received);
         assert_eq!(small.try_into_mut().expect("nobody else has it").capacity(), 64);
+    }
+
+    #[tokio::test]
+    async fn a_payload_that_is_a_small_part_of_its_message_does_not_keep_it() {
+        let job = Job { labels: [("x".into(), "y".repeat(60_000))].into(), ..request(&[1; 64]).job.expect("a job") };
+        let message = Bytes::from(SubmitRequest { job: Some(job) }.encode_to_vec());
+        let decoded: SubmitRequest = decode(message).expect("a message");
+        let payload = decoded.job.expect("a job").payload;
+        assert_eq!(payload.try_into_mut().expect("nobody else has it").capacity(), 64);
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use super::{
     upload::Uploads,
 };
 use crate::proto::{
+    MAX_ENVELOPE,
     admin_service_server::{self, AdminServiceServer},
     health::health_server::{self, HealthServer},
     worker_pool_service_server::{self, WorkerPoolServiceServer},
@@ -21,10 +22,6 @@ use crate::proto::{
 
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
-
-/// Room for the fields of a message besides its payload, so that a payload over its limit is refused by name and not
-/// by the codec.
-const ENVELOPE: usize = 64 << 10;
 
 /// Operators' calls bring the headers of their client and no others.
 const OPS_HEADER_LIST: usize = 16 << 10;
@@ -69,7 +66,7 @@ pub fn public_services(services: PublicServices) -> Edge {
     let PublicServices { worker_pool, health, orca, answers_tell, calls, browsers, limits, guard } = services;
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
-            .max_decoding_message_size(limits.max_payload.saturating_add(ENVELOPE))
+            .max_decoding_message_size(limits.max_payload.saturating_add(MAX_ENVELOPE))
             // What a kind may put out is bounded where it is made.
             .max_encoding_message_size(usize::MAX)
             .accept_compressed(CompressionEncoding::Gzip)
@@ -79,7 +76,7 @@ pub fn public_services(services: PublicServices) -> Edge {
     let routes = Routes::new(HealthServer::new(health)).add_service(OpenRcaServiceServer::new(orca));
     let (routes, names) = with_reflection(routes, &names);
     let catalog = Catalog::new(&names, Vec::new());
-    let uploads = Uploads::new(limits.uploads.with(ENVELOPE));
+    let uploads = Uploads::new(limits.uploads.with(MAX_ENVELOPE));
     let hot = Hot::new(make, calls, answers_tell);
     let edge = Edge::new(Some(hot), routes.prepare(), catalog, limits.max_header_list, uploads);
     edge.with_browsers(browsers).guarded_by(guard.entrance())

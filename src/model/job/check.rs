@@ -5,7 +5,8 @@ use super::{Job, MAX_TENANT};
 const MAX_KIND: usize = 64;
 const MAX_CONTENT_TYPE: usize = 128;
 const MAX_KEY: usize = 256;
-const MAX_LABELS: usize = 16;
+/// Most labels of a job.
+pub const MAX_LABELS: usize = 16;
 const MAX_LABEL_KEY: usize = 64;
 const MAX_LABEL_VALUE: usize = 256;
 
