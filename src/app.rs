@@ -24,6 +24,7 @@ use surface::Surface;
 
 use crate::{
     config::{self, Config, Faults, Loaded},
+    incidents,
     net::{Bound, Census, Inherited, ListenAddress, Place, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
@@ -195,6 +196,7 @@ impl App {
         let public = public.map_err(StartError::Threads)?;
         surface::watch(&connections, [("public", public.census()), ("ops", ops.census())]);
         security.follow(config, &phase, &tasks);
+        security::follow(incidents::follow(), &phase, &tasks);
         phase.advance(Phase::Serving);
         Ok(Self { control, public, ops, tasks, own, guard: security.guard })
     }
@@ -257,7 +259,9 @@ impl App {
     /// Serves until the drain has ended, and says what it left undone.
     pub async fn run(self) -> Receipt {
         let Self { control, public, ops, tasks, .. } = self;
-        drain::run(&control, public, ops, &tasks).await
+        let receipt = drain::run(&control, public, ops, &tasks).await;
+        incidents::tell_rest();
+        receipt
     }
 }
 

@@ -61,6 +61,7 @@ pub mod file;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod handler;
+mod incidents;
 pub mod model;
 pub mod net;
 pub mod ops;

@@ -23,6 +23,7 @@ mod orca;
 pub mod propagate;
 mod reflection;
 mod services;
+mod single;
 mod stats;
 mod status;
 mod stream;

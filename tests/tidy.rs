@@ -41,6 +41,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "task", imports: Imports::Only(&[]), wire: false },
     Layer { name: "file", imports: Imports::Only(&[]), wire: false },
     Layer { name: "throttle", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "incidents", imports: Imports::Only(&[]), wire: false },
     Layer { name: "reload", imports: Imports::Only(&["task", "file"]), wire: false },
     Layer { name: "auth", imports: Imports::Only(&["model", "reload", "file", "throttle"]), wire: false },
     Layer { name: "handler", imports: Imports::Only(&["model", "task"]), wire: false },
@@ -48,7 +49,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "sim", imports: Imports::Only(&["model", "pool", "file"]), wire: false },
     // A line of log names the job that its handler works for.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
-    Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task", "auth"]), wire: true },
+    Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task", "auth", "incidents"]), wire: true },
     Layer {
         name: "net",
         imports: Imports::Only(&["model", "phase", "task", "reload", "file", "throttle"]),

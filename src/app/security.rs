@@ -47,11 +47,12 @@ impl Security {
     }
 }
 
-fn follow(files: impl Future<Output = ()> + Send + 'static, phase: &PhaseCell, tasks: &Tasks) {
+/// Does `work` until nothing runs any more.
+pub(super) fn follow(work: impl Future<Output = ()> + Send + 'static, phase: &PhaseCell, tasks: &Tasks) {
     let phase = phase.clone();
     tasks.spawn(async move {
         tokio::select! {
-            () = files => {}
+            () = work => {}
             () = phase.reached(Phase::Stopped) => {}
         }
     });

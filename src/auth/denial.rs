@@ -32,7 +32,7 @@ pub enum Denial {
     #[error("the client certificate is not accepted: {0}")]
     InvalidCertificate(CertificateFault),
     /// No rule allows the call.
-    #[error("{principal} may not call {rpc}; ask the operator for a rule in [auth.rule] that allows it")]
+    #[error("the caller may not call this method; ask the operator for a rule in [auth.rule] that allows it")]
     Rpc {
         /// Who calls.
         principal: String,
@@ -41,8 +41,8 @@ pub enum Denial {
     },
     /// A rule allows the call, but not with this kind of job.
     #[error(
-        "{principal} may not call {} with jobs of this kind; ask the operator for a rule in [auth.rule] that allows it",
-        rpc.name()
+        "the caller may not call this method with jobs of this kind; ask the operator for a rule in [auth.rule] that \
+         allows it"
     )]
     Kind {
         /// Who calls.
@@ -53,7 +53,7 @@ pub enum Denial {
         kind: String,
     },
     /// The job names a tenant that is not the caller's.
-    #[error("the job names a tenant that is not the caller's; leave job.tenant empty, or send {tenant:?}")]
+    #[error("the job names a tenant that is not the caller's; leave job.tenant empty, or send the caller's")]
     Tenant {
         /// Who calls.
         principal: String,

@@ -120,13 +120,13 @@ pub enum FailureCause {
         message: String,
     },
     /// The deadline, or a limit on the run, came while the handler ran.
-    #[error("stopped after {limit:?} of running")]
+    #[error("the job's time was up while it ran")]
     RunTimeout {
         /// How long it was let run.
         limit: Duration,
     },
     /// The deadline, or a limit on the wait, came while the job was queued.
-    #[error("not started within {waited:?}")]
+    #[error("the job's time was up before it started")]
     ExpiredInQueue {
         /// How long it was queued.
         waited: Duration,
@@ -213,7 +213,7 @@ pub enum HandlerError {
         message: String,
     },
     /// The handler wrote more than its kind may.
-    #[error("output over {limit} bytes")]
+    #[error("the output is larger than the job may put out")]
     OutputTooLarge {
         /// Most bytes allowed.
         limit: usize,

@@ -27,7 +27,7 @@ pub enum RejectionReason {
     #[error("the pool is full")]
     QueueFull,
     /// There is room, but a job that is queued now would wait for longer than the pool lets any wait.
-    #[error("the queue is as long as it may be: expected to wait {expected:?}")]
+    #[error("the queue is as long as it may be")]
     QueueTooLong {
         /// Predicted wait.
         expected: Duration,
@@ -36,7 +36,7 @@ pub enum RejectionReason {
     #[error("the pool was full for all of the time that the caller gave")]
     NoRoomInTime,
     /// The job would not start in time.
-    #[error("expected to wait {expected:?} and to need a budget of {needed:?}; {budget:?} left")]
+    #[error("the job would not be done within the time that it has left")]
     DeadlineUnreachable {
         /// Predicted wait.
         expected: Duration,
@@ -46,7 +46,7 @@ pub enum RejectionReason {
         budget: Duration,
     },
     /// The job would wait for longer than its caller would.
-    #[error("expected to wait {expected:?}, longer than its queue timeout of {patience:?}")]
+    #[error("the job would wait for longer than its queue timeout")]
     WaitTooLong {
         /// Predicted wait.
         expected: Duration,
@@ -62,7 +62,7 @@ pub enum RejectionReason {
         part: TenantPart,
     },
     /// The job would wait too long for its turn within a limit of its kind.
-    #[error("{limit}; expected to wait {expected:?}, {budget:?} left")]
+    #[error("{limit}, and the job would wait too long for its turn")]
     LimitExceeded {
         /// The limit.
         limit: Limiter,
@@ -72,13 +72,13 @@ pub enum RejectionReason {
         budget: Duration,
     },
     /// The tenant sent more jobs than its rate allows.
-    #[error("the tenant may send {rate} jobs per second")]
+    #[error("the tenant sent more jobs than its quota allows in a second")]
     OverRate {
         /// Jobs per second that are allowed.
         rate: u32,
     },
     /// The tenant has as many jobs queued and running as it may.
-    #[error("the tenant may have {limit} jobs queued and running; send the next when one ends")]
+    #[error("the tenant has as many jobs queued and running as its quota allows; send the next when one ends")]
     OverInFlight {
         /// Jobs that are allowed.
         limit: usize,
@@ -102,7 +102,7 @@ pub enum RejectionReason {
         violations: Vec<FieldViolation>,
     },
     /// The payload is larger than allowed.
-    #[error("payload of {size} bytes; at most {limit} are allowed")]
+    #[error("{}", Self::TOO_LARGE)]
     PayloadTooLarge {
         /// Bytes of the payload.
         size: usize,
@@ -130,6 +130,9 @@ fn describe(violations: &[FieldViolation]) -> String {
 }
 
 impl RejectionReason {
+    /// What a payload over its limit is answered with, whoever finds it.
+    pub const TOO_LARGE: &str = "the payload is larger than the server takes";
+
     /// All reasons as `google.rpc.ErrorInfo` names them, in the order of [`index`](Self::index).
     pub const NAMES: [&str; 9] = [
         "QUEUE_FULL",

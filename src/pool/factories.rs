@@ -39,7 +39,6 @@ pub(super) struct Try {
 /// Why a factory is left alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BackOff {
-    pub(super) in_a_row: u32,
     pub(super) left: Duration,
     /// What the last failure said.
     pub(super) last: String,
@@ -67,7 +66,7 @@ impl Factories {
         let record = self.0[kind].lock();
         match record.left(now) {
             Duration::ZERO => Ok(Try { until: record.until }),
-            left => Err(BackOff { in_a_row: record.in_a_row, left, last: record.last.clone() }),
+            left => Err(BackOff { left, last: record.last.clone() }),
         }
     }
 
@@ -106,10 +105,8 @@ impl Shell {
     /// Makes a handler of `kind`, unless its factory failed a short while ago.
     pub(super) fn make_handler(&self, kind: usize) -> Result<Instance, Raised> {
         let name = self.kinds[kind].name();
-        let begun = self.factories.begin(kind, Instant::now()).map_err(|BackOff { in_a_row, left, last }| {
-            let message = format!(
-                "no handler of kind {name} could be made, {in_a_row} times in a row ({last}); the next try is in {left:?}"
-            );
+        let begun = self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {
+            let message = format!("no handler of kind {name} could be made, and none is tried for a while: {last}");
             Raised::BeforeBegin(FailureCause::HandlerUnavailable { message, retry_after: left })
         })?;
         let failed = |message: &str| {

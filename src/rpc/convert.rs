@@ -116,8 +116,7 @@ fn read_criticality(value: i32, violations: &mut Vec<FieldViolation>) -> Critica
         Ok(proto::Criticality::SheddablePlus) => Criticality::SheddablePlus,
         Ok(proto::Criticality::CriticalPlus) => Criticality::CriticalPlus,
         Err(_) => {
-            let description = format!("{value} is no criticality; send a value of the enum");
-            violations.push(FieldViolation::new("job.criticality", description));
+            violations.push(FieldViolation::new("job.criticality", "no such criticality; send a value of the enum"));
             Criticality::Critical
         }
     }
@@ -130,8 +129,7 @@ fn read_when_full(value: i32, violations: &mut Vec<FieldViolation>) -> Option<Wh
         Ok(proto::WhenFull::Wait) => Some(WhenFull::Wait),
         Ok(proto::WhenFull::Shed) => Some(WhenFull::Shed),
         Err(_) => {
-            let description = format!("{value} is no policy; send a value of the enum");
-            violations.push(FieldViolation::new("job.when_full", description));
+            violations.push(FieldViolation::new("job.when_full", "no such policy; send a value of the enum"));
             None
         }
     }

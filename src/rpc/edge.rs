@@ -26,6 +26,8 @@ use super::{
     guard::Entrance,
     hosts::Hosts,
     load::{ConnectionLoad, Load},
+    message::decode_message,
+    single::Single,
     status,
     telling::{AnswerBody, Meters, Telling},
     timeout::{self, GRPC_TIMEOUT},
@@ -132,6 +134,14 @@ impl Edge {
         }
     }
 
+    /// Whether a call is of a method that takes one message.
+    fn takes_one(&self, hot: Option<Method>, path: &str) -> bool {
+        match hot {
+            Some(method) => method != Method::SubmitMany,
+            None => self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo"),
+        }
+    }
+
     /// The refusal of a request that comes from a page of a browser that nobody asked in.
     fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let of_hosts = self.hosts.as_ref().and_then(|hosts| hosts.objection(request));
@@ -228,7 +238,8 @@ where
             }
         };
         request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone(), caller });
-        let request = request.map(|body| Upload::new(body, Arc::clone(&self.connection)));
+        let is_bound = self.takes_one(hot.map(|(_, method)| method), request.uri().path());
+        let request = request.map(|body| Single::new(Upload::new(body, Arc::clone(&self.connection)), is_bound));
         let telling = hot.map(|(hot, method)| Telling::new(Arc::clone(&hot.meters), method, now));
         let answer = self.answer(hot.map(|(hot, _)| hot), request);
         EdgeFuture { answer, sent, give_up, alarm: None, telling }
@@ -289,6 +300,7 @@ impl EdgeFuture {
             response = self.rename_codec_refusal(response);
         }
         name(response.headers_mut(), self.sent.as_ref());
+        decode_message(response.headers_mut());
         match self.telling.take() {
             Some(telling) => telling.tell(response, is_whole),
             None => response.map(AnswerBody::plain),
@@ -299,7 +311,7 @@ impl EdgeFuture {
     fn rename_codec_refusal(&self, response: Response<Body>) -> Response<Body> {
         let headers = response.headers();
         let is_refusal =
-            headers.get(GRPC_STATUS).is_some_and(|code| ["8", "11", "13"].iter().any(|refused| code == refused))
+            headers.get(GRPC_STATUS).is_some_and(|code| ["8", "11", "12", "13"].iter().any(|refused| code == refused))
                 && !headers.contains_key("grpc-status-details-bin");
         if !is_refusal {
             return response;

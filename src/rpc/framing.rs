@@ -60,7 +60,7 @@ impl Framing {
 }
 
 /// Length of the message behind `head`.
-fn length([_, a, b, c, d]: [u8; HEAD]) -> usize {
+pub(super) fn length([_, a, b, c, d]: [u8; HEAD]) -> usize {
     usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
 }
 

@@ -4,7 +4,11 @@ use arc_swap::ArcSwapOption;
 use http::{HeaderValue, Request, header::AUTHORIZATION};
 use tonic::Status;
 
-use super::{catalog::Catalog, context::CallContext, status};
+use super::{
+    catalog::Catalog,
+    context::{CallContext, REQUEST_ID, request_id},
+    status,
+};
 use crate::{
     auth::{Caller, Certificate, Denial, Gate, Hold, OverQuota, Quotas, Rpc},
     model::{Criticality, Job, Origin, Peer, Rejection, RejectionReason},
@@ -27,6 +31,8 @@ pub(super) struct Entrance {
     gate: Arc<Gate>,
     certificate: Option<Arc<Certificate>>,
     listener: Listener,
+    /// Where the connection comes from; none before there is one.
+    origin: Option<Origin>,
     /// Whether the connection could show no certificate, for the client CA is empty or gone.
     is_unasked: bool,
 }
@@ -51,7 +57,7 @@ enum Target {
 impl Guard {
     pub(super) fn entrance(&self) -> Option<Entrance> {
         let gate = self.gate.clone()?;
-        Some(Entrance { gate, certificate: None, listener: Listener::Callers, is_unasked: false })
+        Some(Entrance { gate, certificate: None, listener: Listener::Callers, origin: None, is_unasked: false })
     }
 
     pub(super) fn ops_entrance(&self) -> Option<Entrance> {
@@ -83,7 +89,7 @@ impl Guard {
             None if job.criticality > Criticality::Critical => {
                 let (principal, claimed) = ("anonymous".to_owned(), job.criticality);
                 let denial = Denial::Criticality { principal, claimed, most: Criticality::Critical };
-                return Err(noted(call, status::denied(&denial, Some(call.request_id()))));
+                return Err(noted(call, status::denied(&denial, call.request_id(), None)));
             }
             None => {}
         }
@@ -107,7 +113,7 @@ fn assign_tenant(gate: &Gate, rpc: Rpc, call: &CallContext, job: &mut Job) -> Re
         }
         Err(denial) => {
             gate.note(&denial);
-            Err(noted(call, status::denied(&denial, Some(call.request_id()))))
+            Err(noted(call, status::denied(&denial, call.request_id(), None)))
         }
     }
 }
@@ -138,7 +144,7 @@ impl Entrance {
         }
         let certificate = peer.certificate.as_ref().map(|der| Arc::new(Certificate::read(der)));
         let (gate, listener) = (Arc::clone(&self.gate), self.listener);
-        Some(Self { gate, certificate, listener, is_unasked: peer.is_unasked })
+        Some(Self { gate, certificate, listener, origin: Some(peer.origin), is_unasked: peer.is_unasked })
     }
 
     /// Who calls, where the call is one that needs to know. A caller who is known is let in where nothing of `catalog` is
@@ -172,7 +178,7 @@ impl Entrance {
                 (denial, _) => denial,
             };
             self.gate.note(&denial);
-            status::denied(&denial, None)
+            status::denied(&denial, &request_id(request.headers().get(REQUEST_ID)), self.origin.as_ref())
         })
     }
 }

@@ -1,6 +1,32 @@
 //! Texts that must be short on the wire. What is too long loses its middle: a message begins with what failed, and
 //! what a program wrote ends with the reason.
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Leaves of `grpc-message` percent-encoded what gRPC asks for: `%`, and what is no printable ASCII. tonic encodes more,
+/// which clients that decode no more than that show as it stands. A header may not begin or end with a space.
+pub(super) fn decode_message(headers: &mut HeaderMap) {
+    let Some(message) = headers.get(GRPC_MESSAGE).filter(|message| message.as_bytes().contains(&b'%')) else { return };
+    let (mut rest, mut decoded) = (message.as_bytes(), Vec::with_capacity(message.len()));
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = after.split_at_checked(2).filter(|_| first == b'%');
+        let inner = |after: &[u8]| !decoded.is_empty() && !after.is_empty();
+        let plain = escaped.and_then(|(hex, after)| {
+            let byte = u8::from_str_radix(str::from_utf8(hex).ok()?, 16).ok()?;
+            let is_plain = (byte.is_ascii_graphic() && byte != b'%') || (byte == b' ' && inner(after));
+            is_plain.then_some((byte, after))
+        });
+        let (byte, after) = plain.unwrap_or((first, after));
+        decoded.push(byte);
+        rest = after;
+    }
+    if let Ok(decoded) = HeaderValue::from_bytes(&decoded) {
+        headers.insert(GRPC_MESSAGE, decoded);
+    }
+}
+
 /// Stands for what was left out.
 const GAP: &str = " … ";
 
@@ -17,7 +43,7 @@ pub(super) fn shorten_encoded(text: &str, most: usize) -> String {
 /// Three times the bytes of a character that goes out as `grpc-message` and within the details.
 fn thirds(character: char) -> usize {
     let bytes = character.len_utf8();
-    let is_plain = character.is_ascii_graphic() && !"\"#%<>?`{}".contains(character);
+    let is_plain = (' '..='~').contains(&character) && character != '%';
     let escaped = if is_plain { bytes } else { 3 * bytes };
     3 * escaped + 4 * bytes
 }
@@ -64,13 +90,32 @@ mod tests {
     }
 
     #[test]
+    fn only_what_must_be_is_encoded() {
+        let every_sign: String = (' '..='~').collect();
+        for (message, encoded) in [
+            ("did you mean \"a b\"?; <{#`}>", "did you mean \"a b\"?; <{#`}>"),
+            ("100 % of ß\n", "100 %25 of %C3%9F%0A"),
+            ("%3F", "%253F"),
+            (" a ", "%20a%20"),
+            ("plain", "plain"),
+            (every_sign.as_str(), &format!("%20{}", every_sign.trim_start().replace('%', "%25"))),
+        ] {
+            let mut headers = Status::new(Code::Unknown, message).into_http::<()>().into_parts().0.headers;
+            decode_message(&mut headers);
+            assert_eq!(headers["grpc-message"], encoded, "{message:?}");
+            assert_eq!(Status::from_header_map(&headers).expect("a status").message(), message);
+        }
+    }
+
+    #[test]
     fn a_message_takes_what_it_may_and_no_more() {
         let every_sign: String = (' '..='~').collect();
         for filler in ["x", " ", "%", "{\"a\": <b>}", "ß", "€", "🦀", "a €", &every_sign] {
             let long = format!("/bin/p exited with code 1: {} no such bucket", filler.repeat(3_000));
             let short = shorten_encoded(&long, 2_000);
             assert!(short.starts_with("/bin/p exited with code 1: ") && short.ends_with(" no such bucket"), "{short}");
-            let headers = Status::new(Code::Unknown, &short).into_http::<()>().into_parts().0.headers;
+            let mut headers = Status::new(Code::Unknown, &short).into_http::<()>().into_parts().0.headers;
+            decode_message(&mut headers);
             let on_the_wire = headers["grpc-message"].len() + (4 * short.len()).div_ceil(3);
             assert!((1_960..=2_000).contains(&on_the_wire), "{filler:?}: {on_the_wire}");
         }

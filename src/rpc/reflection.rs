@@ -19,6 +19,8 @@ use tonic_reflection::pb::{
     v1alpha,
 };
 
+use super::status;
+
 /// The messages and services that there are, and what the details of errors are made of.
 pub(super) static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
     let mut pool = DescriptorPool::new();
@@ -105,7 +107,10 @@ impl ServerReflection for Reflection {
         request: Request<Streaming<ServerReflectionRequest>>,
     ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
         let reflection = self.clone();
-        let answers = request.into_inner().map(move |asked| asked.map(|asked| reflection.answer(asked)));
+        let answers = request.into_inner().map(move |asked| {
+            let answer = asked.map(|asked| reflection.answer(asked));
+            answer.map_err(status::refused_by_codec)
+        });
         Ok(Response::new(Box::pin(answers)))
     }
 }

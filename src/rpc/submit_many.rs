@@ -235,8 +235,7 @@ impl Driver {
 
     fn job(&self, tag: &str, job: Option<crate::proto::Job>, deadline: Deadline) -> Result<Box<Job>, Status> {
         if tag.len() > MAX_TAG {
-            let description = format!("{} bytes; at most {MAX_TAG} are allowed", tag.len());
-            let violations = vec![FieldViolation::new("tag", description)];
+            let violations = vec![FieldViolation::new("tag", format!("longer than {MAX_TAG} bytes"))];
             return Err(status::unreadable(violations, self.call.request_id()));
         }
         let job = convert::job(job);

@@ -15,6 +15,7 @@ use tonic::{Code, Status, body::Body};
 use super::{
     calls::{Calls, Method},
     load::{ConnectionLoad, TRAILER},
+    message::decode_message,
 };
 
 /// What the calls of one connection share.
@@ -96,6 +97,7 @@ impl http_body::Body for AnswerBody {
         if let Some(Ok(frame)) = &mut frame
             && let Some(trailers) = frame.trailers_mut()
         {
+            decode_message(trailers);
             match std::mem::replace(&mut self.load, Load::Unsaid) {
                 Load::Unsaid => {}
                 Load::Taken(load) => drop(trailers.insert(TRAILER, load)),

@@ -87,7 +87,7 @@ async fn a_program_that_may_not_be_run_is_found_out_before_a_job_is() {
         loop {
             let refusal = fail(&caller).await;
             assert_unavailable(&refusal, "make it executable");
-            if !refusal.status.message().contains("times in a row") {
+            if !refusal.status.message().contains("tried for a while") {
                 return;
             }
         }

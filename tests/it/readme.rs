@@ -18,10 +18,11 @@ fn blocks(language: &str) -> Vec<&'static str> {
 
 /// Names of reasons in what tells them: words of capitals between quotes.
 fn reasons() -> BTreeSet<String> {
-    const SOURCES: [&str; 6] = [
+    const SOURCES: [&str; 7] = [
         "model/rejection.rs",
         "auth/denial.rs",
         "rpc/status.rs",
+        "rpc/status/job.rs",
         "rpc/catalog.rs",
         "rpc/admin/pool.rs",
         "rpc/admin/cancel.rs",

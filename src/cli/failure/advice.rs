@@ -112,7 +112,7 @@ impl Serialize for Reason {
 impl CallError {
     /// What happened, with whether the job had started where the server said so.
     pub(super) fn what(&self) -> String {
-        let what = self.happening().unwrap_or_else(|| self.message.clone());
+        let what = self.happening().unwrap_or_else(|| format!("{}{}", self.message.trim_end(), self.figures()));
         let started = match (&self.reason, self.execution) {
             // Without a job, or with one that no retry mends, there is nothing to say.
             (None | Some(Reason::NotFound | Reason::InvalidField | Reason::UnknownKind), _) => "",
@@ -123,6 +123,18 @@ impl CallError {
             (_, Execution::Unknown) => "; whether the job started is unknown",
         };
         format!("{}{started}", what.trim_end())
+    }
+
+    /// What the server tells beside its words, which are the same for all such calls.
+    fn figures(&self) -> String {
+        let others = ["accepts", "execution", "job", "kind", "pool", "queue_ms", "run_ms", "rung"];
+        let figures = self.metadata.iter().filter(|(key, _)| !others.contains(&key.as_str()));
+        let figures = figures.map(|(key, value)| match (key.strip_suffix("_ms"), self.milliseconds(key)) {
+            (Some(name), Some(time)) => format!("{} {}", name.replace('_', " "), rough(time)),
+            _ => format!("{} {value}", key.replace('_', " ")),
+        });
+        let figures: Vec<_> = figures.collect();
+        if figures.is_empty() { String::new() } else { format!(" ({})", figures.join(", ")) }
     }
 
     /// Whether the call was an operator's, and spoke of no job: the state of the process, or of a pool, rules it out.

@@ -87,7 +87,7 @@ const CASES: [Case; 29] = [
         reason: "LIMIT_EXCEEDED",
         facts: &[NOT_STARTED, ("limit", "rate"), ("expected_wait_ms", "1503"), ("budget_ms", "1000")],
         retry: Some(500),
-        text: "LIMIT_EXCEEDED  what the server says; the job did not start\n  \
+        text: "LIMIT_EXCEEDED  what the server says (budget 1.0s, expected wait 1.5s, limit rate); the job did not start\n  \
                help: try again in 500ms, or send less of this kind",
         exit: Exit::Refused,
     },
@@ -132,7 +132,7 @@ const CASES: [Case; 29] = [
         reason: "CRITICALITY_DENIED",
         facts: &[NOT_STARTED, ("max_criticality", "SHEDDABLE_PLUS")],
         retry: None,
-        text: "CRITICALITY_DENIED  what the server says\n  \
+        text: "CRITICALITY_DENIED  what the server says (max criticality SHEDDABLE_PLUS)\n  \
                help: pass --criticality sheddable-plus",
         exit: Exit::Refused,
     },
@@ -229,9 +229,9 @@ const CASES: [Case; 29] = [
     Case {
         code: Code::ResourceExhausted,
         reason: "PAYLOAD_TOO_LARGE",
-        facts: &[NOT_STARTED],
+        facts: &[NOT_STARTED, ("size_bytes", "70000"), ("limit_bytes", "65536")],
         retry: None,
-        text: "PAYLOAD_TOO_LARGE  what the server says; the job did not start\n  \
+        text: "PAYLOAD_TOO_LARGE  what the server says (limit bytes 65536, size bytes 70000); the job did not start\n  \
                help: send less, or raise server.max_payload in the server's config",
         exit: Exit::Usage,
     },

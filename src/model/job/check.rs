@@ -34,8 +34,7 @@ impl Job {
 
     fn label_violations(&self, found: &mut Vec<FieldViolation>) {
         if self.labels.len() > MAX_LABELS {
-            let count = self.labels.len();
-            found.push(FieldViolation::new("job.labels", format!("{count} labels; at most {MAX_LABELS} are allowed")));
+            found.push(FieldViolation::new("job.labels", format!("more than {MAX_LABELS} labels")));
             return;
         }
         for (key, value) in &self.labels {
@@ -54,8 +53,7 @@ impl Job {
 
 fn bound(field: &'static str, text: &str, most: usize, found: &mut Vec<FieldViolation>) {
     if text.len() > most {
-        let length = text.len();
-        found.push(FieldViolation::new(field, format!("{length} bytes; at most {most} are allowed")));
+        found.push(FieldViolation::new(field, format!("longer than {most} bytes")));
     }
 }
 

@@ -5,7 +5,7 @@ use tonic::{Response, Status};
 use super::Admin;
 use crate::{
     proto::{self, ReloadRequest, ReloadResponse},
-    rpc::status::failed_precondition,
+    rpc::status::{self, failed_precondition},
     task::off_thread,
 };
 
@@ -44,7 +44,7 @@ pub(super) async fn reload(admin: &Admin, request: ReloadRequest) -> Result<Resp
     let ReloadRequest { dry_run } = request;
     let control = Arc::clone(&admin.control);
     let reloaded = off_thread(move || control.reload(dry_run)).await;
-    let (changes, faults, applied) = match reloaded.map_err(|error| Status::internal(error.to_string()))? {
+    let (changes, faults, applied) = match reloaded.map_err(|_| status::internal("the reload panicked"))? {
         Ok(changes) => (changes, String::new(), !dry_run),
         Err(ReloadFault::NeedsRestart(changes)) => (changes, String::new(), false),
         Err(ReloadFault::Faulty(faults)) => (Vec::new(), faults, false),

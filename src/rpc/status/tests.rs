@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{JobId, Limiter};
+use crate::model::{Execution, Failure, FailureCause, JobError, JobId, Limiter};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -30,4 +30,41 @@ fn no_hint_exceeds_a_minute_whatever_the_reason() {
         let told = status.get_error_details().retry_info().and_then(|info| info.retry_delay);
         assert_eq!(told, Some(LONGEST_HINT), "{error:?}");
     }
+}
+
+#[test]
+fn the_sentence_is_the_same_for_each_reason_and_the_figures_are_beside_it() {
+    let told = |seconds| {
+        let wait = Duration::from_secs(seconds);
+        let errors = [
+            rejected(RejectionReason::DeadlineUnreachable { expected: wait, needed: wait, budget: wait }),
+            rejected(RejectionReason::QueueTooLong { expected: wait }),
+            rejected(RejectionReason::WaitTooLong { expected: wait, patience: wait }),
+            rejected(RejectionReason::LimitExceeded { limit: Limiter::Rate, expected: wait, budget: wait }),
+            rejected(RejectionReason::OverRate { rate: seconds as u32 }),
+            rejected(RejectionReason::OverInFlight { limit: seconds as usize }),
+            rejected(RejectionReason::PayloadTooLarge { size: seconds as usize, limit: 1 }),
+            failed(FailureCause::RunTimeout { limit: wait }),
+            failed(FailureCause::ExpiredInQueue { waited: wait }),
+        ];
+        errors.map(|error| {
+            let status = status(&error, &RequestId::generate());
+            let facts = status.get_error_details().error_info().expect("always").metadata.clone();
+            (status.message().to_owned(), facts)
+        })
+    };
+    for ((one, facts), (other, other_facts)) in told(1).into_iter().zip(told(2)) {
+        assert_eq!(one, other);
+        assert_ne!(facts, other_facts, "{one}");
+    }
+}
+
+#[test]
+fn a_job_without_time_is_late_and_not_refused_for_want_of_room() {
+    let none = Duration::ZERO;
+    let error = rejected(RejectionReason::DeadlineUnreachable { expected: none, needed: none, budget: none });
+    let status = status(&error, &RequestId::generate());
+    let reason = status.get_error_details().error_info().expect("always").reason.clone();
+    assert_eq!((status.code(), reason.as_str()), (Code::DeadlineExceeded, "EXPIRED_IN_QUEUE"));
+    assert_eq!(status.metadata().get(PUSHBACK).expect("never again"), "-1");
 }

@@ -37,7 +37,7 @@ fn zstd_bomb(window: u8) -> Vec<u8> {
 
 /// Windows of 128 KiB, of 128 MiB, and of 2 TiB, and the code of the answer.
 const WINDOWS: [(u8, Code); 3] =
-    [(7 << 3, Code::ResourceExhausted), (17 << 3, Code::ResourceExhausted), (31 << 3, Code::InvalidArgument)];
+    [(7 << 3, Code::ResourceExhausted), (17 << 3, Code::ResourceExhausted), (31 << 3, Code::Internal)];
 
 /// A message of some kilobytes that is a gigabyte when it is unpacked, by gzip and by zstd, on four calls at once.
 ///

@@ -101,7 +101,7 @@ async fn calls_that_make_no_sense_say_what_would() {
         (
             operator.cancel("no-job").await.unwrap_err(),
             Code::NotFound,
-            "job \"no-job\": no pool has it: it has ended, or its id is another one",
+            "no pool has this job: it has ended, or its id is another one",
         ),
         (
             operator.cancel("").await.unwrap_err(),

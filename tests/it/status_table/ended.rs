@@ -149,7 +149,8 @@ async fn process_crashed() {
 
 #[tokio::test]
 async fn output_over_its_limit() {
-    let expected = Expected { code: Code::ResourceExhausted, reason: "OUTPUT_TOO_LARGE", ..STOPPED };
+    let facts = &["job", "kind", "pool", "queue_ms", "run_ms", "limit_bytes"];
+    let expected = Expected { code: Code::ResourceExhausted, reason: "OUTPUT_TOO_LARGE", facts, ..STOPPED };
     for length in [1 + (1 << 10), 60 << 10] {
         check_alone(Row::of(job("small", vec![0; length]), expected)).await;
     }

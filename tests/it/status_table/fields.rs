@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use tonic::Code;
-use waterwheel::proto::{Job, StatsRequest, SubmitRequest, WatchStatsRequest};
+use waterwheel::{
+    model::RejectionReason,
+    proto::{Job, StatsRequest, SubmitRequest, WatchStatsRequest},
+};
 
 use super::{Expected, ONE_WORKER, Pushback, REFUSED, Row, check_alone, own_kinds};
 use crate::{
@@ -115,10 +118,18 @@ async fn a_grpc_timeout_that_is_none() {
 
 #[tokio::test]
 async fn payload_just_over_its_limit() {
-    let expected =
-        Expected { code: Code::ResourceExhausted, reason: "PAYLOAD_TOO_LARGE", pushback: Pushback::Never, ..INVALID };
+    let facts = &["kind", "pool", "size_bytes", "limit_bytes"];
+    let expected = Expected {
+        code: Code::ResourceExhausted,
+        reason: "PAYLOAD_TOO_LARGE",
+        pushback: Pushback::Never,
+        facts,
+        ..INVALID
+    };
     for refusal in check_alone(Row::of(job("echo", vec![0; (64 << 10) + 1]), expected)).await {
-        assert!(refusal.status.message().contains("65537 bytes; at most 65536"), "{refusal:?}");
+        let (size, limit) = (&refusal.facts()["size_bytes"], &refusal.facts()["limit_bytes"]);
+        assert_eq!((size.as_str(), limit.as_str()), ("65537", "65536"), "{refusal:?}");
+        assert_eq!(refusal.message(), RejectionReason::TOO_LARGE);
     }
 }
 
@@ -135,6 +146,7 @@ async fn message_far_over_its_limit() {
         // The codec does not read it, so a call of many jobs cannot go on behind it.
         assert!(!refusal.inside);
         expected.compare(way, &refusal, None);
+        assert_eq!(refusal.message(), RejectionReason::TOO_LARGE, "as of one that is read");
     }
 }
 

@@ -1,0 +1,168 @@
+//! Lines of log for what goes wrong by the thousand in an incident. The first of its sort in a pool is told at once;
+//! those of the next ten seconds are told together, by their number and one example.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+use tracing::warn;
+
+/// Time that one line speaks for.
+const PERIOD: Duration = Duration::from_secs(10);
+
+static INCIDENTS: Incidents = Incidents { records: Mutex::new(BTreeMap::new()), held_back: Notify::const_new() };
+
+/// What was told of each reason, by the pool. Pools and reasons are few: callers do not make them up.
+struct Incidents {
+    records: Mutex<BTreeMap<&'static str, Vec<Record>>>,
+    /// Something waits for the end of its period.
+    held_back: Notify,
+}
+
+struct Record {
+    pool: String,
+    last: Instant,
+    held_back: u64,
+    example: Incident,
+}
+
+/// One thing that went wrong. What is empty is not told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Incident {
+    /// What happened, in general.
+    pub(crate) what: &'static str,
+    pub(crate) kind: String,
+    pub(crate) job: String,
+    pub(crate) request_id: String,
+    pub(crate) principal: String,
+    pub(crate) peer: String,
+    /// What the caller was told.
+    pub(crate) cause: String,
+}
+
+/// A line that is due.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    pool: String,
+    reason: &'static str,
+    count: u64,
+    example: Incident,
+}
+
+/// Tells of an incident in `pool`, which is empty for none. `example` is asked for where this one is told by name.
+pub(crate) fn tell(pool: &str, reason: &'static str, example: impl FnOnce() -> Incident) {
+    if let Some(line) = INCIDENTS.note(Instant::now(), pool, reason, example) {
+        line.write();
+    }
+}
+
+/// Tells what was held back when its time is over, for ever.
+pub(crate) async fn follow() {
+    loop {
+        INCIDENTS.held_back.notified().await;
+        sleep(PERIOD).await;
+        let over = Instant::now().checked_sub(PERIOD);
+        INCIDENTS.rest(|last| over.is_none_or(|over| last <= over)).iter().for_each(Line::write);
+    }
+}
+
+/// Tells what was held back, for this process ends.
+pub(crate) fn tell_rest() {
+    INCIDENTS.rest(|_| true).iter().for_each(Line::write);
+}
+
+impl Incidents {
+    /// The line that is due at once, where one is.
+    fn note(&self, now: Instant, pool: &str, reason: &'static str, example: impl FnOnce() -> Incident) -> Option<Line> {
+        let mut records = self.records.lock();
+        let of_reason = records.entry(reason).or_default();
+        match of_reason.iter_mut().find(|record| record.pool == pool) {
+            Some(record) if now.saturating_duration_since(record.last) < PERIOD => {
+                if record.held_back == 0 {
+                    record.example = example();
+                    self.held_back.notify_one();
+                }
+                record.held_back += 1;
+                None
+            }
+            Some(record) => {
+                record.last = now;
+                let count = std::mem::take(&mut record.held_back) + 1;
+                Some(Line { pool: pool.to_owned(), reason, count, example: example() })
+            }
+            None => {
+                let record = Record { pool: pool.to_owned(), last: now, held_back: 0, example: Incident::default() };
+                of_reason.push(record);
+                Some(Line { pool: pool.to_owned(), reason, count: 1, example: example() })
+            }
+        }
+    }
+
+    /// The lines of what was held back, of those that are due by when they were told last.
+    fn rest(&self, is_due: impl Fn(Instant) -> bool) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for (reason, of_reason) in &mut *self.records.lock() {
+            for record in of_reason.iter_mut().filter(|record| record.held_back > 0 && is_due(record.last)) {
+                record.last += PERIOD;
+                let (count, example) = (std::mem::take(&mut record.held_back), std::mem::take(&mut record.example));
+                lines.push(Line { pool: record.pool.clone(), reason, count, example });
+            }
+        }
+        lines
+    }
+}
+
+impl Line {
+    fn write(&self) {
+        let Self { pool, reason, count, example } = self;
+        let Incident { what, kind, job, request_id, principal, peer, cause } = example;
+        let told = |text: &String| (!text.is_empty()).then(|| text.clone());
+        warn!(
+            pool = told(pool),
+            reason,
+            count,
+            kind = told(kind),
+            job = told(job),
+            request_id = told(request_id),
+            principal = told(principal),
+            peer = told(peer),
+            cause = told(cause),
+            "{what}",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example(job: &str) -> Incident {
+        Incident { what: "jobs did not start", job: job.into(), ..Incident::default() }
+    }
+
+    #[test]
+    fn the_first_is_told_at_once_and_the_others_by_their_number() {
+        let incidents = Incidents { records: Mutex::default(), held_back: Notify::const_new() };
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let note = |seconds, pool, job: &str| {
+            let line = incidents.note(at(seconds), pool, "QUEUE_FULL", || example(job))?;
+            Some((line.count, line.example.job))
+        };
+        let rest = |seconds| {
+            let lines = incidents.rest(|last| last + PERIOD <= at(seconds)).into_iter();
+            lines.map(|line| (line.pool, line.count, line.example.job)).collect::<Vec<_>>()
+        };
+        assert_eq!(note(0, "cpu", "a"), Some((1, "a".into())));
+        assert_eq!(note(1, "io", "b"), Some((1, "b".into())), "another pool is another matter");
+        assert_eq!((note(2, "cpu", "c"), note(9, "cpu", "d")), (None, None));
+        assert_eq!(rest(9), []);
+        assert_eq!(rest(10), [("cpu".into(), 2, "c".into())]);
+        assert_eq!((note(11, "cpu", "e"), note(19, "cpu", "f")), (None, None), "a line was written a second ago");
+        assert_eq!(note(20, "cpu", "g"), Some((3, "g".into())), "none comes twice, and none is forgotten");
+        assert_eq!((rest(100), note(100, "cpu", "h")), (vec![], Some((1, "h".into()))));
+    }
+}

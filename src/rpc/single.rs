@@ -1,0 +1,64 @@
+//! The messages of a method that takes one: the codec reads the first, and would pass the others over.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use super::{framing::length, status};
+
+/// A body whose pieces are whole messages, but for a last one that stays unfinished.
+#[derive(Debug)]
+pub(super) struct Single<B> {
+    body: B,
+    /// Whether one message is all that may come.
+    is_bound: bool,
+    has_one: bool,
+}
+
+impl<B> Single<B> {
+    pub(super) fn new(body: B, is_bound: bool) -> Self {
+        Self { body, is_bound, has_one: false }
+    }
+
+    /// Whether a piece leaves it at one message.
+    fn takes(&mut self, piece: &Bytes) -> bool {
+        let first = piece.first_chunk().map_or(usize::MAX, |head| length(*head).saturating_add(head.len()));
+        !std::mem::replace(&mut self.has_one, true) && piece.len() <= first
+    }
+}
+
+impl<B> Body for Single<B>
+where
+    B: Body<Data = Bytes, Error = Box<dyn std::error::Error + Send + Sync>> + Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        let is_sound = match &frame {
+            Some(Ok(frame)) => frame.data_ref().map_or(this.has_one, |piece| piece.is_empty() || this.takes(piece)),
+            Some(Err(_)) => true,
+            None => this.has_one,
+        };
+        if is_sound || !this.is_bound {
+            return Poll::Ready(frame);
+        }
+        // It is said once.
+        this.is_bound = false;
+        Poll::Ready(Some(Err(status::not_one_message().into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream() && (self.has_one || !self.is_bound)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

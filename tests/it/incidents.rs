@@ -1,0 +1,83 @@
+//! What an operator finds in the log of an incident, at the level `warn`: a line for each sort of what went wrong.
+
+use rustix::process::Signal;
+use serde_json::Value;
+use waterwheel::proto::{Job, WhenFull};
+
+use crate::{
+    process::Process,
+    refusal::Way,
+    service::{Caller, job},
+};
+
+const CONFIG: &str = r#"
+    drain = { notice = "0s", finish = "100ms" }
+    pool.one = { workers = 1, queue.jobs = 2 }
+    pool.programs.workers = 2
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.crash = { pool = "programs", exec = ["/bin/sh", "-c", "kill -SEGV $$"] }
+    kind.nap = { pool = "programs", exec = ["/bin/sleep", "60"], run_timeout = "50ms" }
+"#;
+
+/// The lines of one reason.
+fn lines(log: &str, reason: &str) -> Vec<Value> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["reason"] == reason).collect()
+}
+
+/// The first line of one reason, which is a warning.
+fn line(log: &str, reason: &str) -> Value {
+    let line = lines(log, reason).into_iter().next().unwrap_or_else(|| panic!("no {reason} in {log}"));
+    assert_eq!(line["level"], "WARN", "{line}");
+    line
+}
+
+fn reject(job: Job) -> Job {
+    Job { when_full: WhenFull::Reject.into(), ..job }
+}
+
+#[tokio::test]
+async fn each_sort_of_failure_has_a_line_with_an_example_and_a_burst_has_two() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let crash = Way::Submit.fail(&caller.0, Some(job("crash", "")), &[]).await;
+    let timeout = Way::Submit.fail(&caller.0, Some(job("nap", "")), &[]).await;
+    for _ in 0..3 {
+        caller.leave(job("sleep", "60000"));
+    }
+    let is_full =
+        |pools: &[waterwheel::proto::PoolStats]| pools[0].in_flight == 1 && crate::service::queued(&pools[0]) == 2;
+    caller.until_all(is_full).await;
+    for _ in 0..85 {
+        let refusal = Way::Submit.fail(&caller.0, Some(reject(job("sleep", "1"))), &[("x-request-id", "mine")]).await;
+        assert_eq!(refusal.reason(), "QUEUE_FULL");
+    }
+    let critical = Job { criticality: waterwheel::proto::Criticality::CriticalPlus.into(), ..job("sleep", "1") };
+    let denied = Way::Submit.fail(&caller.0, Some(critical), &[]).await;
+    assert_eq!(denied.reason(), "CRITICALITY_DENIED");
+    process.signal(Signal::TERM);
+    let log = process.last_log().await;
+
+    let crashed = line(&log, "WORKER_CRASHED");
+    assert_eq!(crashed["job"], crash.facts()["job"].as_str());
+    assert!(crashed["cause"].as_str().unwrap().contains("SIGSEGV"), "{crashed}");
+    let late = line(&log, "RUN_TIMEOUT");
+    assert_eq!((&late["job"], &late["pool"]), (&timeout.facts()["job"].as_str().into(), &"programs".into()), "{late}");
+    let full = lines(&log, "QUEUE_FULL");
+    assert_eq!((full[0]["count"].as_u64(), full[0]["pool"].as_str()), (Some(1), Some("one")), "{full:?}");
+    assert_eq!(full[0]["request_id"], "mine");
+    let told: u64 = full.iter().map(|line| line["count"].as_u64().unwrap()).sum();
+    assert!(told == 85 && full.len() < 5, "{full:?}");
+    assert_eq!(line(&log, "CRITICALITY_DENIED")["principal"], "anonymous");
+    assert_eq!(line(&log, "DRAIN_KILLED")["message"], "jobs were broken off");
+}
+
+#[tokio::test]
+async fn a_host_that_has_no_room_is_told() {
+    let process = Process::serve_with(CONFIG, &[("TMPDIR", "/nowhere")]).await;
+    let caller = Caller::of(process.public).await;
+    let refusal = Way::Submit.fail(&caller.0, Some(job("crash", "")), &[]).await;
+    let told = line(&process.log(), "HANDLER_UNAVAILABLE");
+    assert_eq!(told["cause"], refusal.message(), "{told}");
+    assert!(refusal.message().contains("cannot make a directory"), "{refusal:?}");
+}
