@@ -26,6 +26,7 @@ mod failure;
 #[cfg(test)]
 mod fake;
 mod job;
+mod jobs;
 mod output;
 mod pause;
 mod probe;
@@ -78,6 +79,7 @@ enum Command {
     Stream(stream::StreamArgs),
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
+    Jobs(jobs::JobsArgs),
     Explain(explain::ExplainArgs),
     Pause(pause::PauseArgs),
     Resume(resume::ResumeArgs),
@@ -131,6 +133,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),
         Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),
         Command::Drain(args) => session::client(args.format(), async |console| drain::run(args, console).await),
+        Command::Jobs(args) => session::client(args.format(), async |console| jobs::run(args, console).await),
         Command::Explain(args) => session::client(args.format(), async |console| explain::run(args, console).await),
         Command::Pause(args) => session::client(args.format(), async |console| pause::run(args, console).await),
         Command::Resume(args) => session::client(args.format(), async |console| resume::run(args, console).await),

@@ -9,6 +9,7 @@ mod job;
 mod limit;
 mod outcome;
 mod peer;
+mod program;
 mod rejection;
 mod request_id;
 pub(crate) mod shown;
@@ -19,12 +20,15 @@ mod userinfo;
 pub use call::Call;
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
-pub use job::{Criticality, FieldViolation, InvalidJobId, Job, JobId, Labels, MAX_LABELS, MAX_TENANT, WhenFull};
+pub use job::{
+    Criticality, FieldViolation, InvalidJobId, Job, JobId, JobStage, Labels, MAX_LABELS, MAX_TENANT, WhenFull,
+};
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
     Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,
 };
 pub use peer::{Origin, Peer};
+pub use program::ProgramEnd;
 pub use rejection::{LONGEST_HINT, Rejection, RejectionReason, TenantPart};
 pub use request_id::{InvalidRequestId, RequestId};
 pub use span_target::TRACE_TARGET;

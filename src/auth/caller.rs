@@ -5,10 +5,15 @@ use sha2::{Digest, Sha256};
 use super::{Denial, Rpc, Rpcs, Rule, token::Credentials};
 use crate::model::{Job, MAX_TENANT, WhenFull};
 
+/// Most bytes of a principal that are kept of each job.
+const MAX_NAME: usize = 256;
+
 /// Somebody whose credentials are sound, with the rules that name them.
 #[derive(Debug)]
 pub struct Caller {
     principal: String,
+    /// The same, shortened to what is kept of each job.
+    name: Arc<str>,
     rpcs: Rpcs,
     grants: Vec<Grant>,
     /// The token that it showed, where it did.
@@ -30,7 +35,8 @@ impl Caller {
         let grant = |rule: Arc<Rule>| Grant { tenant: rule.tenant.clone().unwrap_or_else(|| own.clone()), rule };
         let grants: Vec<_> = rules.map(grant).collect();
         let rpcs = grants.iter().fold(Rpcs::default(), |rpcs, grant| rpcs.or(grant.rule.rpcs));
-        Self { principal, rpcs, grants, credentials: None }
+        let name = Arc::from(&principal[..principal.floor_char_boundary(MAX_NAME)]);
+        Self { principal, name, rpcs, grants, credentials: None }
     }
 
     /// The same caller, by a token.
@@ -46,6 +52,12 @@ impl Caller {
     #[must_use]
     pub fn principal(&self) -> &str {
         &self.principal
+    }
+
+    /// The same, at most 256 bytes of it.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     /// Whether any rule allows `rpc` for some kind.

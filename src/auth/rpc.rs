@@ -23,6 +23,8 @@ pub enum Rpc {
     CancelJob,
     /// `AdminService.Explain`.
     Explain,
+    /// `AdminService.ListJobs`.
+    ListJobs,
     /// `AdminService.Reload`.
     Reload,
     /// Server reflection, in each of its versions.
@@ -37,7 +39,7 @@ pub struct Rpcs(u16);
 
 impl Rpc {
     /// Every one, with its name in the configuration and in errors.
-    pub const NAMES: [(&'static str, Self); 14] = [
+    pub const NAMES: [(&'static str, Self); 15] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
         ("SubmitMany", Self::SubmitMany),
@@ -49,6 +51,7 @@ impl Rpc {
         ("Resize", Self::Resize),
         ("CancelJob", Self::CancelJob),
         ("Explain", Self::Explain),
+        ("ListJobs", Self::ListJobs),
         ("Reload", Self::Reload),
         ("Reflection", Self::Reflection),
         ("LoadReports", Self::LoadReports),
@@ -71,7 +74,14 @@ impl Rpc {
     pub fn is_of_admin(self) -> bool {
         matches!(
             self,
-            Self::Drain | Self::Pause | Self::Resume | Self::Resize | Self::CancelJob | Self::Explain | Self::Reload
+            Self::Drain
+                | Self::Pause
+                | Self::Resume
+                | Self::Resize
+                | Self::CancelJob
+                | Self::Explain
+                | Self::ListJobs
+                | Self::Reload
         )
     }
 

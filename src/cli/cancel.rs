@@ -21,11 +21,11 @@ Example:
 /// Cancel a job, queued or running, as its operator.
 ///
 /// A job without a worker ends at once; one that runs is asked to stop, and forced after the grace. Its caller is told.
-/// "waterwheel stats" shows the ids of jobs that run; /debug/tasks at the listener for operators, those of all.
+/// "waterwheel jobs" lists the jobs. A request id that several jobs have is refused, with their ids.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct CancelArgs {
-    /// Id of the job.
+    /// Id of the job, or the request id of its call.
     job: String,
     #[command(flatten)]
     steer: SteerArgs,
@@ -54,7 +54,7 @@ fn text(answer: &CancelJobResponse) -> String {
         JobStage::Waiting => "it waited for room, and did not start",
         JobStage::Queued => "it was queued, and did not start",
         JobStage::Running => "it runs, and is asked to stop",
-        JobStage::Unspecified => "",
+        JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "",
     };
     format!("cancelled {} of pool {}: {how}", paint(STRONG, plain(&answer.job_id)), plain(&answer.pool))
 }

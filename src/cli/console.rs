@@ -102,6 +102,12 @@ impl<'a> Sink<'a> {
         self.reader == Reader::Person
     }
 
+    /// Columns of the terminal; `None` where no person reads this.
+    pub(crate) fn width(&self) -> Option<usize> {
+        let size = || rustix::termios::tcgetwinsize(rustix::stdio::stdout());
+        self.is_terminal().then(size)?.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    }
+
     /// Writes exactly these bytes and flushes.
     pub(crate) async fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.writer.write_all(bytes).await?;

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ExplainArgs {
-    /// Id of the job, from its result, an error or the log.
+    /// Id of the job, from its result, an error, "waterwheel jobs" or the log; or the request id of its call.
     job: String,
     /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. There it
     /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
@@ -66,7 +66,7 @@ pub(super) async fn run(args: ExplainArgs, console: &mut Console<'_>) -> Result<
 }
 
 fn text(answer: &ExplainResponse) -> String {
-    let ExplainResponse { job_id, pool, kind, state } = answer;
+    let ExplainResponse { job_id, pool, kind, state, .. } = answer;
     let head = format!("{}  kind {}  pool {}", paint(STRONG, plain(job_id)), plain(kind), plain(pool));
     let lines = match state {
         Some(State::Held(held)) => self::held(held),
@@ -74,7 +74,26 @@ fn text(answer: &ExplainResponse) -> String {
         Some(State::Ended(ended)) => self::ended(ended),
         None => String::new(),
     };
-    format!("{head}\n{lines}")
+    format!("{head}\n{}{lines}{}", names(answer), others(answer))
+}
+
+/// By which names it is known besides its id.
+fn names(answer: &ExplainResponse) -> String {
+    let ExplainResponse { tenant, request_id, principal, pid, .. } = answer;
+    let pid = pid.map(|pid| pid.to_string()).unwrap_or_default();
+    let names = [("tenant", tenant), ("caller", principal), ("request id", request_id), ("pid", &pid)];
+    let known = names.into_iter().filter(|(_, name)| !name.is_empty());
+    let known: Vec<_> = known.map(|(what, name)| format!("{what} {}", plain(name))).collect();
+    if known.is_empty() { String::new() } else { format!("  {}\n", known.join("  ")) }
+}
+
+fn others(answer: &ExplainResponse) -> String {
+    let others = &answer.other_job_ids;
+    if others.is_empty() {
+        return String::new();
+    }
+    let ids: Vec<_> = others.iter().map(|id| plain(id)).collect();
+    format!("  other jobs of this request id, the newest first: {}\n", ids.join(", "))
 }
 
 fn held(held: &HeldState) -> String {
@@ -122,7 +141,7 @@ fn running(running: &RunningState) -> String {
 }
 
 fn ended(ended: &EndedState) -> String {
-    let EndedState { outcome, started, rung, waterfall, since } = ended;
+    let EndedState { outcome, started, rung, waterfall, since, message, program } = ended;
     let style = if outcome == "COMPLETED" { GOOD } else { BAD };
     let waterfall = waterfall.unwrap_or_default().parts();
     let [budget, queue, run, left] =
@@ -132,24 +151,38 @@ fn ended(ended: &EndedState) -> String {
         false => "not started".to_owned(),
     };
     let mut text = format!(
-        "  {} {} ago\n  {budget} budget: {queue} queued, {run}, {left} left\n",
+        "  {} {} ago{}\n  {budget} budget: {queue} queued, {run}, {left} left\n",
         paint(style, plain(outcome)),
         rough(duration(since.as_ref())),
+        if message.is_empty() { String::new() } else { format!(": {}", indented(message)) },
     );
     if !rung.is_empty() {
         text.push_str(&format!("  stop ladder: {}\n", plain(rung)));
     }
+    if let Some(program) = program.as_ref().filter(|program| !program.stderr.is_empty()) {
+        text.push_str(&format!("  its standard error ended in\n    {}\n", indented(&program.stderr)));
+    }
     text
+}
+
+/// Further lines stand below the first.
+fn indented(text: &str) -> String {
+    plain(text.trim_end()).replace('\n', "\n    ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::WaterfallParts;
+    use crate::proto::{ProgramEnd, WaterfallParts};
 
     fn shown(state: State) -> String {
-        let answer =
-            ExplainResponse { job_id: "1-2".into(), pool: "cpu".into(), kind: "resize".into(), state: Some(state) };
+        let answer = ExplainResponse {
+            job_id: "1-2".into(),
+            pool: "cpu".into(),
+            kind: "resize".into(),
+            state: Some(state),
+            ..ExplainResponse::default()
+        };
         anstream::adapter::strip_str(&text(&answer)).to_string()
     }
 
@@ -197,11 +230,14 @@ mod tests {
             rung: "forced".into(),
             waterfall: Some(waterfall.into()),
             since: time("60s"),
+            message: "first\nsecond".into(),
+            program: Some(ProgramEnd { stderr: "a\x1b\nb".into(), ..ProgramEnd::default() }),
         };
         assert_eq!(
             shown(State::Ended(ended)),
-            "1-2  kind resize  pool cpu\n  RUN_TIMEOUT 1m 0s ago\n  \
-             1.0s budget: 200ms queued, 790ms running on worker 3, 10ms left\n  stop ladder: forced\n"
+            "1-2  kind resize  pool cpu\n  RUN_TIMEOUT 1m 0s ago: first\n    second\n  \
+             1.0s budget: 200ms queued, 790ms running on worker 3, 10ms left\n  stop ladder: forced\n  \
+             its standard error ended in\n    a\u{fffd}\n    b\n"
         );
     }
 }

@@ -16,7 +16,7 @@ use super::{
     connect::{Address, Misfit, explain, root_cause},
     console::{BAD, Console, FAINT, STRONG, paint},
     exit::Exit,
-    output::{Format, counted, setting, views},
+    output::{self, Format, counted, setting, views},
     sim::TooMuch,
 };
 use crate::{config::Faults, file::FileFault, sim::RecordingError};
@@ -144,7 +144,13 @@ impl Failure {
                 text.push_str(&format!("\n  {field}: {}", indented(&violation.description)));
             }
         }
-        if let Some(help) = self.help() {
+        let help = self.help();
+        if let Self::Call(error) = self
+            && let Some(job) = error.job().filter(|job| !help.as_ref().is_some_and(|help| help.contains(job)))
+        {
+            text.push_str(&format!("\n{}", output::job_id(job)));
+        }
+        if let Some(help) = help {
             text.push_str(&format!("\n  {} {help}", paint(FAINT, "help:")));
         }
         text

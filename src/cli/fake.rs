@@ -30,10 +30,10 @@ use super::{
 };
 use crate::proto::{
     CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
-    PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, ResumeRequest,
-    ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest,
-    SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse, Waterfall,
-    WaterfallParts,
+    ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest,
+    ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse,
+    SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
+    Waterfall, WaterfallParts,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
         HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
@@ -277,6 +277,10 @@ impl AdminService for Play {
 
     async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         Err(Status::unimplemented("no script explains"))
+    }
+
+    async fn list_jobs(&self, _: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {
+        Err(Status::unimplemented("no script lists jobs"))
     }
 
     async fn reload(&self, _: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {

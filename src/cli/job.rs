@@ -159,7 +159,7 @@ async fn to_the_end(input: impl AsyncRead + Unpin, most: u64) -> Result<Vec<u8>,
 }
 
 /// The longest durations that a message holds stand for longer ones.
-fn message(duration: Duration) -> prost_types::Duration {
+pub(super) fn message(duration: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration { seconds: 315_576_000_000, nanos: 0 })
 }
 

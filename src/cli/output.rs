@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::console::{FAINT, paint};
 use crate::proto::Waterfall;
 
 /// How a command prints what it found: for people, or one JSON object per line for programs.
@@ -129,6 +130,11 @@ pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
         exact(run),
         exact(duration(parts.left.as_ref())),
     )
+}
+
+/// The id of a job, as a line below what is told of it.
+pub(crate) fn job_id(id: &str) -> String {
+    paint(FAINT, format!("  job {}", plain(id)))
 }
 
 /// The duration of a message; zero where it is absent or negative.

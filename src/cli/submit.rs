@@ -64,6 +64,7 @@ pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<E
             }
             let waterfall = result.waterfall.unwrap_or_default();
             console.err.line(&output::waterfall(&waterfall)).await?;
+            console.err.line(&output::job_id(&result.job_id)).await?;
         }
     }
     Ok(Exit::Done)

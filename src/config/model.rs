@@ -116,7 +116,7 @@ pub struct Pool {
     /// Most of the queue that one tenant may hold while another is present; 1 lets it have all. Default 0.25; above 0, at
     /// most 1.
     pub tenant_share: f64,
-    /// Ended jobs that are remembered, for `waterwheel explain`, a share of each thread. Default 1024; 0 to 1048576.
+    /// Ended jobs that are remembered, for `waterwheel jobs` and `explain`, a share of each thread. Default 1024; 0 to 1048576.
     pub ended_jobs: usize,
     /// `admission`: how the pool chooses whom to accept. Its service time lies from 1 µs to a day, `wait_share` above 0
     /// and at most 1, `missed_share` from 0 to 1, `longest_wait` from 1 to 1000000, `reserve` from 0 to 0.5,

@@ -20,7 +20,7 @@ pub use self::start::RunStart;
 use self::start::StartMark;
 use super::{CancelToken, OutputSink, StopReason, cancel::StopState, identity};
 use crate::{
-    model::{Call, Deadline, HandlerError, JobId, RequestId, TraceContext},
+    model::{Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
     task::Tasks,
 };
 
@@ -36,8 +36,15 @@ struct Inner {
     request_id: OnceLock<RequestId>,
     stop: StopState,
     start: StartMark,
+    program: OnceLock<Box<Program>>,
     /// Microseconds from the arrival to the last sign of progress; 0 before the first.
     progress: AtomicU64,
+}
+
+/// The program that a job started.
+struct Program {
+    pid: u32,
+    end: OnceLock<ProgramEnd>,
 }
 
 /// What a [`Context`] is made of.
@@ -51,6 +58,8 @@ pub struct ContextParts {
     pub deadline: Deadline,
     /// The call that the job came with; `None` where it has neither name nor span.
     pub call: Option<Arc<Call>>,
+    /// Who the work is for; `None` for the default tenant.
+    pub tenant: Option<Arc<str>>,
     /// Takes the chunks.
     pub output: OutputSink,
 }
@@ -83,6 +92,7 @@ impl Context {
             request_id: OnceLock::new(),
             stop: StopState::default(),
             start: StartMark::default(),
+            program: OnceLock::new(),
             progress: AtomicU64::new(0),
         }))
     }
@@ -108,8 +118,49 @@ impl Context {
     /// Correlation id of the call.
     #[must_use]
     pub fn request_id(&self) -> &RequestId {
-        let given = self.call().and_then(|call| call.request_id.as_ref());
-        given.unwrap_or_else(|| self.0.request_id.get_or_init(RequestId::generate))
+        self.known_request_id().unwrap_or_else(|| self.0.request_id.get_or_init(RequestId::generate))
+    }
+
+    /// The same, where one was given or asked for.
+    #[must_use]
+    pub fn known_request_id(&self) -> Option<&RequestId> {
+        self.call().and_then(|call| call.request_id.as_ref()).or_else(|| self.0.request_id.get())
+    }
+
+    /// Name of the caller; `None` where callers are not told apart.
+    #[must_use]
+    pub fn principal(&self) -> Option<&Arc<str>> {
+        self.call()?.principal.as_ref()
+    }
+
+    /// Who the work is for; `None` for the default tenant.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&Arc<str>> {
+        self.0.parts.tenant.as_ref()
+    }
+
+    /// Id of the process that the job started as its program.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.0.program.get().map(|program| program.pid)
+    }
+
+    /// How that process ended; `None` while it runs, and where it was killed with its handler.
+    #[must_use]
+    pub fn program_end(&self) -> Option<&ProgramEnd> {
+        self.0.program.get()?.end.get()
+    }
+
+    /// Notes the program that the job started, of which there is one.
+    pub(super) fn note_program(&self, pid: u32) {
+        self.0.program.get_or_init(|| Box::new(Program { pid, end: OnceLock::new() }));
+    }
+
+    /// Notes how that ended.
+    pub(super) fn note_program_end(&self, end: ProgramEnd) {
+        if let Some(program) = self.0.program.get() {
+            program.end.get_or_init(|| end);
+        }
     }
 
     /// When the job must be answered.

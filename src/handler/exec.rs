@@ -54,6 +54,7 @@ impl Handler for Exec {
 /// rest of its group holds open, or still does, is not waited for.
 async fn run(command: &ExecCommand, process: Process, payload: Bytes, cx: &Context) -> Result<Output, HandlerError> {
     let Process { leader, mut exit, stdin, stdout, stderr } = process;
+    cx.note_program(leader.pid());
     let ended = CancellationToken::new();
     let (alarm, alarmed) = oneshot::channel();
     let watch = async {
@@ -67,7 +68,10 @@ async fn run(command: &ExecCommand, process: Process, payload: Bytes, cx: &Conte
         stderr::drain(Pipe::new(stderr), command.stderr_tail, &ended),
         feed(stdin, payload, &ended),
     );
-    let status = leader.reap();
+    let status = leader.reap().map(|status| ending::end(command, status, &tail));
+    if let Ok(end) = &status {
+        cx.note_program_end(end.clone());
+    }
     sent?;
     stopped.map_or(Ok(()), Err)?;
     ending::judge(command, status, &tail)?;

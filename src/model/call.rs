@@ -9,6 +9,8 @@ use super::{RequestId, TraceContext};
 pub struct Call {
     /// Correlation id; made for each job that is asked for it when absent.
     pub request_id: Option<RequestId>,
+    /// Name of the caller, at most 256 bytes of it; `None` where callers are not told apart.
+    pub principal: Option<Arc<str>>,
     /// The trace context that came with the call.
     pub trace: Option<TraceContext>,
     /// Span that the spans and the log lines of the jobs hang under.
@@ -21,7 +23,7 @@ impl Call {
     /// A call without a name or a trace, in the span that is entered.
     #[must_use]
     pub fn here() -> Self {
-        Self { request_id: None, trace: None, span: Span::current(), child_spans: true }
+        Self { request_id: None, principal: None, trace: None, span: Span::current(), child_spans: true }
     }
 
     /// [`here`](Self::here), where a span is entered: without one there is nothing to share.

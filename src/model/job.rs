@@ -217,6 +217,21 @@ pub enum WhenFull {
     Shed,
 }
 
+/// How far a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JobStage {
+    /// Its caller waits for room.
+    Waiting,
+    /// It waits for a worker.
+    Queued,
+    /// It has a worker.
+    Running,
+    /// It ended with a result.
+    Completed,
+    /// It ended otherwise.
+    Failed,
+}
+
 /// Identifies a job in answers, logs, traces and receipts; unique over restarts.
 ///
 /// Written as two hexadecimal numbers: one drawn at the start of the process, and one of the job in it. Those of one

@@ -4,9 +4,12 @@ use axum::{Json, extract::State};
 use serde_json::{Value, json};
 
 use super::Subject;
-use crate::pool::{HeldJob, HeldStage, Pool, WorkerState, WorkerStats};
+use crate::{
+    model::RequestId,
+    pool::{JobFilter, ListedJob, ListedStage, Pool, WorkerState, WorkerStats},
+};
 
-/// Most queued, and most waiting, jobs of a pool that are listed.
+/// Most jobs of a pool that are listed, the oldest first.
 const MOST: usize = 1000;
 
 /// What every worker does, and how every job that the pools hold is getting on. Times are in milliseconds.
@@ -17,7 +20,7 @@ pub(super) async fn tasks(State(subject): State<Arc<Subject>>) -> Json<Value> {
 
 fn show(pool: &Pool) -> Value {
     let stats = pool.stats();
-    let jobs: Vec<_> = pool.held(MOST).iter().map(job).collect();
+    let jobs: Vec<_> = pool.list(&JobFilter::held(), MOST).jobs.iter().map(job).collect();
     json!({
         "queued": stats.queued,
         "running": stats.in_flight,
@@ -29,12 +32,13 @@ fn show(pool: &Pool) -> Value {
     })
 }
 
-fn job(held: &HeldJob) -> Value {
-    let HeldJob { job, request_id, kind, stage, age, left, traceparent, stopping } = held;
+fn job(held: &ListedJob) -> Value {
+    let ListedJob { job, pool: _, kind, names, stage, age, left, traceparent, stopping } = held;
     let mut shown = json!({
         "job": job.to_string(),
-        "request_id": request_id.as_str(),
+        "request_id": names.request_id.as_ref().map(RequestId::as_str),
         "kind": &**kind,
+        "tenant": names.tenant.as_deref().unwrap_or_default(),
         "age_ms": millis(*age),
         "left_ms": millis(*left),
         "stopping": stopping,
@@ -43,13 +47,14 @@ fn job(held: &HeldJob) -> Value {
         shown["traceparent"] = traceparent.as_str().into();
     }
     shown["stage"] = match stage {
-        HeldStage::Waiting => "waiting",
-        HeldStage::Queued => "queued",
-        HeldStage::Running { stuck: false, .. } => "running",
-        HeldStage::Running { stuck: true, .. } => "stuck",
+        ListedStage::Waiting => "waiting",
+        ListedStage::Queued => "queued",
+        ListedStage::Running { stuck: false, .. } => "running",
+        ListedStage::Running { stuck: true, .. } => "stuck",
+        ListedStage::Ended(_) => "ended",
     }
     .into();
-    if let HeldStage::Running { worker, run, since_progress, stuck: _ } = stage {
+    if let ListedStage::Running { worker, run, since_progress, stuck: _ } = stage {
         shown["worker"] = (*worker).into();
         shown["run_ms"] = millis(*run).into();
         shown["since_progress_ms"] = millis(*since_progress).into();

@@ -10,7 +10,7 @@ use super::{
     attempt::{Attempt, Raised},
     conclude::{conclude, cut_off, failure, log_panic, note_lost, time_out_of},
     core::Ending,
-    ended::{EndedJob, JobEnd},
+    ended::EndedJob,
     stop::{Fall, climb},
 };
 use crate::{
@@ -63,9 +63,10 @@ impl Attached {
     fn time_out(&mut self) -> JobError {
         let attempt = self.attempt.take().expect("attached until it ends");
         let run = attempt.run_time();
-        let error = failure(&attempt, FailureCause::RunTimeout { limit: run }, Some(Rung::Asked));
+        let cause = FailureCause::RunTimeout { limit: run };
+        let error = failure(&attempt, cause.clone(), Some(Rung::Asked));
         let ending = time_out_of(&attempt.cx);
-        detach(attempt, StopReason::Deadline, ending);
+        detach(attempt, StopReason::Deadline, &cause, ending);
         error
     }
 }
@@ -112,22 +113,18 @@ async fn reason_to_stop(cx: Context) -> StopReason {
 impl Drop for Attached {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt.take() {
-            detach(attempt, StopReason::Caller, Ending::Cancelled);
+            detach(attempt, StopReason::Caller, &FailureCause::Cancelled, Ending::Cancelled);
         }
     }
 }
 
 /// Decides the outcome and lets the rest run down the stop ladder in a task of its own.
-fn detach(mut attempt: Attempt, reason: StopReason, ending: Ending) {
+fn detach(mut attempt: Attempt, reason: StopReason, cause: &FailureCause, ending: Ending) {
     let shell = attempt.shell().clone();
     let run = attempt.run_time();
     note_lost(&shell, &attempt.cx);
     shell.end(attempt.key(), ending, run);
-    let end = match ending {
-        Ending::Expired | Ending::Overran => JobEnd::RunTimeout,
-        _ => JobEnd::Cancelled,
-    };
-    let ended = EndedJob::of_run(&attempt.cx, attempt.kind, end, Some(Rung::Asked), run, Instant::now());
+    let ended = EndedJob::of_run(&attempt.cx, attempt.kind, Some(cause), Some(Rung::Asked), run, Instant::now());
     let mark = shell.meters.record(ended);
     attempt.cx.cancel_token().cancel(reason);
     shell.tasks.spawn(async move {
@@ -138,7 +135,7 @@ fn detach(mut attempt: Attempt, reason: StopReason, ending: Ending) {
             Fall::CutOff(rung) => *rung,
         };
         if let Some(mark) = mark {
-            attempt.shell().meters.climbed(mark, rung);
+            attempt.shell().meters.climbed(mark, rung, attempt.cx.program_end());
         }
         if let Fall::Yielded(Err(Raised::Panic(message))) = fall {
             log_panic(&attempt.cx, &message);

@@ -35,7 +35,8 @@ pub struct Settings {
     pub max_payload: usize,
     /// Most output bytes of one job, where its kind says nothing. Default 4 MiB.
     pub max_output: usize,
-    /// Ended jobs that are remembered, for [`Pool::explain`]: 128 bytes each, an equal share of each home. Default 1,024.
+    /// Ended jobs that are remembered, for [`Pool::explain`] and [`Pool::list`]: 5 KiB each at the most, an equal share of
+    /// each home. Default 1,024.
     pub ended_jobs: usize,
     /// How deadlines are made.
     pub deadline: DeadlinePolicy,

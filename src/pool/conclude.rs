@@ -45,8 +45,7 @@ pub(super) fn conclude(
     if outcome.is_err() {
         note_lost(shell, cx);
     }
-    let end = outcome.as_ref().map_or_else(JobEnd::of, |_| JobEnd::Completed);
-    let mut ended = EndedJob::of_run(cx, attempt.kind, end, rung, run, now);
+    let mut ended = EndedJob::of_run(cx, attempt.kind, outcome.as_ref().err(), rung, run, now);
     ended.started = started;
     let waterfall = ended.waterfall;
     if started {
@@ -76,10 +75,10 @@ pub(super) fn cut_off(attempt: &Attempt, rung: Rung) -> JobError {
     let (shell, run) = (attempt.shell(), attempt.run_time());
     let cause = stopped(&attempt.cx, shell, run);
     note_lost(shell, &attempt.cx);
-    let end = JobEnd::of(&cause);
+    let ended = EndedJob::of_run(&attempt.cx, attempt.kind, Some(&cause), Some(rung), run, Instant::now());
     let error = failure(attempt, cause, Some(rung));
     shell.end(attempt.key(), Ending::Cancelled, run);
-    shell.meters.record(EndedJob::of_run(&attempt.cx, attempt.kind, end, Some(rung), run, Instant::now()));
+    shell.meters.record(ended);
     error
 }
 

@@ -10,6 +10,7 @@
 //! start.
 
 mod admission;
+mod askers;
 mod backlogs;
 mod blocked;
 mod bucket;
@@ -26,6 +27,7 @@ mod ledger;
 mod limits;
 mod lines;
 mod list;
+mod listing;
 mod look;
 mod margin;
 mod moves;
@@ -51,6 +53,8 @@ use tokio::time::Instant;
 
 use admission::seconds;
 pub(crate) use admission::{Refusal, RefusalReason};
+use askers::Askers;
+pub use askers::TenantRate;
 use entry::Entry;
 pub(crate) use entry::JobKey;
 use estimate::Estimates;
@@ -66,6 +70,7 @@ pub(crate) use limits::LimitUse;
 use limits::Limits;
 use lines::Lines;
 use list::List;
+pub(crate) use listing::{Holding, Least, least};
 use margin::Margin;
 pub(crate) use operate::Cancelled;
 use queues::Queues;
@@ -181,6 +186,7 @@ pub(crate) struct Core<H: Host> {
     sequence: u64,
     waiting: Waiting,
     seen: Seen,
+    askers: Askers,
     /// Accepted jobs that no worker runs, in order of acceptance.
     queued: List,
     queues: Queues,
@@ -217,6 +223,7 @@ impl<H: Host> Core<H> {
             sequence: 0,
             waiting: Waiting::default(),
             seen: Seen::default(),
+            askers: Askers::default(),
             queued: List::default(),
             queues: Queues::new(),
             lines: Lines::default(),

@@ -1,15 +1,18 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::core::QueueEnd;
+use super::core::{Least, QueueEnd, least};
 use crate::{
     handler::Context,
-    model::{FailureCause, HandlerError, JobId, Rung, Waterfall},
+    model::{FailureCause, HandlerError, JobId, ProgramEnd, RequestId, Rung, Waterfall},
 };
 
+/// Most bytes of a message that are kept.
+const MAX_MESSAGE: usize = 1 << 10;
+
 /// A job that ended, as far as it is remembered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedJob {
     /// Id of the job.
     pub job: JobId,
@@ -23,8 +26,34 @@ pub struct EndedJob {
     pub waterfall: Waterfall,
     /// When it ended.
     pub at: Instant,
+    /// By which names it is known besides its id.
+    pub names: JobNames,
+    /// What went wrong; `None` where it completed, and where its end says it all.
+    pub failure: Option<Box<EndedFailure>>,
     /// Index of its kind in the pool.
     pub(super) kind: usize,
+}
+
+/// By which names a job is known besides its id.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobNames {
+    /// Correlation id of its call, where one was given or asked for.
+    pub request_id: Option<RequestId>,
+    /// Who the work is for; `None` for the default tenant.
+    pub tenant: Option<Arc<str>>,
+    /// Who called; `None` where callers are not told apart.
+    pub principal: Option<Arc<str>>,
+    /// Id of the process that it started as its program.
+    pub pid: Option<u32>,
+}
+
+/// What went wrong with a job that ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedFailure {
+    /// That in words, at most 1 KiB. What a program wrote is in `program` alone.
+    pub message: String,
+    /// How its program ended, where it had one that was left to end. Its standard error is at most 3 KiB.
+    pub program: Option<ProgramEnd>,
 }
 
 /// How an accepted job ended.
@@ -76,34 +105,78 @@ pub(super) struct Mark {
 }
 
 impl EndedJob {
-    /// A job that ran for `run`, and ended so at `at`.
+    /// A job that ran for `run`, and ended at `at`, with a result where there is no cause.
     pub(super) fn of_run(
         cx: &Context,
         kind: usize,
-        end: JobEnd,
+        cause: Option<&FailureCause>,
         rung: Option<Rung>,
         run: Duration,
         at: Instant,
     ) -> Self {
+        let end = cause.map_or(JobEnd::Completed, JobEnd::of);
+        let failure = cause.map(|cause| Box::new(EndedFailure::of(cx, cause)));
+        Self { failure, rung, ..Self::new(cx, kind, end, run, at) }
+    }
+
+    fn new(cx: &Context, kind: usize, end: JobEnd, run: Duration, at: Instant) -> Self {
         let waited = cx.waited();
         let (budget, queue) = (cx.deadline().budget(), waited.unwrap_or_default());
         Self {
             job: cx.job(),
             end,
-            rung,
+            rung: None,
             started: waited.is_some(),
             waterfall: Waterfall { budget, queue, run, left: budget.saturating_sub(queue + run), worker: cx.worker() },
             at,
+            names: JobNames::of(cx),
+            failure: None,
             kind,
         }
     }
 
     /// A job that ended at `at` before it began.
     pub(super) fn of_queued(cx: &Context, kind: usize, end: JobEnd, at: Instant) -> Self {
-        let mut ended = Self::of_run(cx, kind, end, None, Duration::ZERO, at);
+        let mut ended = Self::new(cx, kind, end, Duration::ZERO, at);
         ended.waterfall.queue = at.saturating_duration_since(cx.deadline().arrival());
         ended.waterfall.left = ended.waterfall.budget.saturating_sub(ended.waterfall.queue);
         ended
+    }
+
+    /// When it arrived.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.at) + self.waterfall.queue + self.waterfall.run
+    }
+}
+
+impl JobNames {
+    pub(super) fn of(cx: &Context) -> Self {
+        Self {
+            request_id: cx.known_request_id().cloned(),
+            tenant: cx.tenant().cloned(),
+            principal: cx.principal().cloned(),
+            pid: cx.pid(),
+        }
+    }
+}
+
+impl EndedFailure {
+    fn of(cx: &Context, cause: &FailureCause) -> Self {
+        let program = cx.program_end();
+        let mut message = match (cause, program) {
+            (FailureCause::Handler(_), Some(end)) => end.told.clone(),
+            _ => cause.to_string(),
+        };
+        if message.len() > MAX_MESSAGE {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE - '…'.len_utf8()));
+            message.push('…');
+        }
+        Self { message, program: program.map(Self::kept) }
+    }
+
+    /// What is kept of the end of a program, whose words are the message.
+    fn kept(end: &ProgramEnd) -> ProgramEnd {
+        ProgramEnd { told: String::new(), stderr: end.stderr.clone(), ..*end }
     }
 }
 
@@ -145,33 +218,42 @@ impl Ring {
         Self { jobs: Vec::new(), capacity, next: 0 }
     }
 
-    /// Notes a job in the place of the oldest one.
-    pub(super) fn push(&mut self, home: usize, ended: EndedJob) -> Option<Mark> {
+    /// Notes a job in the place of the oldest one, which is returned to be dropped outside of a lock.
+    pub(super) fn push(&mut self, home: usize, ended: EndedJob) -> (Option<Mark>, Option<EndedJob>) {
         let job = ended.job;
         if self.capacity == 0 {
-            return None;
+            return (None, None);
         }
         if self.jobs.len() < self.capacity {
             // All at once, with the first job: no later one allocates.
             self.jobs.reserve_exact(self.capacity - self.jobs.len());
             self.jobs.push(ended);
-            return Some(Mark { home, place: self.jobs.len() - 1, job });
+            return (Some(Mark { home, place: self.jobs.len() - 1, job }), None);
         }
         let place = self.next;
         self.next = if place + 1 < self.capacity { place + 1 } else { 0 };
-        self.jobs[place] = ended;
-        Some(Mark { home, place, job })
+        let oldest = std::mem::replace(&mut self.jobs[place], ended);
+        (Some(Mark { home, place, job }), Some(oldest))
     }
 
-    /// Tells the rung that a job came to after its end was noted.
-    pub(super) fn climbed(&mut self, mark: Mark, rung: Rung) {
+    /// Tells the rung that a job came to after its end was noted, and how its program ended.
+    pub(super) fn climbed(&mut self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
         if let Some(ended) = self.jobs.get_mut(mark.place).filter(|ended| ended.job == mark.job) {
             ended.rung = Some(rung);
+            if let Some(failure) = &mut ended.failure {
+                failure.program = program.map(EndedFailure::kept);
+            }
         }
     }
 
     pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
-        self.jobs.iter().find(|ended| ended.job == job).copied()
+        self.jobs.iter().find(|ended| ended.job == job).cloned()
+    }
+
+    /// Of the jobs that `key` has one for, up to `most` with the least keys, in that order; and how many they are in all.
+    pub(super) fn list<K: Ord>(&self, most: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Least<K, EndedJob> {
+        let (least, all) = least(self.jobs.iter().filter_map(|ended| Some((key(ended)?, ended))), most);
+        (least.into_iter().map(|(key, ended)| (key, ended.clone())).collect(), all)
     }
 }
 
@@ -182,23 +264,33 @@ mod tests {
     fn ended(job: JobId) -> EndedJob {
         let zero = Duration::ZERO;
         let waterfall = Waterfall { budget: zero, queue: zero, run: zero, left: zero, worker: 0 };
-        EndedJob { job, end: JobEnd::Completed, rung: None, started: true, waterfall, at: Instant::now(), kind: 0 }
+        EndedJob {
+            job,
+            end: JobEnd::Completed,
+            rung: None,
+            started: true,
+            waterfall,
+            at: Instant::now(),
+            names: JobNames::default(),
+            failure: None,
+            kind: 0,
+        }
     }
 
     #[test]
     fn the_ring_keeps_the_last_jobs_and_allocates_once() {
         let jobs: Vec<JobId> = std::iter::repeat_with(JobId::next).take(10).collect();
         let mut ring = Ring::new(3);
-        let marks: Vec<Mark> = jobs.iter().map(|job| ring.push(0, ended(*job)).expect("room")).collect();
+        let marks: Vec<Mark> = jobs.iter().map(|job| ring.push(0, ended(*job)).0.expect("room")).collect();
         assert_eq!((ring.jobs.len(), ring.jobs.capacity()), (3, 3));
         let known: Vec<JobId> = jobs.iter().copied().filter(|job| ring.find(*job).is_some()).collect();
         assert_eq!(known, jobs[7..]);
-        ring.climbed(marks[9], Rung::Forced);
+        ring.climbed(marks[9], Rung::Forced, None);
         // Its place is another one's.
-        ring.climbed(marks[0], Rung::Stuck);
+        ring.climbed(marks[0], Rung::Stuck, None);
         let rungs: Vec<_> = jobs[7..].iter().map(|job| ring.find(*job).and_then(|ended| ended.rung)).collect();
         assert_eq!(rungs, [None, None, Some(Rung::Forced)]);
-        assert!(Ring::new(0).push(0, ended(jobs[0])).is_none());
-        assert!(size_of::<EndedJob>() <= 128, "{}", size_of::<EndedJob>());
+        assert!(Ring::new(0).push(0, ended(jobs[0])).0.is_none());
+        assert!(size_of::<EndedJob>() <= 192, "{}", size_of::<EndedJob>());
     }
 }

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Pool, Pools,
+    JobNames, Pool, Pools,
     core::{Binding, Standing},
     ended::EndedJob,
 };
@@ -12,10 +12,14 @@ use crate::{handler::Context, model::JobId};
 /// Where a job is, or how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
+    /// Id of the job.
+    pub job: JobId,
     /// The pool that has it.
     pub pool: Arc<str>,
     /// Its kind.
     pub kind: Arc<str>,
+    /// By which names it is known besides its id.
+    pub names: JobNames,
     /// How far it is.
     pub stage: Stage,
 }
@@ -74,7 +78,8 @@ impl Pool {
         let ended = || {
             let ended = shell.meters.find(job)?;
             let kind = Arc::clone(shell.kinds[ended.kind].name());
-            Some(Explanation { pool: Arc::clone(&shell.name), kind, stage: Stage::Ended(ended) })
+            let names = ended.names.clone();
+            Some(Explanation { job, pool: Arc::clone(&shell.name), kind, names, stage: Stage::Ended(ended) })
         };
         match standing {
             Some(Standing::Running { ended: true, job: cx, worker, stuck }) => {
@@ -119,5 +124,6 @@ fn running(cx: &Context, worker: u32, stuck: bool, now: Instant) -> Explanation 
 }
 
 fn of(cx: &Context, stage: Stage) -> Explanation {
-    Explanation { pool: Arc::clone(cx.pool()), kind: Arc::clone(cx.kind()), stage }
+    let (pool, kind) = (Arc::clone(cx.pool()), Arc::clone(cx.kind()));
+    Explanation { job: cx.job(), pool, kind, names: JobNames::of(cx), stage }
 }

@@ -2,11 +2,12 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
 use super::{
+    core::{Least, least},
     ended::{EndedJob, Mark, Ring},
     home::home,
     stats::Distribution,
 };
-use crate::model::{Durations, JobId, Rung, Waterfall};
+use crate::model::{Durations, JobId, ProgramEnd, Rung, Waterfall};
 
 /// Longest duration that is told apart, in nanoseconds: one hour.
 const LONGEST: u64 = 3_600_000_000_000;
@@ -57,23 +58,35 @@ impl Meters {
             let nanos = u64::try_from(duration.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
             histogram.saturating_record(nanos);
         }
-        part.ended.push(at, ended)
+        let (mark, oldest) = part.ended.push(at, ended);
+        drop(part);
+        drop(oldest);
+        mark
     }
 
     /// A job ended that did not run.
     pub(super) fn note(&self, ended: EndedJob) {
         let at = home() % self.homes.len();
-        self.homes[at].lock().ended.push(at, ended);
+        let (_, oldest) = self.homes[at].lock().ended.push(at, ended);
+        drop(oldest);
     }
 
     /// A job that had ended came to this rung.
-    pub(super) fn climbed(&self, mark: Mark, rung: Rung) {
-        self.homes[mark.home].lock().ended.climbed(mark, rung);
+    pub(super) fn climbed(&self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
+        self.homes[mark.home].lock().ended.climbed(mark, rung, program);
     }
 
     /// The ended job of this id, where it is remembered.
     pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
         self.homes.iter().find_map(|home| home.lock().ended.find(job))
+    }
+
+    /// Of the ended jobs that `key` has one for, up to `most` with the least keys, in that order; and how many they are
+    /// in all.
+    pub(super) fn list<K: Ord>(&self, most: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Least<K, EndedJob> {
+        let (parts, counts): (Vec<_>, Vec<_>) =
+            self.homes.iter().map(|home| home.lock().ended.list(most, &key)).unzip();
+        (least(parts.into_iter().flatten(), most).0, counts.iter().sum())
     }
 
     /// Queue wait and run time of `kind` over all homes.
@@ -129,7 +142,10 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::{super::ended::JobEnd, *};
+    use super::{
+        super::ended::{JobEnd, JobNames},
+        *,
+    };
 
     #[test]
     fn parts_are_merged() {
@@ -146,6 +162,8 @@ mod tests {
                 started: true,
                 waterfall,
                 at: Instant::now(),
+                names: JobNames::default(),
+                failure: None,
                 kind: 0,
             });
         }

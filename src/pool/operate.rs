@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     handler::{Kind, StopReason},
-    model::JobId,
+    model::{JobId, JobStage},
     phase::Phase,
 };
 
@@ -23,17 +23,6 @@ pub enum Hold {
     Paused,
     /// From taking jobs: those that it has are finished.
     Shut,
-}
-
-/// How far a job was when it was cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CancelledWhile {
-    /// Its caller waited for room.
-    Waiting,
-    /// It waited for a worker.
-    Queued,
-    /// It had a worker. It is asked to stop, and forced after the grace.
-    Running,
 }
 
 impl Pool {
@@ -122,17 +111,18 @@ impl Pool {
         shell.kind_index(name).map(|index| &shell.kinds[index])
     }
 
-    /// Cancels a job: it ends at once where it has no worker, and goes down the stop ladder where it has one. `None`
-    /// where the pool has no such job, or its outcome is decided. It looks at every job that the pool holds.
+    /// Cancels a job: it ends at once where it has no worker, and goes down the stop ladder where it has one. Tells how
+    /// far it was; `None` where the pool has no such job, or its outcome is decided. It looks at every job that the
+    /// pool holds.
     #[must_use]
-    pub fn cancel(&self, job: JobId) -> Option<CancelledWhile> {
+    pub fn cancel(&self, job: JobId) -> Option<JobStage> {
         let now = Instant::now();
         Some(match self.shell().drive(|core, effects| core.cancel(now, |cx| cx.job() == job, effects))? {
-            Cancelled::Waiting => CancelledWhile::Waiting,
-            Cancelled::Queued => CancelledWhile::Queued,
+            Cancelled::Waiting => JobStage::Waiting,
+            Cancelled::Queued => JobStage::Queued,
             Cancelled::Running(cx) => {
                 cx.cancel_token().cancel(StopReason::Operator);
-                CancelledWhile::Running
+                JobStage::Running
             }
         })
     }

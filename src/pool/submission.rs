@@ -49,6 +49,7 @@ impl Admitted {
             site: shell.site(kind),
             deadline,
             call: job.call.take().or_else(Call::of_entered_span),
+            tenant: (!job.tenant.is_empty()).then(|| Arc::from(&*job.tenant)),
             output,
         });
         let admitted = shell.admit(now, &job, kind, &cx);

@@ -1,6 +1,7 @@
 mod cancel;
 mod drain;
 mod explain;
+mod jobs;
 mod pool;
 mod reload;
 
@@ -16,10 +17,13 @@ use crate::{
     pool::Pools,
     proto::{
         CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
-        PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, ResumeRequest,
-        ResumeResponse, admin_service_server::AdminService,
+        ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest,
+        ResizeResponse, ResumeRequest, ResumeResponse, admin_service_server::AdminService,
     },
 };
+
+/// What a request lacks that names no job.
+const NAME_A_JOB: &str = "send the id of a job, as its answer and its log lines tell it, or its request id";
 
 /// What the operator's service steers.
 pub trait DrainControl: Send + Sync + 'static {
@@ -99,6 +103,10 @@ impl AdminService for Admin {
 
     async fn reload(&self, request: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
         reload::reload(self, request.into_inner()).await
+    }
+
+    async fn list_jobs(&self, request: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {
+        jobs::list_jobs(self, request.into_inner())
     }
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {

@@ -60,7 +60,8 @@ impl CallContext {
             }
             None => None,
         };
-        let call = trace::call(method, request_id, extract(headers), sampler);
+        let mut call = trace::call(method, request_id, extract(headers), sampler);
+        call.principal = caller.as_ref().map(|caller| Arc::clone(caller.name()));
         Ok(Self { call: Arc::new(call), asked, at, caller })
     }
 

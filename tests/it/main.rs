@@ -31,6 +31,7 @@ mod headers;
 mod health;
 mod help_examples;
 mod incidents;
+mod jobs;
 mod leaks;
 mod ledger;
 mod library_drain;

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use waterwheel::{
     phase::Phase,
-    pool::{HeldJob, HeldStage, Pool},
+    pool::{JobFilter, ListedJob, ListedStage, Pool},
 };
 
 use crate::{
@@ -30,7 +30,7 @@ impl Watch {
         let mut events = self.record.lock();
         let serving = events.lives.iter().filter(|life| matches!(life.end, LifeEnd::Serving));
         for pool in serving.flat_map(|life| life.pools.all()) {
-            for job in pool.held(usize::MAX) {
+            for job in pool.list(&JobFilter::held(), usize::MAX).jobs {
                 if let Some(fault) = held_fault(pool, &job, &events, now)
                     && self.wrong.insert(job.job.to_string())
                 {
@@ -42,15 +42,15 @@ impl Watch {
     }
 }
 
-fn held_fault(pool: &Pool, job: &HeldJob, events: &Events, now: Duration) -> Option<String> {
-    let is_running = matches!(job.stage, HeldStage::Running { .. });
+fn held_fault(pool: &Pool, job: &ListedJob, events: &Events, now: Duration) -> Option<String> {
+    let is_running = matches!(job.stage, ListedStage::Running { .. });
     if !is_running && pool.phase() >= Phase::Stopping {
         return Some("a job waits in a pool that stops".into());
     }
     if is_running && job.stopping {
         return None;
     }
-    let call = events.call_of(job.request_id.as_str());
+    let call = events.call_of(job.names.request_id.as_ref()?.as_str());
     if call.iter().any(|asked| asked.told.is_none()) {
         return None;
     }

@@ -36,6 +36,7 @@ pub(crate) enum Reason {
     UploadsFull,
     LimitExceeded,
     NotFound,
+    AmbiguousId,
     NoCredentials,
     InvalidToken,
     InvalidCertificate,
@@ -48,7 +49,7 @@ pub(crate) enum Reason {
     Other(String),
 }
 
-const NAMES: [(&str, Reason); 30] = [
+const NAMES: [(&str, Reason); 31] = [
     ("QUEUE_FULL", Reason::QueueFull),
     ("DEADLINE_UNREACHABLE", Reason::DeadlineUnreachable),
     ("SHED", Reason::Shed),
@@ -71,6 +72,7 @@ const NAMES: [(&str, Reason); 30] = [
     ("UPLOADS_FULL", Reason::UploadsFull),
     ("LIMIT_EXCEEDED", Reason::LimitExceeded),
     ("NOT_FOUND", Reason::NotFound),
+    ("AMBIGUOUS_ID", Reason::AmbiguousId),
     ("NO_CREDENTIALS", Reason::NoCredentials),
     ("INVALID_TOKEN", Reason::InvalidToken),
     ("INVALID_CERTIFICATE", Reason::InvalidCertificate),
@@ -139,7 +141,8 @@ impl CallError {
 
     /// Whether the call was an operator's, and spoke of no job: the state of the process, or of a pool, rules it out.
     fn is_of_operators(&self) -> bool {
-        self.code == Code::FailedPrecondition && matches!(self.reason, Some(Reason::Draining | Reason::PoolDraining))
+        let is_of_state = matches!(self.reason, Some(Reason::Draining | Reason::PoolDraining | Reason::AmbiguousId));
+        self.code == Code::FailedPrecondition && is_of_state
     }
 
     /// What happened where figures say it better than the server's message.
@@ -228,9 +231,10 @@ impl CallError {
             Reason::LimitExceeded => self.retry_or("send less of this kind"),
             Reason::UploadsFull => self.retry_or("raise server.uploads in the server's config"),
             Reason::NotFound if self.fact("job").is_some() => {
-                "\"waterwheel stats\" shows the jobs that run, and /debug/tasks at --ops all of them".to_owned()
+                "\"waterwheel jobs\" lists the jobs that are known".to_owned()
             }
             Reason::NotFound => "\"waterwheel stats\" lists the pools".to_owned(),
+            Reason::AmbiguousId => "pass the id of the job that is meant".to_owned(),
             Reason::NoCredentials => match self.fact("accepts") {
                 Some("certificate") => "pass --cert and --key".to_owned(),
                 Some("token") => "pass --token-file".to_owned(),
@@ -263,6 +267,12 @@ impl CallError {
         (!needed.is_zero()).then(|| needed + DeadlinePolicy::default().reply_margin)
     }
 
+    /// The job that failed. One that was asked for is in the message.
+    pub(super) fn job(&self) -> Option<&str> {
+        let asked_for = matches!(self.reason, Some(Reason::NotFound | Reason::AmbiguousId));
+        self.fact("job").filter(|_| !asked_for)
+    }
+
     fn retry(&self) -> Option<String> {
         self.retry_after.map(|delay| format!("try again in {}", rough(delay)))
     }
@@ -276,7 +286,7 @@ impl CallError {
 
     fn log(&self, before: &str) -> String {
         match self.fact("job") {
-            Some(job) => format!("{before} look for job {job} in the server's log"),
+            Some(job) => format!("{before} see \"waterwheel explain {job}\" and the server's log"),
             None => format!("{before} look into the server's log"),
         }
     }

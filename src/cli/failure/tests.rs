@@ -187,7 +187,7 @@ const CASES: [Case; 29] = [
         facts: &[STARTED, ("job", "j1")],
         retry: None,
         text: "HANDLER_FAILED  what the server says\n  \
-               help: the program failed, and no exit_codes rule blames the payload: look for job j1 in the server's log",
+               help: the program failed, and no exit_codes rule blames the payload: see \"waterwheel explain j1\" and the server's log",
         exit: Exit::Failed,
     },
     Case {
@@ -196,7 +196,7 @@ const CASES: [Case; 29] = [
         facts: &[STARTED, ("job", "j1")],
         retry: None,
         text: "HANDLER_FAILED  what the server says\n  \
-               help: correct the payload, or look for job j1 in the server's log",
+               help: correct the payload, or see \"waterwheel explain j1\" and the server's log",
         exit: Exit::Failed,
     },
     Case {
@@ -205,7 +205,7 @@ const CASES: [Case; 29] = [
         facts: &[STARTED, ("job", "j1")],
         retry: None,
         text: "HANDLER_PANICKED  what the server says\n  \
-               help: the handler has a bug: look for job j1 in the server's log",
+               help: the handler has a bug: see \"waterwheel explain j1\" and the server's log",
         exit: Exit::Failed,
     },
     Case {
@@ -258,7 +258,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED, ("job", "j1")],
         retry: None,
         text: "NOT_FOUND  what the server says\n  \
-               help: \"waterwheel stats\" shows the jobs that run, and /debug/tasks at --ops all of them",
+               help: \"waterwheel jobs\" lists the jobs that are known",
         exit: Exit::Usage,
     },
     Case {

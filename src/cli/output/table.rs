@@ -9,6 +9,9 @@ pub(crate) enum Align {
     Right,
 }
 
+/// Least width of a column that is cut.
+const LEAST: usize = 6;
+
 /// Lines of cells, two spaces apart, each column as wide as its widest cell. Styles take no width.
 pub(crate) fn table(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
     let widths: Vec<usize> = (0..columns.len())
@@ -24,6 +27,22 @@ pub(crate) fn table(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
             cells.join("  ").trim_end().to_owned()
         })
         .collect()
+}
+
+/// The same within `most` columns, where they are so few: the columns that may be `cut` become narrower, the first of them
+/// first, and lose what is beyond. They have no styles.
+pub(crate) fn fitted(columns: &[Align], rows: &mut [Vec<String>], cut: &[usize], most: Option<usize>) -> Vec<String> {
+    let widest = |rows: &[Vec<String>], column: usize| rows.iter().map(|row| width(&row[column])).max().unwrap_or(0);
+    let whole = |rows: &[Vec<String>]| (0..columns.len()).map(|column| widest(rows, column) + 2).sum::<usize>() - 2;
+    for column in cut {
+        let over = most.map_or(0, |most| whole(rows).saturating_sub(most));
+        let room = widest(rows, *column).saturating_sub(over).max(LEAST);
+        for row in rows.iter_mut().filter(|row| width(&row[*column]) > room) {
+            let cell = anstream::adapter::strip_str(&row[*column]).to_string();
+            row[*column] = cell.chars().take(room - 1).chain(['…']).collect();
+        }
+    }
+    table(columns, rows)
 }
 
 fn width(cell: &str) -> usize {

@@ -3,11 +3,13 @@
 
 mod admin;
 mod explain;
+mod jobs;
 
 pub(crate) use admin::{CancelJobResponseView, PoolStateView};
 use admin::{FactoryView, SizeView};
 use base64::{Engine, engine::general_purpose::STANDARD};
 pub(crate) use explain::ExplainView;
+pub(crate) use jobs::ListJobsView;
 use serde::Serialize;
 
 use crate::proto::{

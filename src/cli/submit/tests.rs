@@ -36,7 +36,7 @@ fn answers(output: &'static [u8]) -> Script {
 async fn a_program_gets_exactly_the_bytes() {
     let ran = submit(&["echo", "x"], ReadBy::Program, answers(b"a\0\xff")).await;
     assert_eq!(ran.out, b"a\0\xff");
-    assert_eq!(ran.err, WATERFALL);
+    assert_eq!(ran.err, format!("{WATERFALL}  job j1\n"));
     assert_eq!(ran.exit, Exit::Done);
 }
 

@@ -36,7 +36,13 @@ pub(in crate::handler) fn traced(limit: usize, trace: TraceContext) -> Bench {
 impl Call {
     /// A call named `r-1`, without a trace or a span.
     pub(crate) fn sample() -> Self {
-        Self { request_id: Some("r-1".parse().expect("sound")), trace: None, span: Span::none(), child_spans: true }
+        Self {
+            request_id: Some("r-1".parse().expect("sound")),
+            principal: None,
+            trace: None,
+            span: Span::none(),
+            child_spans: true,
+        }
     }
 }
 
@@ -53,6 +59,7 @@ impl ContextParts {
             site: Arc::new(Site { kind: "resize".into(), pool: "media".into(), tasks: Tasks::new() }),
             deadline: Deadline::new(Instant::now(), Duration::from_secs(10), Duration::ZERO),
             call: Some(Arc::new(Call::sample())),
+            tenant: None,
             output: OutputSink::collect(0),
         }
     }

@@ -1,33 +1,46 @@
 use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus};
 
 use super::{ExecCommand, stderr::Tail};
-use crate::model::{FailureCode, HandlerError};
+use crate::model::{FailureCode, HandlerError, ProgramEnd};
 
 /// Bytes that a message stays under.
 const MAX_MESSAGE: usize = 3 << 10;
 /// Most characters of the program's path in a message.
 const MAX_PROGRAM: usize = 256;
 
+/// How a program ended.
+pub(super) fn end(command: &ExecCommand, status: ExitStatus, tail: &Tail) -> ProgramEnd {
+    let program = shown(command);
+    let told = match status.code() {
+        Some(code) => format!("{program} exited with code {code}"),
+        // Displayed as `signal: 9 (SIGKILL)`.
+        None => format!("{program} was ended by {status}"),
+    };
+    ProgramEnd { told, exit_code: status.code(), signal: status.signal(), stderr: tail.text() }
+}
+
 /// What the end of a program that was left alone means.
-pub(super) fn judge(command: &ExecCommand, status: io::Result<ExitStatus>, tail: &Tail) -> Result<(), HandlerError> {
-    let program: String = command.program.display().to_string().chars().take(MAX_PROGRAM).collect();
-    let status = status.map_err(|fault| {
+pub(super) fn judge(command: &ExecCommand, end: io::Result<ProgramEnd>, tail: &Tail) -> Result<(), HandlerError> {
+    let ProgramEnd { told, exit_code, signal, stderr: _ } = end.map_err(|fault| {
+        let program = shown(command);
         let message = format!("the exit code of {program} is lost: {fault}; start the server with SIGCHLD not ignored");
         HandlerError::Crashed { message }
     })?;
-    match status.code() {
+    match exit_code {
         Some(0) => Ok(()),
         Some(code) => {
             let failure = u8::try_from(code).ok().map_or(FailureCode::Unknown, |code| failure_code(command, code));
-            Err(HandlerError::new(failure, quoting(format!("{program} exited with code {code}"), command, tail)))
+            Err(HandlerError::new(failure, quoting(told, command, tail)))
         }
         None => {
-            // Displayed as `signal: 9 (SIGKILL)`.
-            let hint = if status.signal() == Some(9) { ", as the kernel does when memory runs out" } else { "" };
-            let message = quoting(format!("{program} was ended by {status}{hint}"), command, tail);
-            Err(HandlerError::Crashed { message })
+            let hint = if signal == Some(9) { ", as the kernel does when memory runs out" } else { "" };
+            Err(HandlerError::Crashed { message: quoting(told + hint, command, tail) })
         }
     }
+}
+
+fn shown(command: &ExecCommand) -> String {
+    command.program.display().to_string().chars().take(MAX_PROGRAM).collect()
 }
 
 fn failure_code(command: &ExecCommand, code: u8) -> FailureCode {
@@ -64,7 +77,7 @@ mod tests {
     fn judged(command: &ExecCommand, wait_status: i32, stderr: &[u8]) -> Result<(), HandlerError> {
         let mut tail = Tail::new(command.stderr_tail);
         tail.push(stderr);
-        judge(command, Ok(ExitStatus::from_raw(wait_status)), &tail)
+        judge(command, Ok(end(command, ExitStatus::from_raw(wait_status), &tail)), &tail)
     }
 
     #[test]

@@ -42,6 +42,11 @@ impl Leader {
         Self { id, child: Some(child), workspace: Some(workspace), tasks, job }
     }
 
+    /// Its process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.id.as_raw_pid().cast_unsigned()
+    }
+
     /// Signals every process of the group.
     pub(super) fn signal_group(&self, signal: Signal) {
         // No child means that somebody else reaps ours, as the kernel does where SIGCHLD is ignored: the number may

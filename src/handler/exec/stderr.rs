@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use tokio::{process::ChildStderr, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::pipe::Pipe;
+use super::{ExecCommand, pipe::Pipe};
 
 /// Most bytes of one line in the log.
 const MAX_LINE: usize = 512;
@@ -50,6 +50,14 @@ impl Tail {
         let over = self.bytes.len().saturating_sub(self.keep);
         self.bytes.drain(..over);
         self.cut |= from + over > 0;
+    }
+
+    /// The tail as it was written, but for bytes that are no UTF-8, in at most 3 KiB.
+    pub(super) fn text(&self) -> String {
+        let bytes: Vec<u8> = self.bytes.iter().copied().collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let text = text.trim_end();
+        text[text.ceil_char_boundary(text.len().saturating_sub(ExecCommand::MAX_STDERR_TAIL))..].to_owned()
     }
 
     /// The tail as one printable line of at most `room` bytes: invalid UTF-8 becomes U+FFFD, control characters are

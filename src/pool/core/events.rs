@@ -39,6 +39,21 @@ impl<H: Host> Core<H> {
         effects: &mut Vec<Effect<H>>,
     ) -> Verdict<H> {
         self.turn_windows(now);
+        let asker = self.askers.ask(now, arrival.tenant);
+        let verdict = self.consider(now, arrival, waiter, effects);
+        if let Verdict::Refused(_) = verdict {
+            self.askers.refuse(asker);
+        }
+        verdict
+    }
+
+    fn consider(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_, H::Job>,
+        waiter: impl FnOnce(JobKey) -> H::Waiter,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Verdict<H> {
         if self.closed {
             return self.refuse(Refusal { reason: RefusalReason::Draining, retry_after: None });
         }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Bounds, Core, Counts, Host, JobKey, LimitUse, entry::AGE, workers::Duty};
+use super::{Bounds, Core, Counts, Host, JobKey, LimitUse, workers::Duty};
 use crate::model::Criticality;
 
 /// A copy of the machine's figures, taken under the lock and read without it.
@@ -111,13 +111,6 @@ impl<H: Host> Core<H> {
             live_workers: self.workers.live(),
             counts: self.ledger.counts,
         }
-    }
-
-    /// Up to `most` queued jobs by acceptance, and up to `most` callers that wait for room, in their order.
-    pub(crate) fn lines(&self, most: usize) -> [Vec<H::Job>; 2] {
-        let job = |index: usize| self.entries[index].job.clone();
-        let queued = self.queued.iter(&self.entries, AGE).take(most).map(job).collect();
-        [queued, self.waiting.iter(&self.entries).take(most).map(job).collect()]
     }
 
     fn worker_snapshots(&self) -> Vec<WorkerSnapshot<H::Job>> {

@@ -1,29 +1,57 @@
 use tonic::{Response, Status};
 use tracing::info;
 
-use super::Admin;
+use super::{Admin, NAME_A_JOB};
 use crate::{
-    model::JobId,
-    pool::CancelledWhile,
-    proto::{CancelJobRequest, CancelJobResponse, JobStage},
-    rpc::status::{invalid_field, no_job},
+    model::{JobId, JobStage},
+    pool::{JobFilter, Listing},
+    proto::{self, CancelJobRequest, CancelJobResponse},
+    rpc::status::{failed_precondition, invalid_field, no_job},
 };
+
+/// Most ids that a refusal names.
+const NAMED: usize = 16;
 
 /// `CancelJob`.
 pub(super) fn cancel_job(admin: &Admin, request: &CancelJobRequest) -> Result<Response<CancelJobResponse>, Status> {
     let id = &request.job_id;
     if id.is_empty() {
-        return Err(invalid_field("job_id", "send the id of a job, as its answer and its log lines tell it"));
+        return Err(invalid_field("job_id", NAME_A_JOB));
     }
-    let job: JobId = id.parse().map_err(|_| no_job(id))?;
-    let found = admin.pools.all().iter().find_map(|pool| Some((pool, pool.cancel(job)?)));
-    let (pool, found) = found.ok_or_else(|| no_job(id))?;
-    info!(pool = %pool.name(), job = %job, "an operator cancelled the job");
-    let stage = match found {
-        CancelledWhile::Waiting => JobStage::Waiting,
-        CancelledWhile::Queued => JobStage::Queued,
-        CancelledWhile::Running => JobStage::Running,
+    let found = id.parse().ok().and_then(|job| Some((job, cancel(admin, job)?)));
+    let (job, (pool, stage)) = match found {
+        Some(found) => found,
+        None => {
+            let job = of_request(admin, id)?;
+            (job, cancel(admin, job).ok_or_else(|| no_job(id))?)
+        }
     };
-    let answer = CancelJobResponse { job_id: job.to_string(), pool: pool.name().to_string(), stage: stage.into() };
-    Ok(Response::new(answer))
+    info!(pool, job = %job, "an operator cancelled the job");
+    let stage = match stage {
+        JobStage::Waiting => proto::JobStage::Waiting,
+        JobStage::Queued => proto::JobStage::Queued,
+        JobStage::Running | JobStage::Completed | JobStage::Failed => proto::JobStage::Running,
+    };
+    Ok(Response::new(CancelJobResponse { job_id: job.to_string(), pool: pool.to_owned(), stage: stage.into() }))
+}
+
+fn cancel(admin: &Admin, job: JobId) -> Option<(&str, JobStage)> {
+    admin.pools.all().iter().find_map(|pool| Some((&**pool.name(), pool.cancel(job)?)))
+}
+
+/// The one job with this request id.
+fn of_request(admin: &Admin, id: &str) -> Result<JobId, Status> {
+    let request_id = id.parse().map_err(|_| no_job(id))?;
+    let filter = JobFilter { request_id: Some(request_id), ..JobFilter::held() };
+    let Listing { jobs, all } = admin.pools.list(&filter, NAMED);
+    match &*jobs {
+        [] => Err(no_job(id)),
+        [one] => Ok(one.job),
+        several => {
+            let ids: Vec<_> = several.iter().map(|listed| listed.job.to_string()).collect();
+            let more = if all > ids.len() { ", and more" } else { "" };
+            let message = format!("{all} jobs have this request id; cancel each by its own: {}{more}", ids.join(", "));
+            Err(failed_precondition("AMBIGUOUS_ID", &message))
+        }
+    }
 }

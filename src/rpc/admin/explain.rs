@@ -1,10 +1,10 @@
 use tokio::time::Instant;
 use tonic::{Response, Status};
 
-use super::Admin;
+use super::{Admin, NAME_A_JOB, jobs::outcome};
 use crate::{
-    model::{JobId, Limiter},
-    pool::{Binding, EndedJob, Explanation, JobEnd, Stage},
+    model::{JobId, Limiter, ProgramEnd},
+    pool::{Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, Stage},
     proto::{self, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, explain_response::State},
     rpc::{
         convert::{duration, waterfall as waterfall_of},
@@ -12,21 +12,41 @@ use crate::{
     },
 };
 
+/// Most other jobs of the same request id that are named.
+const OTHERS: usize = 16;
+
 /// `Explain`.
 pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Response<ExplainResponse>, Status> {
     let id = &request.job_id;
     if id.is_empty() {
-        return Err(invalid_field("job_id", "send the id of a job, as its answer and its log lines tell it"));
+        return Err(invalid_field("job_id", NAME_A_JOB));
     }
-    let job: JobId = id.parse().map_err(|_| forgotten_job(id))?;
-    let Explanation { pool, kind, stage } = admin.pools.explain(job).ok_or_else(|| forgotten_job(id))?;
+    let known = id.parse().ok().and_then(|job| admin.pools.explain(job));
+    let (explanation, others) = match known {
+        Some(explanation) => (explanation, Vec::new()),
+        None => of_request(admin, id).ok_or_else(|| forgotten_job(id))?,
+    };
+    let Explanation { job, pool, kind, names, stage } = explanation;
+    let JobNames { request_id, tenant, principal, pid } = names;
     let answer = ExplainResponse {
         job_id: job.to_string(),
         pool: pool.to_string(),
         kind: kind.to_string(),
         state: Some(state(stage)),
+        tenant: tenant.as_deref().unwrap_or_default().to_owned(),
+        request_id: request_id.map(|id| id.to_string()).unwrap_or_default(),
+        principal: principal.as_deref().unwrap_or_default().to_owned(),
+        pid,
+        other_job_ids: others.iter().map(JobId::to_string).collect(),
     };
     Ok(Response::new(answer))
+}
+
+/// The newest job with this request id, and the ids of others.
+fn of_request(admin: &Admin, id: &str) -> Option<(Explanation, Vec<JobId>)> {
+    let filter = JobFilter { request_id: Some(id.parse().ok()?), ..JobFilter::default() };
+    let mut jobs = admin.pools.list(&filter, 1 + OTHERS).jobs.into_iter().map(|listed| listed.job);
+    Some((admin.pools.explain(jobs.next()?)?, jobs.collect()))
 }
 
 fn state(stage: Stage) -> State {
@@ -65,31 +85,22 @@ fn binding(binding: Binding) -> proto::Binding {
 }
 
 fn ended(ended: &EndedJob) -> EndedState {
-    let EndedJob { job: _, end, rung, started, waterfall, at, .. } = ended;
+    let EndedJob { job: _, end, rung, started, waterfall, at, names: _, failure, .. } = ended;
+    let (message, program) = match failure.as_deref() {
+        Some(EndedFailure { message, program }) => (message.clone(), program.clone()),
+        None => (String::new(), None),
+    };
     EndedState {
         outcome: outcome(*end).to_owned(),
         started: *started,
         rung: rung.map(|rung| rung.to_string()).unwrap_or_default(),
         waterfall: Some(waterfall_of(*waterfall)),
         since: Some(duration(Instant::now().saturating_duration_since(*at))),
-    }
-}
-
-/// The reason that the caller of such a job is told; a name of its own for one that completed.
-fn outcome(end: JobEnd) -> &'static str {
-    match end {
-        JobEnd::Completed => "COMPLETED",
-        JobEnd::HandlerFailed => "HANDLER_FAILED",
-        JobEnd::WorkerCrashed => "WORKER_CRASHED",
-        JobEnd::OutputTooLarge => "OUTPUT_TOO_LARGE",
-        JobEnd::HandlerUnavailable => "HANDLER_UNAVAILABLE",
-        JobEnd::Panicked => "HANDLER_PANICKED",
-        JobEnd::RunTimeout => "RUN_TIMEOUT",
-        JobEnd::ExpiredInQueue => "EXPIRED_IN_QUEUE",
-        JobEnd::Cancelled => "CANCELLED",
-        JobEnd::CancelledByOperator => "CANCELLED_BY_OPERATOR",
-        JobEnd::Shed => "SHED",
-        JobEnd::Drained => "DRAINING",
-        JobEnd::DrainKilled => "DRAIN_KILLED",
+        message,
+        program: program.map(|ProgramEnd { told: _, exit_code, signal, stderr }| proto::ProgramEnd {
+            exit_code,
+            signal,
+            stderr,
+        }),
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|_| panic!("no JSON: {:?} {:?}", self.out, self.err))
     }
 }
@@ -96,7 +96,7 @@ async fn a_pool_is_drained_and_a_job_cancelled() {
     assert_eq!(watch.code, Some(0));
     let ran = run(&process, &format!("{line} --output json")).await;
     assert_eq!(ran.code, Some(2));
-    assert!(ran.err.contains("/debug/tasks") && ran.err.contains(&id), "{}", ran.err);
+    assert!(ran.err.contains("waterwheel jobs") && ran.err.contains(&id), "{}", ran.err);
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@ use tonic::Code;
 use waterwheel::{
     Job, JobError,
     model::{Execution, FailureCause},
-    pool::CancelledWhile,
     proto::{JobStage, WorkerState},
 };
 
@@ -106,7 +105,7 @@ async fn calls_that_make_no_sense_say_what_would() {
         (
             operator.cancel("").await.unwrap_err(),
             Code::InvalidArgument,
-            "job_id: send the id of a job, as its answer and its log lines tell it",
+            "job_id: send the id of a job, as its answer and its log lines tell it, or its request id",
         ),
     ];
     for (status, code, message) in cases {
@@ -119,7 +118,7 @@ async fn calls_that_make_no_sense_say_what_would() {
 async fn a_job_that_is_cancelled_before_its_first_poll_does_not_begin() {
     let pool = pool(1).kind(echo()).build();
     let ticket = pool.try_submit(Job::new("echo", "")).expect("a worker");
-    assert_eq!(pool.cancel(ticket.job()), Some(CancelledWhile::Running));
+    assert_eq!(pool.cancel(ticket.job()), Some(waterwheel::model::JobStage::Running));
     let Err(JobError::Failed(failure)) = ticket.await else { panic!("it ran") };
     assert_eq!((failure.cause, failure.execution), (FailureCause::CancelledByOperator, Execution::NotStarted));
     assert!(pool.report().lost.is_empty(), "no drain lost it");

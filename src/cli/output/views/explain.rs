@@ -3,13 +3,18 @@
 use serde::Serialize;
 
 use super::{Seconds, WaterfallView, seconds};
-use crate::proto::{EndedState, ExplainResponse, HeldState, RunningState, explain_response::State};
+use crate::proto::{EndedState, ExplainResponse, HeldState, ProgramEnd, RunningState, explain_response::State};
 
 #[derive(Serialize)]
 pub(crate) struct ExplainView<'a> {
     job_id: &'a str,
     pool: &'a str,
     kind: &'a str,
+    tenant: &'a str,
+    request_id: &'a str,
+    principal: &'a str,
+    pid: Option<u32>,
+    other_job_ids: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldView>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,7 +25,7 @@ pub(crate) struct ExplainView<'a> {
 
 impl<'a> From<&'a ExplainResponse> for ExplainView<'a> {
     fn from(answer: &'a ExplainResponse) -> Self {
-        let ExplainResponse { job_id, pool, kind, state } = answer;
+        let ExplainResponse { job_id, pool, kind, state, tenant, request_id, principal, pid, other_job_ids } = answer;
         let (mut held, mut running, mut ended) = (None, None, None);
         match state {
             Some(State::Held(state)) => held = Some(state.into()),
@@ -28,7 +33,7 @@ impl<'a> From<&'a ExplainResponse> for ExplainView<'a> {
             Some(State::Ended(state)) => ended = Some(state.into()),
             None => {}
         }
-        Self { job_id, pool, kind, held, running, ended }
+        Self { job_id, pool, kind, tenant, request_id, principal, pid: *pid, other_job_ids, held, running, ended }
     }
 }
 
@@ -80,12 +85,26 @@ struct EndedView<'a> {
     rung: &'a str,
     waterfall: Option<WaterfallView>,
     since: Seconds,
+    message: &'a str,
+    program: Option<ProgramEndView<'a>>,
+}
+
+#[derive(Serialize)]
+struct ProgramEndView<'a> {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    stderr: &'a str,
 }
 
 impl<'a> From<&'a EndedState> for EndedView<'a> {
     fn from(ended: &'a EndedState) -> Self {
-        let EndedState { outcome, started, rung, waterfall, since } = ended;
+        let EndedState { outcome, started, rung, waterfall, since, message, program } = ended;
         let waterfall = waterfall.as_ref().map(Into::into);
-        Self { outcome, started: *started, rung, waterfall, since: seconds(since.as_ref()) }
+        let program = program.as_ref().map(|ProgramEnd { exit_code, signal, stderr }| ProgramEndView {
+            exit_code: *exit_code,
+            signal: *signal,
+            stderr,
+        });
+        Self { outcome, started: *started, rung, waterfall, since: seconds(since.as_ref()), message, program }
     }
 }

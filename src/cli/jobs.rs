@@ -1,0 +1,199 @@
+//! `waterwheel jobs`.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{
+    console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
+    exit::Exit,
+    failure::Failure,
+    job::message,
+    output::{
+        Format, counted, duration, plain, rough,
+        table::{Align, fitted},
+        views::{self, ListJobsView},
+    },
+    steer::SteerArgs,
+};
+use crate::proto::{JobOrder, JobStage, ListJobsRequest, ListJobsResponse, ListedJob};
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel jobs --state failed --older 10s";
+
+/// List the jobs that wait or run, and the last ones that ended.
+///
+/// The newest come first. Each pool remembers its last jobs that ended, as many as pool.NAME.ended_jobs says.
+/// "waterwheel explain" tells more of one of them.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct JobsArgs {
+    /// List jobs that are this far; several with commas between them [default: all].
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
+    state: Vec<State>,
+    /// List jobs of this pool.
+    #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
+    pool: String,
+    /// List jobs of this kind.
+    #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
+    kind: String,
+    /// List jobs of this tenant; "" is the default one.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// List jobs of the call with this request id.
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    request_id: String,
+    /// List jobs that arrived this long ago, or longer.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    older: Option<Duration>,
+    /// Show the oldest first.
+    #[arg(long)]
+    oldest: bool,
+    /// Most jobs to show.
+    #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    #[command(flatten)]
+    steer: SteerArgs,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum State {
+    /// Its caller waits for room.
+    Waiting,
+    /// It waits for a worker.
+    Queued,
+    /// It has a worker.
+    Running,
+    /// It ended with a result.
+    Completed,
+    /// It ended otherwise.
+    Failed,
+}
+
+impl JobsArgs {
+    pub(super) fn format(&self) -> Format {
+        self.steer.format()
+    }
+}
+
+pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let JobsArgs { state, pool, kind, tenant, request_id, older, oldest, limit, steer } = args;
+    let request = ListJobsRequest {
+        stages: state.into_iter().map(|state| JobStage::from(state).into()).collect(),
+        pool,
+        kind,
+        tenant,
+        request_id,
+        older: older.map(message),
+        order: if oldest { JobOrder::Oldest } else { JobOrder::Newest }.into(),
+        limit,
+    };
+    let answer = steer.ask(request, async |mut admin, request| admin.list_jobs(request).await).await?;
+    match steer.format() {
+        Format::Json => console.out.line(&views::line(&ListJobsView::from(&answer))).await?,
+        Format::Text => {
+            console.out.text(&text(&answer, console.out.width())).await?;
+            console.err.line(&paint(FAINT, told(&answer))).await?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+impl From<State> for JobStage {
+    fn from(state: State) -> Self {
+        match state {
+            State::Waiting => Self::Waiting,
+            State::Queued => Self::Queued,
+            State::Running => Self::Running,
+            State::Completed => Self::Completed,
+            State::Failed => Self::Failed,
+        }
+    }
+}
+
+/// A line for each job, no longer than `width`.
+fn text(answer: &ListJobsResponse, width: Option<usize>) -> String {
+    use Align::{Left, Right};
+    if answer.jobs.is_empty() {
+        return String::new();
+    }
+    let heading = ["job", "state", "age", "run", "kind", "tenant", "request id"];
+    let mut rows = vec![heading.map(|cell| paint(FAINT, cell)).to_vec()];
+    rows.extend(answer.jobs.iter().map(row));
+    // What is made up by callers gives way, the last first.
+    let lines = fitted(&[Left, Left, Right, Right, Left, Left, Left], &mut rows, &[6, 5, 4], width);
+    lines.join("\n") + "\n"
+}
+
+fn row(job: &ListedJob) -> Vec<String> {
+    let ListedJob { job_id, request_id, pool: _, kind, tenant, stage: _, age, run, outcome: _ } = job;
+    let run = run.as_ref().map_or_else(|| "-".to_owned(), |run| rough(duration(Some(run))));
+    let age = rough(duration(age.as_ref()));
+    vec![paint(STRONG, plain(job_id)), state(job), age, run, plain(kind), plain(tenant), plain(request_id)]
+}
+
+/// How far a job is; of one that failed, why.
+pub(super) fn state(job: &ListedJob) -> String {
+    match job.stage() {
+        JobStage::Waiting => paint(WARN, "waiting"),
+        JobStage::Queued => paint(WARN, "queued"),
+        JobStage::Running => paint(GOOD, "running"),
+        JobStage::Completed => "completed".to_owned(),
+        JobStage::Failed | JobStage::Unspecified => paint(BAD, plain(&job.outcome)),
+    }
+}
+
+fn told(answer: &ListJobsResponse) -> String {
+    let shown = answer.jobs.len() as u64;
+    let first = if answer.order() == JobOrder::Oldest { "oldest" } else { "newest" };
+    match answer.all {
+        0 => "no job".to_owned(),
+        all if all > shown => format!("{shown} of {all} jobs, the {first} first"),
+        all => format!("{}, the {first} first", counted(usize::try_from(all).unwrap_or(usize::MAX), "job")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(stage: JobStage, kind: &str, tenant: &str, request_id: &str) -> ListedJob {
+        ListedJob {
+            job_id: "019f0e3b2c4d5e6f-1a3".into(),
+            request_id: request_id.into(),
+            pool: "cpu".into(),
+            kind: kind.into(),
+            tenant: tenant.into(),
+            stage: stage.into(),
+            age: Some("72s".parse().unwrap()),
+            run: (stage != JobStage::Queued).then(|| "0.5s".parse().unwrap()),
+            outcome: if stage == JobStage::Failed { "HANDLER_FAILED".into() } else { String::new() },
+        }
+    }
+
+    #[test]
+    fn the_table_fits_the_terminal() {
+        let jobs = vec![
+            listed(JobStage::Queued, "thumbnail-of-a-rather-long-name", "acme", "req-1"),
+            listed(
+                JobStage::Failed,
+                "resize",
+                "a tenant with many words \u{1b}[31m",
+                "019f0e3b-2c4d-7e6f-8a90-b1c2d3e4f506",
+            ),
+        ];
+        let answer = ListJobsResponse { jobs, all: 7, ..ListJobsResponse::default() };
+        let shown = |width| anstream::adapter::strip_str(&text(&answer, width)).to_string();
+        assert_eq!(
+            shown(Some(80)),
+            "job                   state              age    run  kind         tenant  reque…\n\
+             019f0e3b2c4d5e6f-1a3  queued          1m 12s      -  thumbnail-…  acme    req-1\n\
+             019f0e3b2c4d5e6f-1a3  HANDLER_FAILED  1m 12s  500ms  resize       a ten…  019f0…\n"
+        );
+        assert!(shown(None).contains("thumbnail-of-a-rather-long-name  acme "), "{}", shown(None));
+        assert_eq!(told(&answer), "2 of 7 jobs, the newest first");
+        assert_eq!(text(&ListJobsResponse::default(), Some(80)), "");
+    }
+}

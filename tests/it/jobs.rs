@@ -1,0 +1,211 @@
+//! Which jobs there are, and were: as operators list, explain and cancel them, by their ids and by those of calls.
+
+use serde_json::Value;
+use tonic::{Code, Request, Status};
+use waterwheel::proto::{
+    CancelJobRequest, ExplainRequest, ExplainResponse, Job, JobOrder, JobStage, ListJobsRequest, ListJobsResponse,
+    SubmitRequest, admin_service_client::AdminServiceClient, explain_response::State,
+};
+
+use crate::{
+    operate::command_line::run,
+    process::Process,
+    refusal::Refusal,
+    service::{Address, Caller, job, queued},
+};
+
+const CONFIG: &str = r#"
+    [pool.one]
+    workers = 1
+    queue = { jobs = 8, bytes = "8MiB" }
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [pool.programs]
+    workers = 2
+    [kind.fails]
+    pool = "programs"
+    exec = ["/bin/sh", "-c", "cat; echo 'Traceback:' >&2; echo '  line 2' >&2; exit 3"]
+    [kind.stays]
+    pool = "programs"
+    exec = ["/bin/sh", "-c", "exec sleep 60"]
+    [kind.says]
+    pool = "programs"
+    exec = ["/bin/sh", "-c", "trap 'echo late >&2; exit 4' TERM; sleep 60 & wait"]
+"#;
+
+async fn list(ops: Address, request: ListJobsRequest) -> Result<ListJobsResponse, Status> {
+    let mut admin = AdminServiceClient::new(ops.channel().await);
+    admin.list_jobs(request).await.map(tonic::Response::into_inner)
+}
+
+async fn explain(ops: Address, id: &str) -> ExplainResponse {
+    let mut admin = AdminServiceClient::new(ops.channel().await);
+    admin.explain(ExplainRequest { job_id: id.into() }).await.unwrap().into_inner()
+}
+
+/// Sends a job with a request id and leaves its call open.
+fn send(caller: &Caller, job: Job, request_id: &str) -> tokio::task::JoinHandle<Result<(), Status>> {
+    let mut request = Request::new(SubmitRequest { job: Some(job) });
+    request.metadata_mut().insert("x-request-id", request_id.parse().unwrap());
+    let mut client = caller.0.clone();
+    tokio::spawn(async move { client.submit(request).await.map(drop) })
+}
+
+fn of_tenant(kind: &str, payload: &str, tenant: &str) -> Job {
+    Job { tenant: tenant.into(), ..job(kind, payload.to_owned()) }
+}
+
+#[tokio::test]
+async fn jobs_are_listed_by_what_they_are() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let pool = |pools: &[waterwheel::proto::PoolStats]| (pools[0].in_flight, queued(&pools[0]));
+    send(&caller, of_tenant("sleep", "60000", "acme"), "first");
+    caller.until_all(|pools| pool(pools) == (1, 0)).await;
+    for (turn, tenant) in [(1, "acme"), (2, "zebra")] {
+        send(&caller, of_tenant("sleep", "1", tenant), "second");
+        caller.until_all(|pools| pool(pools) == (1, turn)).await;
+    }
+    send(&caller, job("fails", ""), "third").await.unwrap().unwrap_err();
+
+    let ids = |answer: &ListJobsResponse| -> Vec<String> {
+        answer.jobs.iter().map(|job| format!("{} {}", job.request_id, job.stage().as_str_name())).collect()
+    };
+    let listed = async |request: ListJobsRequest| list(process.ops, request).await.unwrap();
+    let all = listed(ListJobsRequest::default()).await;
+    assert_eq!((all.all, all.order()), (4, JobOrder::Newest));
+    assert_eq!(
+        ids(&all),
+        ["third JOB_STAGE_FAILED", "second JOB_STAGE_QUEUED", "second JOB_STAGE_QUEUED", "first JOB_STAGE_RUNNING"]
+    );
+    let failed = &all.jobs[0];
+    assert_eq!(
+        (failed.outcome.as_str(), failed.pool.as_str(), failed.kind.as_str()),
+        ("HANDLER_FAILED", "programs", "fails")
+    );
+    assert!(failed.run.is_some() && all.jobs[1].run.is_none() && all.jobs[3].run.is_some());
+
+    let oldest = listed(ListJobsRequest { order: JobOrder::Oldest.into(), limit: 2, ..Default::default() }).await;
+    assert_eq!((oldest.all, ids(&oldest)[0].as_str(), oldest.jobs.len()), (4, "first JOB_STAGE_RUNNING", 2));
+    let cases = [
+        (ListJobsRequest { stages: vec![JobStage::Queued.into()], ..Default::default() }, 2),
+        (ListJobsRequest { stages: vec![JobStage::Failed.into(), JobStage::Running.into()], ..Default::default() }, 2),
+        (ListJobsRequest { stages: vec![JobStage::Completed.into()], ..Default::default() }, 0),
+        (ListJobsRequest { tenant: Some("acme".into()), ..Default::default() }, 2),
+        (ListJobsRequest { tenant: Some(String::new()), ..Default::default() }, 1),
+        (ListJobsRequest { kind: "sleep".into(), tenant: Some("zebra".into()), ..Default::default() }, 1),
+        (ListJobsRequest { pool: "programs".into(), ..Default::default() }, 1),
+        (ListJobsRequest { request_id: "second".into(), ..Default::default() }, 2),
+        (ListJobsRequest { older: Some("3600s".parse().unwrap()), ..Default::default() }, 0),
+    ];
+    for (request, count) in cases {
+        assert_eq!(listed(request.clone()).await.all, count, "{request:?}");
+    }
+    let rates = &all.tenants;
+    assert!(
+        rates[0].tenant == "acme" && rates.iter().any(|rate| rate.tenant == "zebra" && rate.refusals == 0.0),
+        "{rates:?}"
+    );
+
+    for (request, field) in [
+        (ListJobsRequest { limit: 1001, ..Default::default() }, "limit"),
+        (ListJobsRequest { stages: vec![0], ..Default::default() }, "stages"),
+        (ListJobsRequest { request_id: "a b".into(), ..Default::default() }, "request_id"),
+        (ListJobsRequest { older: Some("-1s".parse().unwrap()), ..Default::default() }, "older"),
+    ] {
+        let refused = list(process.ops, request).await.unwrap_err();
+        assert!(refused.code() == Code::InvalidArgument && refused.message().starts_with(field), "{refused:?}");
+    }
+    let unknown = list(process.ops, ListJobsRequest { pool: "tow".into(), ..Default::default() }).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
+
+    let ran = run(&process, "jobs --state queued,running --kind sleep --oldest").await;
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!((ran.code, lines.len()), (Some(0), 4), "{}", ran.out);
+    assert!(lines[1].contains("running") && lines[1].ends_with("sleep  acme    first"), "{}", ran.out);
+    let json = run(&process, "jobs --state failed --output json").await.json();
+    assert_eq!((&json["all"], &json["jobs"][0]["outcome"]), (&1.into(), &"HANDLER_FAILED".into()));
+}
+
+#[tokio::test]
+async fn the_id_of_a_call_names_its_jobs() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    let jobs = [send(&caller, job("sleep", "60000"), "twice"), send(&caller, job("stays", ""), "twice")];
+    let alone = send(&caller, job("stays", ""), "alone");
+    caller.until_all(|pools| pools[0].in_flight == 1 && pools[1].in_flight == 2).await;
+
+    let told = explain(process.ops, "twice").await;
+    assert_eq!((told.request_id.as_str(), told.other_job_ids.len()), ("twice", 1));
+    let other = explain(process.ops, &told.other_job_ids[0]).await;
+    assert_eq!((other.request_id.as_str(), other.other_job_ids.len()), ("twice", 0));
+    assert_ne!(told.kind, other.kind);
+    let shown = run(&process, "explain twice").await;
+    assert!(shown.out.contains(&format!("of this request id, the newest first: {}\n", other.job_id)), "{}", shown.out);
+
+    let mut admin = AdminServiceClient::new(process.ops.channel().await);
+    let refused = admin.cancel_job(CancelJobRequest { job_id: "twice".into() }).await.unwrap_err();
+    let refused = Refusal::of_call(refused, false);
+    assert_eq!((refused.code(), refused.reason().as_str()), (Code::FailedPrecondition, "AMBIGUOUS_ID"));
+    for id in [&told.job_id, &other.job_id] {
+        assert!(refused.status.message().contains(id), "{refused:?}");
+    }
+    let ran = run(&process, "cancel twice").await;
+    assert!(ran.code == Some(4) && ran.out.is_empty(), "{}", ran.out);
+    assert!(jobs.iter().all(|job| !job.is_finished()));
+
+    let ran = run(&process, "cancel alone").await;
+    assert!(ran.out.ends_with("it runs, and is asked to stop\n"), "{}", ran.out);
+    assert_eq!(alone.await.unwrap().unwrap_err().code(), Code::Cancelled);
+    // It has ended, and is known by the same id.
+    let ended = explain(process.ops, "alone").await;
+    assert!(matches!(ended.state, Some(State::Ended(ended)) if ended.outcome == "CANCELLED_BY_OPERATOR"));
+    let ran = run(&process, "explain nobody").await;
+    assert!(ran.code == Some(2), "{}", ran.out);
+}
+
+#[tokio::test]
+async fn a_failed_job_has_its_failure() {
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    send(&caller, of_tenant("fails", "", "acme"), "broken").await.unwrap().unwrap_err();
+    let told = explain(process.ops, "broken").await;
+    assert_eq!((told.tenant.as_str(), told.principal.as_str()), ("acme", ""));
+    assert!(told.pid.is_some_and(|pid| pid > 1), "{told:?}");
+    let Some(State::Ended(ended)) = told.state else { panic!("{told:?}") };
+    assert_eq!((ended.outcome.as_str(), ended.message.as_str()), ("HANDLER_FAILED", "/bin/sh exited with code 3"));
+    let program = ended.program.unwrap();
+    assert_eq!((program.exit_code, program.signal, program.stderr.as_str()), (Some(3), None, "Traceback:\n  line 2"));
+    let shown = run(&process, "explain broken").await.out;
+    assert!(shown.contains("\n  tenant acme  request id broken  pid "), "{shown}");
+    assert!(shown.contains(": /bin/sh exited with code 3\n"), "{shown}");
+    assert!(shown.ends_with("  its standard error ended in\n    Traceback:\n      line 2\n"), "{shown}");
+
+    send(&caller, job("sleep", "no number"), "odd").await.unwrap().unwrap_err();
+    let shown: Value = run(&process, "explain odd --output json").await.json();
+    assert!(shown["ended"]["message"].as_str().unwrap().contains("send {\"ms\":1500}"), "{shown}");
+    assert!(shown["pid"].is_null() && shown["ended"]["program"].is_null(), "{shown}");
+
+    let late = Job { run_timeout: Some("0.3s".parse().unwrap()), ..job("says", "") };
+    send(&caller, late, "late").await.unwrap().unwrap_err();
+    caller.until_all(|pools| pools[1].in_flight == 0).await;
+    let told = explain(process.ops, "late").await;
+    let Some(State::Ended(ended)) = told.state else { panic!("{told:?}") };
+    assert_eq!((ended.outcome.as_str(), ended.rung.as_str()), ("RUN_TIMEOUT", "yielded"));
+    assert!(ended.message.starts_with("stopped after "), "{ended:?}");
+    // What it did after its caller was answered.
+    assert_eq!(ended.program.unwrap().stderr, "late");
+
+    send(&caller, job("stays", ""), "stays");
+    caller.until_all(|pools| pools[1].in_flight == 1).await;
+    loop {
+        let told = explain(process.ops, "stays").await;
+        assert!(matches!(told.state, Some(State::Running(_))), "{told:?}");
+        // The program is being started.
+        if let Some(pid) = told.pid {
+            assert!(std::path::Path::new(&format!("/proc/{pid}")).exists() || !cfg!(target_os = "linux"), "{pid}");
+            break;
+        }
+    }
+}
