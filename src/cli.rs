@@ -25,6 +25,7 @@ mod explain;
 mod failure;
 #[cfg(test)]
 mod fake;
+mod groups;
 mod job;
 mod jobs;
 mod output;
@@ -47,7 +48,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{ColorChoice, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use exit::Exit;
 pub use server::run_server;
@@ -99,7 +100,8 @@ enum Command {
 ///
 /// Wrong arguments end the process with code 2 and a message; `--help` and `--version` end it with code 0.
 pub fn main() -> ExitCode {
-    let exit = match Cli::try_parse() {
+    let parsed = groups::grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let exit = match parsed {
         Ok(cli) => run(cli),
         Err(told) => tell(&arguments::without_secrets(told)),
     };

@@ -144,7 +144,9 @@ impl DrainControl for Control {
             finished: (ended(&stats) - begin.ended).saturating_sub(lost),
             lost,
             elapsed,
-            expected: stats.iter().map(|pool| pool.expected_wait).max().unwrap_or_default(),
+            // Jobs are taken during the notice, so that it does not end before.
+            expected: self.0.plan.notice.saturating_sub(elapsed)
+                + stats.iter().map(|pool| pool.expected_wait).max().unwrap_or_default(),
             hard_stop: (self.0.plan.notice + self.0.plan.finish).saturating_sub(elapsed),
         }
     }

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use self::sizing::{Advice, Goals, advise};
+use self::sizing::{Advice, Goals, advise, arrived};
 use super::{
     call::{Call, CallArgs},
     connect::{Connection, ServerArgs},
@@ -66,7 +66,15 @@ struct Report {
     busy_goal: f64,
     pools: Vec<Advice>,
     /// Pools in which no job ended.
-    idle: Vec<String>,
+    idle: Vec<Idle>,
+}
+
+/// A pool in which no job ended.
+#[derive(Debug, Serialize)]
+struct Idle {
+    pool: String,
+    /// Jobs that came all the same.
+    arrived: u64,
 }
 
 pub(super) async fn run(args: AdviseArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
@@ -105,7 +113,7 @@ fn compare(args: &AdviseArgs, before: &Stats, after: &Stats) -> Result<Report, F
         let before = earlier.get(pool.name.as_str()).ok_or_else(restarted)?;
         match advise(before, pool, watched, &goals) {
             Some(advice) => report.pools.push(advice),
-            None => report.idle.push(pool.name.clone()),
+            None => report.idle.push(Idle { pool: pool.name.clone(), arrived: arrived(before, pool) }),
         }
     }
     Ok(report)

@@ -20,9 +20,11 @@ use crate::{
 
 const GREETING: &str = "hello waterwheel";
 
-/// Starts a service with built-in kinds, runs a first job through its own port, and stays.
+/// Start a service to try, with built-in kinds, and run a first job.
 ///
-/// It needs no file; a file, variables and flags change it as they change `serve`.
+/// It needs no file, and serves the kinds sha256, gzip, sleep and echo in the pools cpu and io: callers on 127.0.0.1:7070,
+/// operators on 127.0.0.1:7071. A file, variables and flags change that as they change what "waterwheel serve" does. It
+/// stays until Ctrl-C, which drains it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   waterwheel dev --max-payload 32MiB")]
@@ -86,9 +88,10 @@ fn report(first: &JobResult) -> String {
     let digest = String::from_utf8_lossy(&first.output);
     let waterfall = first.waterfall.unwrap_or_default().parts();
     format!(
-        "first job: sha256 of {GREETING:?} → {digest}  queue {} + run {}",
+        "first job: sha256 of {GREETING:?} → {digest}  queue {} + run {}  job {}",
         output::exact(duration(waterfall.queue)),
-        output::exact(duration(waterfall.run))
+        output::exact(duration(waterfall.run)),
+        first.job_id,
     )
 }
 

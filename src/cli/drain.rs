@@ -21,11 +21,11 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel drain --watch";
 
-/// Finish what is queued and running, then stop the server; or finish what one pool has.
+/// Finish what is queued and running, then stop the server.
 ///
-/// Asks for the drain at the operator's listener and returns, or with --watch reports until it ends. Leaving does not
-/// stop the drain. With --pool, the pool refuses new jobs and finishes what it has, all else goes on, and "waterwheel
-/// resume" ends it.
+/// Or finish what one pool has. Asks for the drain at the operator's listener and returns, or with --watch reports
+/// until it ends. Leaving does not stop the drain. With --pool, the pool refuses new jobs and finishes what it has, all
+/// else goes on, and "waterwheel resume" ends it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct DrainArgs {
@@ -174,9 +174,9 @@ fn progress(report: &DrainResponse) -> String {
         phase => phase.as_str_name().trim_start_matches("PHASE_").to_owned(),
     };
     let mut line = format!("{phase}  {} queued  {} running", report.queued, report.running);
-    if report.expected.is_some() {
-        let eta = countdown(duration(report.expected.as_ref()));
-        line.push_str(&format!("  eta {eta}"));
+    let expected = duration(report.expected.as_ref());
+    if !expected.is_zero() {
+        line.push_str(&format!("  expected to end in {}", countdown(expected)));
     }
     if report.hard_stop.is_some() {
         let stop = countdown(duration(report.hard_stop.as_ref()));

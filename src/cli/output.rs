@@ -21,7 +21,8 @@ pub(crate) enum Format {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputArgs {
     /// How to print: text for people, or JSON lines with the field names of the contract.
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    // The heading of the flags before it would be taken for its own.
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = None::<&str>)]
     pub(crate) output: Format,
 }
 

@@ -9,9 +9,10 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel pause cpu";
 
-/// Hold the jobs of a pool back: they are taken and queued, and none is started until `resume`.
+/// Hold the jobs of a pool back until "waterwheel resume".
 ///
-/// Jobs that run go on, and deadlines pass as ever: a job whose time is over is answered, paused or not.
+/// They are taken and queued, and none is started. Jobs that run go on, and deadlines pass as ever: a job whose time is
+/// over is answered, paused or not.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct PauseArgs {

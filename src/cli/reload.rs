@@ -20,10 +20,11 @@ Exit codes:
 Example:
   waterwheel reload --dry-run";
 
-/// Have the server read its configuration again, as SIGHUP does, and show what changed.
+/// Have the server read its configuration again.
 ///
-/// All is taken over, or nothing: pools but for ended_jobs, kinds, [auth.rule], [quota] and telemetry.log. Where another
-/// key differs, it is named, and the server goes on as it is. No call fails by it.
+/// It does so at SIGHUP too; this shows what changed. All is taken over, or nothing: pools but for ended_jobs, kinds,
+/// [auth.rule], [quota] and telemetry.log. Where another key differs, it is named, and the server goes on as it is. No
+/// call fails by it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ReloadArgs {

@@ -9,10 +9,10 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel resize cpu 2..16";
 
-/// Set the number of workers of a pool, or the bounds between which it chooses by its load.
+/// Set the number of workers of a pool, or its bounds.
 ///
-/// Workers that are too many go at once where they are idle, and else with the end of their job. The next start of the
-/// server reads the configuration again.
+/// Between bounds the pool chooses by its load. Workers that are too many go at once where they are idle, and else with
+/// the end of their job. The next start of the server reads the configuration again.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ResizeArgs {

@@ -9,7 +9,7 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel resume cpu";
 
-/// Let a pool take and start jobs again, after `pause` and after `drain --pool`.
+/// Let a pool take and start jobs again, after pause and drain --pool.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ResumeArgs {

@@ -92,8 +92,12 @@ async fn as_text(
         while let Some(response) = call.wait(events.message()).await? {
             match response.event {
                 Some(Event::OutputChunk(chunk)) => {
+                    if meter.shares_line {
+                        meter.clear(console).await?;
+                    }
                     console.out.bytes(&chunk.data).await?;
                     meter.written += chunk.data.len() as u64;
+                    meter.in_line = chunk.data.last().map_or(meter.in_line, |last| *last != b'\n');
                     meter.draw(Drawn::Figures, console).await?;
                 }
                 Some(Event::Progress(progress)) => {
@@ -101,13 +105,17 @@ async fn as_text(
                     meter.draw(Drawn::Progress, console).await?;
                 }
                 Some(Event::Finished(finished)) => end = Some(finished),
-                Some(Event::Started(_)) | None => {}
+                Some(Event::Started(started)) => console.err.line(&output::job_id(&started.job_id)).await?,
+                None => {}
             }
         }
         Ok(end)
     }
     .await;
     meter.clear(console).await?;
+    if meter.in_line && console.out.is_terminal() {
+        console.out.bytes(b"\n").await?;
+    }
     if let Ok(Some(finished)) = &outcome {
         let waterfall = finished.waterfall.unwrap_or_default();
         console.err.line(&output::waterfall(&waterfall)).await?;
@@ -118,6 +126,10 @@ async fn as_text(
 /// How far the job is: redrawn in place at a terminal, a line per report of the handler elsewhere.
 struct Meter {
     style: MeterStyle,
+    /// Whether the output goes to the same terminal: nothing is drawn into a line of it.
+    shares_line: bool,
+    /// Whether the output has begun a line.
+    in_line: bool,
     written: u64,
     progress: Option<Progress>,
 }
@@ -141,15 +153,15 @@ impl Meter {
         let style = match args.format() {
             Format::Json => MeterStyle::Hidden,
             Format::Text if args.progress && (shared || !console.err.is_terminal()) => MeterStyle::Lines,
-            // On one terminal with the output, a line that is redrawn would break it.
-            Format::Text if shared || !console.err.is_terminal() => MeterStyle::Hidden,
+            Format::Text if !console.err.is_terminal() => MeterStyle::Hidden,
             Format::Text => MeterStyle::Redrawn,
         };
-        Self { style, written: 0, progress: None }
+        Self { style, shares_line: shared, in_line: false, written: 0, progress: None }
     }
 
     async fn draw(&self, drawn: Drawn, console: &mut Console<'_>) -> Result<(), Failure> {
         match (self.style, drawn) {
+            (MeterStyle::Redrawn, _) if self.shares_line && self.in_line => {}
             (MeterStyle::Redrawn, _) => {
                 console.err.control("\r\x1b[K").await?;
                 console.err.text(&self.line()).await?;
@@ -161,7 +173,7 @@ impl Meter {
     }
 
     async fn clear(&self, console: &mut Console<'_>) -> Result<(), Failure> {
-        if self.style == MeterStyle::Redrawn {
+        if self.style == MeterStyle::Redrawn && !(self.shares_line && self.in_line) {
             console.err.control("\r\x1b[K").await?;
         }
         Ok(())

@@ -288,6 +288,11 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// Whether a table at the top was most likely meant to be `table`.
+    pub(super) fn is_slip_for(&self, table: &str) -> bool {
+        matches!(self, Self::UnknownKey { key, section, .. } if section.is_empty() && closest(key, &[table]).is_some())
+    }
+
     /// What to do about it, in one line.
     pub fn help(&self) -> String {
         match self {

@@ -65,7 +65,11 @@ impl Reader {
     }
 
     /// Every effective value, and what is to be said of them, or every fault.
-    pub(super) fn finish(self) -> Result<(Vec<Setting>, Vec<Warning>), Faults> {
+    pub(super) fn finish(mut self) -> Result<(Vec<Setting>, Vec<Warning>), Faults> {
+        // One slip, as [pools.cpu], is one fault: that the kinds have no pool follows from it.
+        if self.faults.iter().any(|fault| fault.problem().is_slip_for("pool")) {
+            self.faults.retain(|fault| !matches!(fault.problem(), Problem::UnknownPool { .. }));
+        }
         if self.faults.is_empty() {
             return Ok((self.settings, self.warnings));
         }

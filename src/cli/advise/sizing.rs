@@ -60,7 +60,7 @@ pub(super) struct Kind {
 pub(super) fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, goals: &Goals) -> Option<Advice> {
     let seconds = watched.as_secs_f64();
     let refused = refused(after).saturating_sub(refused(before));
-    let arrived = (accepted(after).saturating_sub(accepted(before))) + refused;
+    let arrived = arrived(before, after);
     let (ended, ran) = worked(before, after);
     if arrived == 0 || ended == 0 || ran.is_zero() {
         return None;
@@ -90,6 +90,11 @@ pub(super) fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, g
         queue_jobs_advised: whole(workers_advised as f64 / mean_run_s * max_wait_s).max(1) as u64,
         kinds: kinds(after),
     })
+}
+
+/// Jobs that came meanwhile; of those that were refused, the ones that the pool would have run.
+pub(super) fn arrived(before: &PoolStats, after: &PoolStats) -> u64 {
+    (accepted(after) + refused(after)).saturating_sub(accepted(before) + refused(before))
 }
 
 /// Share of the arrivals that find all `workers` busy, where `busy` of them are on average: Erlang's C formula.

@@ -97,7 +97,11 @@ async fn goals_are_the_operators() {
 async fn a_pool_that_rests_is_named_without_advice() {
     let later = Stats { uptime: Some("1011s".parse().unwrap()), ..snapshot(10) };
     let ran = advise(&[], vec![snapshot(10), later]).await;
-    assert!(ran.text().contains("pool io: no job ended"), "{}", ran.text());
+    assert!(ran.text().contains("pool io: no job arrived; watch"), "{}", ran.text());
+    let mut busy = Stats { uptime: Some("1011s".parse().unwrap()), ..snapshot(10) };
+    busy.pools[0].jobs.as_mut().unwrap().accepted += 3;
+    let ran = advise(&[], vec![snapshot(10), busy]).await;
+    assert!(ran.text().contains("pool io: no job ended; watch"), "{}", ran.text());
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::{fmt::Write, time::Duration};
 
 use super::{
-    Report,
+    Idle, Report,
     sizing::{Advice, Kind},
 };
 use crate::cli::{
@@ -17,8 +17,9 @@ pub(super) fn report(report: &Report) -> String {
         text.push('\n');
         text.push_str(&pool(advice, report.busy_goal));
     }
-    for name in &report.idle {
-        writeln!(text, "\npool {}: no job ended; watch it under load, or for longer with --over", plain(name))
+    for Idle { pool, arrived } in &report.idle {
+        let what = if *arrived == 0 { "no job arrived" } else { "no job ended" };
+        writeln!(text, "\npool {}: {what}; watch it under load, or for longer with --over", plain(pool))
             .expect("a string takes all");
     }
     text

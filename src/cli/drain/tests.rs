@@ -51,7 +51,7 @@ fn first() -> DrainResponse {
 #[tokio::test]
 async fn without_watching_one_report_is_enough() {
     let ran = drain(&[], DrainEnd::Cut, vec![first(), first()]).await;
-    assert_eq!(ran.text(), "NOT_SERVING  41 queued  6 running  eta 7s  hard stop 30s\n");
+    assert_eq!(ran.text(), "NOT_SERVING  41 queued  6 running  expected to end in 7s  hard stop 30s\n");
     assert_eq!(ran.exit, Exit::Done);
 }
 
@@ -72,7 +72,7 @@ async fn watching_ends_with_the_receipt() {
         let ran = drain(&["--watch"], end, vec![first(), first(), stopped]).await;
         assert_eq!(
             ran.text(),
-            "NOT_SERVING  41 queued  6 running  eta 7s  hard stop 30s\n\
+            "NOT_SERVING  41 queued  6 running  expected to end in 7s  hard stop 30s\n\
              drained 47/47 in 6.8s, lost 0\n"
         );
         assert_eq!(ran.exit, Exit::Done);
@@ -85,8 +85,8 @@ async fn a_terminal_redraws_one_line() {
     let ran = drain_for(ReadBy::Person, &["--watch"], DrainEnd::Closed, reports).await;
     assert_eq!(
         ran.text(),
-        "\r\x1b[KNOT_SERVING  41 queued  6 running  eta 7s  hard stop 30s\
-         \r\x1b[KNOT_SERVING  0 queued  1 running  eta 7s  hard stop 30s\n\
+        "\r\x1b[KNOT_SERVING  41 queued  6 running  expected to end in 7s  hard stop 30s\
+         \r\x1b[KNOT_SERVING  0 queued  1 running  expected to end in 7s  hard stop 30s\n\
          drained 47/47 in 6.8s, lost 0\n"
     );
     let ran = drain_for(ReadBy::Person, &[], DrainEnd::Cut, vec![first()]).await;
@@ -116,7 +116,7 @@ async fn lost_jobs_have_their_own_code() {
     let ran = drain(&["--watch"], DrainEnd::Closed, reports).await;
     assert_eq!(
         ran.text(),
-        "STOPPING  0 queued  2 running  eta 7s  hard stop 30s\n\
+        "STOPPING  0 queued  2 running  expected to end in 7s  hard stop 30s\n\
          drained 45/47 in 6.8s, lost 2\n  \
          help: the receipt, the last line of the server's output, names them\n"
     );

@@ -10,6 +10,7 @@ use crate::{
     proto::{Finished, OutputChunk, Progress, Started, StreamResponse, stream_response::Event},
 };
 
+const JOB: &str = "  job j1\n";
 const WATERFALL: &str = "done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms\n";
 
 #[derive(Parser)]
@@ -62,14 +63,14 @@ fn whole() -> Vec<Result<Event, Status>> {
 async fn the_output_is_the_pieces_in_order() {
     let ran = stream(&["gzip", "x"], ReadBy::Program, whole()).await;
     assert_eq!(ran.out, b"a\0\xffz");
-    assert_eq!(ran.err, WATERFALL);
+    assert_eq!(ran.err, format!("{JOB}{WATERFALL}"));
     assert_eq!(ran.exit, Exit::Done);
 }
 
 #[tokio::test]
 async fn asked_for_progress_comes_in_lines_without_a_terminal() {
     let ran = stream(&["gzip", "x", "--progress"], ReadBy::Program, whole()).await;
-    assert_eq!(ran.err, format!("50%  2B written  half\u{fffd}\n{WATERFALL}"));
+    assert_eq!(ran.err, format!("{JOB}50%  2B written  half\u{fffd}\n{WATERFALL}"));
 }
 
 #[tokio::test]
@@ -78,18 +79,22 @@ async fn a_person_sees_one_line_redrawn_and_then_gone() {
     assert_eq!(
         ran.err,
         format!(
-            "\r\x1b[K2B written\r\x1b[K50%  2B written  half\u{fffd}\
+            "{JOB}\r\x1b[K2B written\r\x1b[K50%  2B written  half\u{fffd}\
              \r\x1b[K50%  4B written  half\u{fffd}\r\x1b[K{WATERFALL}"
         )
     );
 }
 
 #[tokio::test]
-async fn progress_keeps_out_of_output_on_the_same_terminal() {
+async fn progress_keeps_out_of_lines_of_output_on_the_same_terminal() {
     let ran = stream(&["gzip", "x"], ReadBy::Person, whole()).await;
-    assert_eq!(ran.err, WATERFALL);
+    assert_eq!((ran.out.as_slice(), ran.err), (&b"a\0\xffz\n"[..], format!("{JOB}\r\x1b[K{WATERFALL}")));
     let ran = stream(&["gzip", "x", "--progress"], ReadBy::Person, whole()).await;
-    assert_eq!(ran.err, format!("50%  2B written  half\u{fffd}\n{WATERFALL}"));
+    assert_eq!(ran.err, format!("{JOB}50%  2B written  half\u{fffd}\n{WATERFALL}"));
+    let lines = vec![started(), progress(0.5, "half"), chunk(b"a\n"), finished(2)];
+    let ran = stream(&["gzip", "x"], ReadBy::Person, lines).await;
+    let drawn = "\r\x1b[K50%  0B written  half\r\x1b[K\r\x1b[K50%  2B written  half\r\x1b[K";
+    assert_eq!((ran.out.as_slice(), ran.err), (&b"a\n"[..], format!("{JOB}{drawn}{WATERFALL}")));
 }
 
 #[tokio::test]
@@ -121,7 +126,7 @@ async fn a_failure_in_the_middle_keeps_what_came_and_fails() {
     let events = vec![started(), chunk(b"ab"), Err(Status::aborted("killed"))];
     let ran = stream(&["gzip"], ReadBy::FileAndPerson, events).await;
     assert_eq!(ran.out, b"ab");
-    assert_eq!(ran.err, "\r\x1b[K2B written\r\x1b[KABORTED  killed\n");
+    assert_eq!(ran.err, format!("{JOB}\r\x1b[K2B written\r\x1b[KABORTED  killed\n"));
     assert_eq!(ran.exit, Exit::Failed);
 }
 

@@ -38,6 +38,23 @@ error: kind `k` runs in pool `thumb`, which is not declared
 "#,
         ..Case::NONE
     },
+    // The kind has no pool because of it, which is the same fault.
+    Case {
+        file: r#"[pools.cpu]
+[kind.k]
+pool = "cpu"
+builtin = "echo""#,
+        faults: r#"
+error: unknown key `pools`
+ --> ww.toml:1:2
+  |
+1 | [pools.cpu]
+  |  ^^^^^
+  |
+  = help: did you mean `pool`?
+"#,
+        ..Case::NONE
+    },
     Case {
         file: r#"[kind.k]
 pool = "gpu"
