@@ -27,7 +27,7 @@ Example:
 /// Longest wait for a snapshot, which costs the server next to nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Advise sizes of pools and queues, from what a running server measures.
+/// Advise sizes of pools and queues, by what a server measures.
 ///
 /// It takes two snapshots and what lies between them: how many jobs came, and how long they ran. Little's law makes of
 /// it how many workers are busy, and what a queue may hold; each step is shown. Watch the server under its usual load,

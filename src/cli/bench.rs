@@ -42,7 +42,7 @@ const PAYLOAD: &str = "64";
 /// The largest payload, in bytes, that `--payload` takes.
 const MAX_PAYLOAD: u64 = 64 << 20;
 
-/// Load a server with calls: throughput, latencies, errors and CPU time.
+/// Load a server with calls, and measure what they take.
 ///
 /// The load is a closed loop: each connection keeps a fixed number of calls in flight and sends the next when a reply
 /// comes.

@@ -1,6 +1,8 @@
 //! `waterwheel stats`.
 
+mod screen;
 mod text;
+mod watch;
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use clap::Args;
 
 use super::{
     call::{Call, CallArgs},
-    connect::ServerArgs,
+    connect::{Address, ServerArgs},
     console::Console,
     exit::Exit,
     failure::Failure,
@@ -33,7 +35,8 @@ pub(super) struct StatsArgs {
     /// Show this pool only.
     #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: String,
-    /// Show it again at each interval, until Ctrl-C.
+    /// Show it again at each interval, until Ctrl-C; at a terminal, with rates, the oldest jobs and the tenants that ask most, on
+    /// the whole screen until q.
     #[arg(long)]
     watch: bool,
     /// Time between two snapshots, from 100ms to 60s.
@@ -45,6 +48,9 @@ pub(super) struct StatsArgs {
         value_parser = interval
     )]
     interval: Duration,
+    /// Where the server listens for operators, who are told of jobs and tenants, with --watch at a terminal.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
+    ops: Address,
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
@@ -77,22 +83,21 @@ async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failur
 }
 
 async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
     let format = args.format();
     let (call, connection) = Call::begin(&args.server.server, &args.server.access, CallArgs::none()).await?;
     let interval_ms = u32::try_from(args.interval.as_millis()).unwrap_or(u32::MAX);
-    let request = call.request(WatchStatsRequest { pool: args.pool, interval_ms });
+    let request = call.request(WatchStatsRequest { pool: args.pool.clone(), interval_ms });
     let watching = connection.worker_pool().watch_stats(request).await;
     let mut snapshots = call.wait(async { watching }).await?.into_inner();
-    let redraw = console.out.is_terminal() && format == Format::Text;
+    if console.out.is_terminal() && format == Format::Text {
+        return watch::watch(&args, &call, snapshots).await;
+    }
     let mut frames = 0u64;
     while let Some(response) = call.wait(snapshots.message()).await? {
         let Some(stats) = response.stats else {
             continue;
         };
-        if redraw {
-            console.out.control(HOME_AND_CLEAR).await?;
-        } else if frames > 0 && format == Format::Text {
+        if frames > 0 && format == Format::Text {
             console.out.text("\n").await?;
         }
         console.out.text(&shown(&stats, format)).await?;

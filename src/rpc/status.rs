@@ -190,6 +190,13 @@ fn unknown_job(job: &str, message: &str) -> Status {
     Answer::new(Code::NotFound, "NOT_FOUND", message).fact("job", shorten(job, JOB)).status()
 }
 
+/// A call that names several jobs, these among them, by the request id of their call.
+pub(super) fn ambiguous(all: usize, jobs: &[String]) -> Status {
+    let message = "several jobs have this request id; name one by its own id";
+    let answer = Answer::new(Code::FailedPrecondition, "AMBIGUOUS_ID", message);
+    answer.fact("count", all.to_string()).fact("jobs", jobs.join(" ")).status()
+}
+
 /// A call of an operator that the state of its pool, or of the process, rules out.
 pub(super) fn failed_precondition(reason: &'static str, message: &str) -> Status {
     Answer::new(Code::FailedPrecondition, reason, message).status()

@@ -90,16 +90,6 @@ async fn watching_prints_snapshot_after_snapshot() {
 }
 
 #[tokio::test]
-async fn watching_at_a_terminal_redraws() {
-    let snapshots = vec![snapshot(Phase::Serving), snapshot(Phase::Draining)];
-    let ran = stats(&["--watch"], ReadBy::Person, snapshots).await;
-    let text = ran.text();
-    let frames: Vec<&str> = text.split("\x1b[H\x1b[2J").collect();
-    assert_eq!(frames.len(), 3);
-    assert!(frames[1].starts_with("SERVING") && frames[2].starts_with("DRAINING"));
-}
-
-#[tokio::test]
 async fn an_answer_without_a_snapshot_is_incomplete() {
     let ran = stats(&[], ReadBy::Program, Vec::new()).await;
     assert!(ran.err.contains("it has no snapshot"), "{}", ran.err);

@@ -6,7 +6,7 @@ use crate::{
     model::{JobId, JobStage},
     pool::{JobFilter, Listing},
     proto::{self, CancelJobRequest, CancelJobResponse},
-    rpc::status::{failed_precondition, invalid_field, no_job},
+    rpc::status::{ambiguous, invalid_field, no_job},
 };
 
 /// Most ids that a refusal names.
@@ -49,9 +49,7 @@ fn of_request(admin: &Admin, id: &str) -> Result<JobId, Status> {
         [one] => Ok(one.job),
         several => {
             let ids: Vec<_> = several.iter().map(|listed| listed.job.to_string()).collect();
-            let more = if all > ids.len() { ", and more" } else { "" };
-            let message = format!("{all} jobs have this request id; cancel each by its own: {}{more}", ids.join(", "));
-            Err(failed_precondition("AMBIGUOUS_ID", &message))
+            Err(ambiguous(all, &ids))
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
-    err: String,
+    pub(crate) err: String,
 }
 
 impl Ran {

@@ -1,0 +1,143 @@
+//! A full screen that is drawn anew with each snapshot.
+
+use std::{io, pin::pin, time::Duration};
+
+use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use futures_util::{Stream, StreamExt, stream};
+use ratatui::DefaultTerminal;
+use tonic::Streaming;
+
+use super::{
+    StatsArgs,
+    screen::{View, draw},
+};
+use crate::{
+    cli::{
+        access::AccessArgs,
+        call::{Call, CallArgs},
+        connect::Address,
+        exit::Exit,
+        failure::Failure,
+    },
+    proto::{JobOrder, JobStage, ListJobsRequest, ListJobsResponse, Stats, WatchStatsResponse},
+};
+
+/// Longest wait for the jobs, which are shown with the snapshot.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// More than a screen has lines for.
+const JOBS: u32 = 200;
+
+/// Follows the snapshots until a key ends it, or the server does.
+pub(super) async fn watch(
+    args: &StatsArgs,
+    call: &Call,
+    snapshots: Streaming<WatchStatsResponse>,
+) -> Result<Exit, Failure> {
+    let mut views = pin!(views(args, call, snapshots));
+    let mut keys = EventStream::new();
+    let mut screen = Screen::enter()?;
+    let mut shown = None;
+    loop {
+        tokio::select! {
+            biased;
+            event = keys.next() => match event {
+                Some(Ok(event)) if leaves(&event) => return Ok(Exit::Done),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error.into()),
+                None => return Ok(Exit::Done),
+            },
+            view = views.next() => match view {
+                Some(view) => shown = Some(view?),
+                None => return Ok(Exit::Done),
+            },
+        }
+        if let Some(view) = &shown {
+            screen.0.draw(|frame| draw(frame, view))?;
+        }
+    }
+}
+
+fn views(
+    args: &StatsArgs,
+    call: &Call,
+    snapshots: Streaming<WatchStatsResponse>,
+) -> impl Stream<Item = Result<View, Failure>> {
+    stream::try_unfold((snapshots, None), async move |(mut snapshots, before): (_, Option<Stats>)| {
+        loop {
+            let Some(response) = call.wait(snapshots.message()).await? else { return Ok(None) };
+            if let Some(stats) = response.stats {
+                let jobs = jobs(args).await.map_err(|failure| failure.of_ops(&args.ops).to_string());
+                return Ok(Some((View { stats: stats.clone(), before, jobs }, (snapshots, Some(stats)))));
+            }
+        }
+    })
+}
+
+/// The oldest jobs that are held, and the tenants that ask most, from the listener for operators.
+async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
+    let access = &args.server.access;
+    let access = match args.ops {
+        Address::Tls(_) => access.clone(),
+        // It speaks no TLS itself.
+        Address::Tcp(_) | Address::Unix(_) => {
+            AccessArgs { token_file: access.token_file.clone(), ..AccessArgs::default() }
+        }
+    };
+    let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
+    let (call, connection) = Call::begin(&args.ops, &access, patient).await?;
+    let request = ListJobsRequest {
+        stages: [JobStage::Waiting, JobStage::Queued, JobStage::Running].map(i32::from).to_vec(),
+        pool: args.pool.clone(),
+        order: JobOrder::Oldest.into(),
+        limit: JOBS,
+        ..ListJobsRequest::default()
+    };
+    Ok(call.wait(connection.admin().list_jobs(call.request(request))).await?.into_inner())
+}
+
+/// Whether a key ends the watch. Ctrl-C is a key like any other while the terminal hands each of them on.
+fn leaves(event: &Event) -> bool {
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else { return false };
+    match code {
+        KeyCode::Char('q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    }
+}
+
+/// The terminal, which is as it was once this is dropped.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    fn enter() -> io::Result<Self> {
+        ratatui::try_init().map(Self)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // Where it fails, there is no terminal any more.
+        let _ = ratatui::try_restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q_escape_and_control_c_leave() {
+        let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+        let none = KeyModifiers::NONE;
+        for (code, modifiers, expected) in [
+            (KeyCode::Char('q'), none, true),
+            (KeyCode::Esc, none, true),
+            (KeyCode::Char('c'), KeyModifiers::CONTROL, true),
+            (KeyCode::Char('c'), none, false),
+            (KeyCode::Enter, none, false),
+        ] {
+            assert_eq!(leaves(&key(code, modifiers)), expected, "{code:?}");
+        }
+        assert!(!leaves(&Event::Resize(80, 24)));
+    }
+}
