@@ -49,8 +49,11 @@ pub struct Config {
     /// exports nothing.
     pub otlp: Option<String>,
     /// Share of the calls that are traced, from 0 to 1, of those whose caller sent no trace context; one that was sent
-    /// decides itself. Jobs that are submitted in process under no exported span count as such calls. Default 0.01.
+    /// decides itself, within `caller_traces`. Jobs that are submitted in process under no exported span count as such calls. Default 0.01.
     pub sample_ratio: f64,
+    /// Most calls in a second that are traced because their caller asks for it by its trace context: anybody may, and a
+    /// trace costs more than a short job. Default 100.
+    pub caller_traces: u32,
     /// Name of the service in traces. Default `waterwheel`.
     pub service_name: String,
 }
@@ -122,6 +125,7 @@ impl Default for Config {
             format: LogFormat::Auto,
             otlp: None,
             sample_ratio: 0.01,
+            caller_traces: 100,
             service_name: "waterwheel".into(),
         }
     }
@@ -205,7 +209,7 @@ fn assemble<W>(config: &Config, traces: Option<Traces>, writer: W) -> Result<(Te
 where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
-    let Config { log, format, otlp: _, sample_ratio, service_name: _ } = config;
+    let Config { log, format, otlp: _, sample_ratio, caller_traces: _, service_name: _ } = config;
     if !(0.0..=1.0).contains(sample_ratio) {
         return Err(TelemetryError::SampleRatio(*sample_ratio));
     }

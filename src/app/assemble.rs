@@ -54,7 +54,7 @@ impl OwnKind {
 }
 
 pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, AssembleError> {
-    let setups = setups(config, own, |kind| make(kind))?.into_iter();
+    let setups = setups(config, own, make)?.into_iter();
     let build = |Setup { name, settings, kinds }: Setup| {
         kinds.into_iter().fold(Pool::builder(name).settings(settings), PoolBuilder::kind).build()
     };

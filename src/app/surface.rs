@@ -56,7 +56,7 @@ pub(super) fn surface(
         pools: pools.clone(),
         phase: phase.clone(),
         deadline: config.deadline,
-        sampler: Sampler::new(sample_ratio),
+        sampler: Sampler::new(sample_ratio).following(config.telemetry.caller_traces),
         window: config.server.submit_many_window,
         tasks: tasks.clone(),
         guard: guard.clone(),

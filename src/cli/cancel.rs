@@ -39,7 +39,7 @@ impl CancelArgs {
 
 pub(super) async fn run(args: CancelArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let CancelArgs { job, steer } = args;
-    let request = CancelJobRequest { job_id: job };
+    let request = CancelJobRequest { job_id: job, reason: steer.reason.clone() };
     let answer = steer.ask(request, async |mut admin, request| admin.cancel_job(request).await).await?;
     let line = match steer.format() {
         Format::Text => text(&answer),

@@ -39,6 +39,9 @@ pub(super) struct DrainArgs {
     /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     ops: Address,
+    /// Why, for the server's log.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
@@ -55,7 +58,7 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     let format = args.format();
     let of_ops = |failure: Failure| failure.of_ops(&args.ops);
     let (call, connection) = Call::begin(&args.ops, &args.access, CallArgs::none()).await.map_err(of_ops)?;
-    let request = call.request(DrainRequest { pool: args.pool.clone() });
+    let request = call.request(DrainRequest { pool: args.pool.clone(), reason: args.reason.clone() });
     let mut reports = call.wait(connection.admin().drain(request)).await.map_err(of_ops)?.into_inner();
     let mut watch = Watch::default();
     let followed = follow(&call, &mut reports, &args, &mut watch, console).await;

@@ -30,7 +30,7 @@ impl PauseArgs {
 
 pub(super) async fn run(args: PauseArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let PauseArgs { pool, steer } = args;
-    let request = PauseRequest { pool };
+    let request = PauseRequest { pool, reason: steer.reason.clone() };
     let answer = steer.ask(request, async |mut admin, request| admin.pause(request).await).await?;
     steer.show(answer.pool, console).await
 }

@@ -43,7 +43,7 @@ impl ReloadArgs {
 
 pub(super) async fn run(args: ReloadArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ReloadArgs { dry_run, steer } = args;
-    let request = ReloadRequest { dry_run };
+    let request = ReloadRequest { dry_run, reason: steer.reason.clone() };
     let answer = steer.ask(request, async |mut admin, request| admin.reload(request).await).await?;
     let line = match steer.format() {
         Format::Text => text(&answer, dry_run),

@@ -40,7 +40,7 @@ impl ResizeArgs {
 
 pub(super) async fn run(args: ResizeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ResizeArgs { pool, workers: Workers { min, max }, steer } = args;
-    let request = ResizeRequest { pool, min_workers: min, max_workers: max };
+    let request = ResizeRequest { pool, min_workers: min, max_workers: max, reason: steer.reason.clone() };
     let answer = steer.ask(request, async |mut admin, request| admin.resize(request).await).await?;
     steer.show(answer.pool, console).await
 }

@@ -29,7 +29,7 @@ impl ResumeArgs {
 
 pub(super) async fn run(args: ResumeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ResumeArgs { pool, steer } = args;
-    let request = ResumeRequest { pool };
+    let request = ResumeRequest { pool, reason: steer.reason.clone() };
     let answer = steer.ask(request, async |mut admin, request| admin.resume(request).await).await?;
     steer.show(answer.pool, console).await
 }

@@ -29,6 +29,9 @@ pub(super) struct SteerArgs {
     /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     pub(super) ops: Address,
+    /// Why, for the server's log.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(super) reason: String,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]

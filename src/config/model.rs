@@ -57,7 +57,8 @@ pub struct Server {
     pub threads: usize,
     /// Largest payload of one job, in bytes. Default 4 MiB.
     pub max_payload: usize,
-    /// Most output that one unary result may hold, in bytes. Default 4 MiB.
+    /// Most output that one unary result may hold, in bytes. Default 4 MiB less 64 KiB: with what is beside it in the
+    /// message, it is within what a client takes that sets no limit of its own.
     pub max_output: usize,
     /// Jobs in flight on one `SubmitMany` call. Default 256; 1 to 65536.
     pub submit_many_window: usize,

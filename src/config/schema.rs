@@ -79,6 +79,7 @@ fn telemetry(section: &mut Section<'_>) -> Telemetry {
         format: section.value("log_format", LogFormat::Auto, any),
         otlp: section.optional("otlp", any).map(telemetry::Collector::into_string),
         sample_ratio: section.value("sample_ratio", 0.01, within(0.0..=1.0)),
+        caller_traces: section.integer("caller_traces", 100, 0..=1_000_000),
         service_name: section.value("service_name", "waterwheel".to_owned(), filled),
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
     let http_proxies = section.value("http_proxies", Networks::default(), any).0;
     let threads = section.count("threads", 256);
     let max_payload = section.value("max_payload", Size::mib(4), within(MESSAGE)).bytes();
-    let max_output = section.value("max_output", Size::mib(4), within(MESSAGE)).bytes();
+    let max_output = section.value("max_output", Size::kib(4032), within(MESSAGE)).bytes();
     let submit_many_window = section.integer("submit_many_window", 256, 1..=65_536);
     let load_reports = section.value("load_reports", false, any);
     let grpc_web_origins = section.value("grpc_web_origins", Words(Vec::new()), origins).into_strings();

@@ -33,7 +33,7 @@ pub struct Settings {
     pub max_stuck: usize,
     /// Most payload bytes of one job. Default 4 MiB.
     pub max_payload: usize,
-    /// Most output bytes of one job, where its kind says nothing. Default 4 MiB.
+    /// Most output bytes of one job, where its kind says nothing. Default 4 MiB less 64 KiB.
     pub max_output: usize,
     /// Ended jobs that are remembered, for [`Pool::explain`] and [`Pool::list`]: 5 KiB each at the most, an equal share of
     /// each home. Default 1,024.
@@ -58,7 +58,7 @@ impl Default for Settings {
             cancel_grace: Duration::from_secs(1),
             max_stuck: 4,
             max_payload: 4 << 20,
-            max_output: 4 << 20,
+            max_output: (4 << 20) - (64 << 10),
             ended_jobs: 1024,
             deadline: DeadlinePolicy::default(),
             homes: 1,

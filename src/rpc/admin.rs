@@ -9,10 +9,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, async_trait};
+use tracing::{Instrument, Span, field::display, info_span};
 
 pub use self::reload::{ReloadFault, SettingChange};
-use super::worker_pool::ResponseStream;
+use super::{context::Arrival, message::shorten, worker_pool::ResponseStream};
 use crate::{
+    auth::Caller,
     phase::Phase,
     pool::Pools,
     proto::{
@@ -77,32 +79,46 @@ impl Admin {
     }
 }
 
+/// Longest reason that is logged, in bytes.
+const REASON: usize = 256;
+
+/// What the lines of log of an operator's action tell: who asked for it, from where, and why.
+fn span<T>(request: &Request<T>, reason: &str) -> Span {
+    let arrival = request.extensions().get::<Arrival>();
+    let caller = arrival.and_then(|arrival| arrival.caller.as_deref());
+    let peer = arrival.and_then(|arrival| arrival.peer.as_deref());
+    let reason = (!reason.is_empty()).then(|| shorten(reason, REASON));
+    let (principal, peer) = (caller.map(Caller::principal), peer.map(|peer| display(peer.origin)));
+    info_span!("operator", principal, peer, reason)
+}
+
 #[async_trait]
 impl AdminService for Admin {
     type DrainStream = ResponseStream<DrainResponse>;
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
-        drain::drain(self, &request.into_inner())
+        span(&request, &request.get_ref().reason).in_scope(|| drain::drain(self, request.get_ref()))
     }
 
     async fn pause(&self, request: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
-        pool::pause(self, &request.into_inner())
+        span(&request, &request.get_ref().reason).in_scope(|| pool::pause(self, request.get_ref()))
     }
 
     async fn resume(&self, request: Request<ResumeRequest>) -> Result<Response<ResumeResponse>, Status> {
-        pool::resume(self, &request.into_inner())
+        span(&request, &request.get_ref().reason).in_scope(|| pool::resume(self, request.get_ref()))
     }
 
     async fn resize(&self, request: Request<ResizeRequest>) -> Result<Response<ResizeResponse>, Status> {
-        pool::resize(self, &request.into_inner())
+        span(&request, &request.get_ref().reason).in_scope(|| pool::resize(self, request.get_ref()))
     }
 
     async fn cancel_job(&self, request: Request<CancelJobRequest>) -> Result<Response<CancelJobResponse>, Status> {
-        cancel::cancel_job(self, &request.into_inner())
+        span(&request, &request.get_ref().reason).in_scope(|| cancel::cancel_job(self, request.get_ref()))
     }
 
     async fn reload(&self, request: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
-        reload::reload(self, request.into_inner()).await
+        let span = span(&request, &request.get_ref().reason);
+        reload::reload(self, request.into_inner()).instrument(span).await
     }
 
     async fn list_jobs(&self, request: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {

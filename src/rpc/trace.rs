@@ -2,11 +2,15 @@
 //!
 //! The choice falls before any span exists: a span that a sampler drops later costs a fifth of a call.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderName};
 use opentelemetry::{
     Context as OtelContext,
     trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState},
 };
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::Code;
 use tracing::{Span, error_span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -18,16 +22,21 @@ pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub(super) const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
 const SERVICE: &str = "waterwheel.v1.WorkerPoolService";
+const SECOND: Duration = Duration::from_secs(1);
 const MAX_TRACESTATE: usize = 512;
 const MAX_BAGGAGE: usize = 8_192;
 
 /// Chooses the calls that are traced.
 ///
-/// A caller that sent a trace context has chosen already, either way: a trace is whole or absent. Others are chosen by
-/// chance.
-#[derive(Debug, Clone, Copy)]
+/// A caller that sent a trace context has chosen already, either way: a trace is whole or absent. But anybody may ask for
+/// a trace, so that no more than some are followed in a second. Others are chosen by chance.
+#[derive(Debug)]
 pub struct Sampler {
     ratio: Option<f64>,
+    /// Most calls that are followed in a second.
+    most: u32,
+    /// Where the second began, and how many were followed in it.
+    followed: Mutex<(Option<Instant>, u32)>,
 }
 
 /// The trace context of a call. `None` without a sound `traceparent`: version 00, lower-case hexadecimal, ids that
@@ -105,13 +114,29 @@ impl Sampler {
     /// exported, no call at all.
     #[must_use]
     pub fn new(ratio: Option<f64>) -> Self {
-        Self { ratio }
+        Self { ratio, most: 100, followed: Mutex::default() }
+    }
+
+    /// The same, but of the callers that ask for a trace it follows `most` in a second. Default 100.
+    #[must_use]
+    pub fn following(self, most: u32) -> Self {
+        Self { most, ..self }
+    }
+
+    /// Whether another caller may be followed.
+    fn may_follow(&self, now: Instant) -> bool {
+        let (begin, count) = &mut *self.followed.lock();
+        if begin.is_none_or(|begin| now.saturating_duration_since(begin) >= SECOND) {
+            (*begin, *count) = (Some(now), 0);
+        }
+        *count += 1;
+        *count <= self.most
     }
 
     fn choose(&self, trace: Option<&TraceContext>) -> bool {
         let Some(ratio) = self.ratio else { return false };
         match trace.and_then(|trace| parse_parent(&trace.traceparent)) {
-            Some((_, _, flags)) => flags.is_sampled(),
+            Some((_, _, flags)) => flags.is_sampled() && self.may_follow(Instant::now()),
             None => ratio > 0.0 && rand::random::<f64>() < ratio,
         }
     }
@@ -236,5 +261,17 @@ mod tests {
         assert!(!Sampler::new(None).choose(Some(&parent("01"))));
         let chosen = (0..10_000).filter(|_| Sampler::new(Some(0.25)).choose(None)).count();
         assert!((2_000..3_000).contains(&chosen), "{chosen} of 10000 at a quarter");
+    }
+
+    #[test]
+    fn callers_that_ask_are_followed_so_many_times_in_a_second() {
+        let sampler = Sampler::new(Some(1.0)).following(2);
+        let begin = Instant::now();
+        let may = |ms| sampler.may_follow(begin + Duration::from_millis(ms));
+        assert_eq!([may(0), may(1), may(2), may(999)], [true, true, false, false]);
+        assert_eq!([may(1_000), may(1_001), may(1_002)], [true, true, false]);
+        let asks = TraceContext { traceparent: PARENT.to_owned(), ..TraceContext::default() };
+        let stranger = Sampler::new(Some(1.0)).following(0);
+        assert!(!stranger.choose(Some(&asks)) && stranger.choose(None), "its flag forces nothing");
     }
 }

@@ -5,9 +5,11 @@ use serde_json::Value;
 use waterwheel::proto::{Job, WhenFull};
 
 use crate::{
+    operate::command_line::run,
     process::Process,
     refusal::Way,
     service::{Caller, job},
+    support::{Authority, Files},
 };
 
 const CONFIG: &str = r#"
@@ -80,4 +82,31 @@ async fn a_host_that_has_no_room_is_told() {
     let told = line(&process.log(), "HANDLER_UNAVAILABLE");
     assert_eq!(told["cause"], refusal.message(), "{told}");
     assert!(refusal.message().contains("cannot make a directory"), "{refusal:?}");
+}
+
+#[tokio::test]
+async fn what_an_operator_does_is_told_with_who_from_where_and_why() {
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let rule = "[auth.rule.all]\nprincipals = [\"anonymous\"]\nrpcs = [\"*\"]\n";
+    let config = format!("{CONFIG}{}{rule}", files.tls_section(Some("optional")));
+    let process = Process::serve_logging(&config, &[], "info").await;
+    for (line, told) in [
+        ("pause one", "an operator paused the pool"),
+        ("resume one", "an operator resumed the pool"),
+        ("resize one 2", "an operator resized the pool"),
+        ("reload", "the configuration was reloaded"),
+        ("drain --pool programs", "an operator drains the pool"),
+        ("drain", "an operator drains the server"),
+    ] {
+        let ran = run(&process, &format!("{line} --reason=because-of-{}", line.replace(' ', "-"))).await;
+        assert_eq!(ran.code, Some(0), "{line}: {}", ran.out);
+        process.logged(told).await;
+        let log = process.log();
+        let line_told = lines(&log, &format!("because-of-{}", line.replace(' ', "-"))).into_iter().next();
+        let line_told = line_told.unwrap_or_else(|| panic!("no line of {line} in {log}"));
+        assert_eq!((&line_told["message"], &line_told["principal"]), (&told.into(), &"anonymous".into()));
+        assert!(line_told["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line_told}");
+    }
 }

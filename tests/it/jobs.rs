@@ -145,7 +145,8 @@ async fn the_id_of_a_call_names_its_jobs() {
     assert!(shown.out.contains(&format!("of this request id, the newest first: {}\n", other.job_id)), "{}", shown.out);
 
     let mut admin = AdminServiceClient::new(process.ops.channel().await);
-    let refused = admin.cancel_job(CancelJobRequest { job_id: "twice".into() }).await.unwrap_err();
+    let refused =
+        admin.cancel_job(CancelJobRequest { job_id: "twice".into(), reason: String::new() }).await.unwrap_err();
     let refused = Refusal::of_call(refused, false);
     assert_eq!((refused.code(), refused.reason().as_str()), (Code::FailedPrecondition, "AMBIGUOUS_ID"));
     for id in [&told.job_id, &other.job_id] {

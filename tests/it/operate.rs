@@ -46,26 +46,27 @@ impl Operator {
     }
 
     async fn pause(&mut self, pool: &str) -> Result<PoolState, Status> {
-        let answer = self.0.pause(PauseRequest { pool: pool.into() }).await?;
+        let answer = self.0.pause(PauseRequest { pool: pool.into(), reason: String::new() }).await?;
         Ok(answer.into_inner().pool.unwrap())
     }
 
     async fn resume(&mut self, pool: &str) -> Result<PoolState, Status> {
-        let answer = self.0.resume(ResumeRequest { pool: pool.into() }).await?;
+        let answer = self.0.resume(ResumeRequest { pool: pool.into(), reason: String::new() }).await?;
         Ok(answer.into_inner().pool.unwrap())
     }
 
     async fn resize(&mut self, pool: &str, min_workers: u32, max_workers: u32) -> Result<PoolState, Status> {
-        let answer = self.0.resize(ResizeRequest { pool: pool.into(), min_workers, max_workers }).await?;
+        let answer =
+            self.0.resize(ResizeRequest { pool: pool.into(), min_workers, max_workers, reason: String::new() }).await?;
         Ok(answer.into_inner().pool.unwrap())
     }
 
     async fn drain(&mut self, pool: &str) -> Result<Streaming<DrainResponse>, Status> {
-        Ok(self.0.drain(DrainRequest { pool: pool.into() }).await?.into_inner())
+        Ok(self.0.drain(DrainRequest { pool: pool.into(), reason: String::new() }).await?.into_inner())
     }
 
     async fn cancel(&mut self, job: &str) -> Result<CancelJobResponse, Status> {
-        Ok(self.0.cancel_job(CancelJobRequest { job_id: job.into() }).await?.into_inner())
+        Ok(self.0.cancel_job(CancelJobRequest { job_id: job.into(), reason: String::new() }).await?.into_inner())
     }
 }
 

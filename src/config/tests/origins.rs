@@ -102,6 +102,7 @@ log = "info"                 # default
 log_format = "auto"          # default
 # otlp is not set
 sample_ratio = 0.01          # default
+caller_traces = 100          # default
 service_name = "waterwheel"  # default
 
 [pool.cpu]

@@ -28,6 +28,7 @@ pub(super) fn drain(admin: &Admin, request: &DrainRequest) -> Result<Response<Re
 }
 
 fn drain_all(admin: &Admin) -> ResponseStream<DrainResponse> {
+    info!("an operator drains the server");
     admin.control.drain();
     let control = Arc::clone(&admin.control);
     // The end is reported at once, for the connection does not last much longer.

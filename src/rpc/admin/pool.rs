@@ -53,7 +53,7 @@ pub(super) fn resume(admin: &Admin, request: &ResumeRequest) -> Result<Response<
 
 /// `Resize`.
 pub(super) fn resize(admin: &Admin, request: &ResizeRequest) -> Result<Response<ResizeResponse>, Status> {
-    let ResizeRequest { pool, min_workers: min, max_workers: max } = request;
+    let ResizeRequest { pool, min_workers: min, max_workers: max, reason: _ } = request;
     let pool = find(admin, pool)?;
     let max = if *max == 0 { min } else { max };
     let out_of_range =

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use tonic::{Response, Status};
+use tracing::Span;
 
 use super::Admin;
 use crate::{
@@ -41,9 +42,10 @@ pub enum ReloadFault {
 
 /// `Reload`.
 pub(super) async fn reload(admin: &Admin, request: ReloadRequest) -> Result<Response<ReloadResponse>, Status> {
-    let ReloadRequest { dry_run } = request;
+    let ReloadRequest { dry_run, reason: _ } = request;
     let control = Arc::clone(&admin.control);
-    let reloaded = off_thread(move || control.reload(dry_run)).await;
+    let span = Span::current();
+    let reloaded = off_thread(move || span.in_scope(|| control.reload(dry_run))).await;
     let (changes, faults, applied) = match reloaded.map_err(|_| status::internal("the reload panicked"))? {
         Ok(changes) => (changes, String::new(), !dry_run),
         Err(ReloadFault::NeedsRestart(changes)) => (changes, String::new(), false),

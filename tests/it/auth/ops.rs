@@ -95,7 +95,9 @@ async fn operators_on_a_unix_socket_need_no_token() {
     let config = format!("{listen}{KINDS}{}{rule}", files.tls_section(Some("required")));
     let service = Service::start(&config, Vec::new());
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    let refused = AdminServiceClient::new(service.ops.channel().await).pause(PauseRequest { pool: "one".into() }).await;
+    let refused = AdminServiceClient::new(service.ops.channel().await)
+        .pause(PauseRequest { pool: "one".into(), reason: String::new() })
+        .await;
     assert_eq!(refused.unwrap_err().code(), Code::Unauthenticated);
     let ops = format!("unix:{}", socket.display());
     let ran = program(&["pause", "one", "--ops", &ops]).output().await.unwrap();
@@ -116,12 +118,21 @@ async fn steering_is_allowed_by_rules_one_by_one() {
         let mut admin = AdminServiceClient::new(service.ops.channel().await);
         let pool = || "one".to_owned();
         let codes = [
-            ("Pause", admin.pause(PauseRequest { pool: pool() }).await.err()),
-            ("Resume", admin.resume(ResumeRequest { pool: pool() }).await.err()),
-            ("Resize", admin.resize(ResizeRequest { pool: pool(), min_workers: 1, max_workers: 2 }).await.err()),
-            ("CancelJob", admin.cancel_job(CancelJobRequest { job_id: "no-job".into() }).await.err()),
-            ("Reload", admin.reload(ReloadRequest { dry_run: true }).await.err()),
-            ("Drain", admin.drain(DrainRequest { pool: pool() }).await.err()),
+            ("Pause", admin.pause(PauseRequest { pool: pool(), reason: String::new() }).await.err()),
+            ("Resume", admin.resume(ResumeRequest { pool: pool(), reason: String::new() }).await.err()),
+            (
+                "Resize",
+                admin
+                    .resize(ResizeRequest { pool: pool(), min_workers: 1, max_workers: 2, reason: String::new() })
+                    .await
+                    .err(),
+            ),
+            (
+                "CancelJob",
+                admin.cancel_job(CancelJobRequest { job_id: "no-job".into(), reason: String::new() }).await.err(),
+            ),
+            ("Reload", admin.reload(ReloadRequest { dry_run: true, reason: String::new() }).await.err()),
+            ("Drain", admin.drain(DrainRequest { pool: pool(), reason: String::new() }).await.err()),
         ];
         for (rpc, status) in codes {
             let code = status.map_or(Code::Ok, |status| status.code());
