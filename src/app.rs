@@ -25,9 +25,11 @@ use surface::Surface;
 use crate::{
     config::{self, Config, Faults, Loaded},
     incidents,
+    memory::Memory,
     net::{Bound, Census, Inherited, ListenAddress, Place, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_home},
+    proto::MAX_ENVELOPE,
     rpc::{Guard, stream_limit},
     task::Tasks,
     telemetry::LogControl,
@@ -173,6 +175,7 @@ impl App {
             proxies: config.server.proxies.clone(),
             http_proxies: config.server.http_proxies.clone(),
             tls: security.tls.clone(),
+            memory: Memory::new(config.server.memory.with(MAX_ENVELOPE)),
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
             // Browsers speak HTTP/2 with TLS alone, and what stands in front of a page may not speak it at all.
             http1: !config.server.grpc_web_origins.is_empty(),
@@ -182,19 +185,19 @@ impl App {
             ops_listeners,
             ops_place,
             Transport { http1: true, ..Transport::default() },
-            move |peer| ops_service.for_peer(peer),
+            move |peer, memory| ops_service.for_peer(peer, memory),
             move |_| runtimes.add_current("ops".into()),
             &tasks,
         );
         let ops = ops.map_err(StartError::Threads)?;
-        let make = move |peer| public_service.for_peer(peer);
+        let make = move |peer, memory| public_service.for_peer(peer, memory);
         let begin = move |core| {
             set_home(core);
             serving.add_current(format!("serve-{core}"));
         };
         let public = Server::start(public_listeners, place, transport, make, begin, &tasks);
         let public = public.map_err(StartError::Threads)?;
-        surface::watch(&connections, [("public", public.census()), ("ops", ops.census())]);
+        surface::watch(&connections, [("public", &public), ("ops", &ops)]);
         security.follow(config, &phase, &tasks);
         security::follow(incidents::follow(), &phase, &tasks);
         phase.advance(Phase::Serving);

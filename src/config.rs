@@ -54,7 +54,7 @@ mod withhold;
 mod tests;
 
 pub use fault::{Fault, Faults};
-pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server, Uploads};
+pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server};
 pub use problem::{Problem, ProgramFault, SecurityProblem, WrittenProblem};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};

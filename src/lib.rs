@@ -62,6 +62,7 @@ pub mod file;
 pub mod fuzzing;
 pub mod handler;
 mod incidents;
+pub mod memory;
 pub mod model;
 pub mod net;
 pub mod ops;

@@ -10,30 +10,35 @@
 
 mod accept;
 mod address;
+mod body;
+mod call;
 mod census;
 mod connection;
 mod cores;
 mod establish;
+mod exchange;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod http1;
+mod http2;
 mod incoming;
 mod limits;
 mod linger;
 mod listener;
-mod protocol;
 mod proxy;
 mod server;
 mod stage;
 mod stream;
-mod stream_deadline;
 mod tls;
 mod write_stall;
 
 pub use address::{InvalidListenAddress, ListenAddress};
+pub use body::RequestBody;
+pub use call::{StreamLimit, UnsentAnswer};
 pub use census::{Census, Closed, Refused};
 pub use cores::Place;
+pub use http2::AnswerService;
 pub use limits::{ConnectionLimits, Http2, Transport};
 pub use listener::{Bound, Inherited, bind};
 pub use server::{Pulse, Server};
-pub use stream_deadline::StreamLimit;
 pub use tls::{ClientAuth, Tls, TlsConfig, TlsError, TlsErrors, TlsFault, TlsFile, TlsVersion};

@@ -81,6 +81,8 @@ pub struct Connections {
     pub refused: Vec<(&'static str, u64)>,
     /// That were taken and closed, by reason.
     pub closed: Vec<(&'static str, u64)>,
+    /// Bytes of unfinished messages and of unread answers.
+    pub held: Vec<(&'static str, usize)>,
 }
 
 /// The pages about `subject` that `options` ask for.

@@ -4,6 +4,7 @@ mod codec;
 mod envelope;
 mod waterfall;
 
+pub(crate) use codec::{CopyingDecoder, decode};
 pub(crate) use envelope::MAX_ENVELOPE;
 pub use generated::*;
 pub use waterfall::{Waterfall, WaterfallParts};

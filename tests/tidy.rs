@@ -40,6 +40,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "proto", imports: Imports::Only(&["model"]), wire: true },
     Layer { name: "task", imports: Imports::Only(&[]), wire: false },
     Layer { name: "file", imports: Imports::Only(&[]), wire: false },
+    Layer { name: "memory", imports: Imports::Only(&[]), wire: false },
     Layer { name: "throttle", imports: Imports::Only(&[]), wire: false },
     Layer { name: "incidents", imports: Imports::Only(&[]), wire: false },
     Layer { name: "reload", imports: Imports::Only(&["task", "file"]), wire: false },
@@ -49,17 +50,32 @@ const LAYERS: &[Layer] = &[
     Layer { name: "sim", imports: Imports::Only(&["model", "pool", "file"]), wire: false },
     // A line of log names the job that its handler works for.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
-    Layer { name: "rpc", imports: Imports::Only(&["model", "pool", "phase", "task", "auth", "incidents"]), wire: true },
+    Layer {
+        name: "rpc",
+        imports: Imports::Only(&["memory", "model", "pool", "phase", "task", "auth", "incidents"]),
+        wire: true,
+    },
     Layer {
         name: "net",
-        imports: Imports::Only(&["model", "phase", "task", "reload", "file", "throttle"]),
+        imports: Imports::Only(&["memory", "model", "phase", "task", "reload", "file", "throttle"]),
         wire: true,
     },
     Layer { name: "ops", imports: Imports::Only(&["model", "pool", "phase", "task", "rpc", "net"]), wire: true },
     // Its options are the components' own config types.
     Layer {
         name: "config",
-        imports: Imports::Only(&["model", "phase", "handler", "pool", "telemetry", "auth", "rpc", "net", "ops"]),
+        imports: Imports::Only(&[
+            "model",
+            "phase",
+            "handler",
+            "pool",
+            "telemetry",
+            "auth",
+            "memory",
+            "rpc",
+            "net",
+            "ops",
+        ]),
         wire: false,
     },
     // It exists in tests and under a fuzzer only.

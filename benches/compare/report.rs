@@ -21,8 +21,11 @@ pub(crate) struct Report {
     submit_many: Value,
     rows: Vec<Line>,
     /// Every burst, by regime and side.
-    bursts: BTreeMap<&'static str, Vec<BTreeMap<String, BTreeMap<Figure, f64>>>>,
+    bursts: BTreeMap<&'static str, Vec<Burst>>,
 }
+
+/// The figures of each side in one burst.
+type Burst = BTreeMap<String, BTreeMap<Figure, f64>>;
 
 /// One comparison, in medians.
 #[derive(Debug, Serialize)]

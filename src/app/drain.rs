@@ -22,7 +22,7 @@ const BEHIND: Duration = Duration::from_millis(500);
 /// 5. Peers are told to open no more streams.
 /// 6. Queued and running jobs are finished.
 /// 7. What still runs is stopped, and every caller answered.
-/// 8. What is left of the connections is cut.
+/// 8. Answers on their way are awaited until the hard stop, and what is left of the connections is cut.
 pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &Tasks) -> Receipt {
     control.asked().await;
     let begin = control.begin().at;
@@ -44,18 +44,23 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
         let _ = timeout_at(end, emptied(pools)).await;
     }
 
+    // Nothing runs any more. Answers that are on their way have until the hard stop.
+    let ended = async || tokio::join!(public.ended(), ops.ended());
+    let _ = timeout(LINGER, public.ended()).await;
+    control.within(hard_stop, public.answered()).await;
+    let cut_answers = public.unsent_answers();
+
     let lost = pools.iter().flat_map(|pool| pool.report().lost).collect();
     control.phase().advance(Phase::Stopped);
     ops.close_listener();
     ops.go_away();
-    let ended = async || tokio::join!(public.ended(), ops.ended());
     let cut = Instant::now() + LINGER;
     let _ = timeout_at(cut, ended()).await;
     public.cut();
     ops.cut();
     let _ = timeout(BEHIND, ended()).await;
     let _ = timeout_at(cut, tasks.wait()).await;
-    Receipt::new(begin, plan, control.finished(), lost)
+    Receipt::new(begin, plan, control.finished(), lost, cut_answers)
 }
 
 async fn emptied(pools: &[Pool]) {

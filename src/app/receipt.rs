@@ -5,6 +5,7 @@ use tokio::time::Instant;
 
 use crate::{
     config::Drain,
+    net::UnsentAnswer,
     pool::{LostJob, LostWhile},
 };
 
@@ -17,31 +18,36 @@ pub struct Receipt {
     pub finished: u64,
     /// Jobs that could not be finished.
     pub lost: Vec<LostJob>,
+    /// Answers that were cut, as their callers did not read them in time.
+    pub cut: Vec<UnsentAnswer>,
     end: Instant,
 }
 
 impl Receipt {
-    pub(super) fn new(begin: Instant, plan: Drain, finished: u64, lost: Vec<LostJob>) -> Self {
+    pub(super) fn new(begin: Instant, plan: Drain, finished: u64, lost: Vec<LostJob>, cut: Vec<UnsentAnswer>) -> Self {
         let end = begin + plan.notice + plan.finish + plan.kill;
-        Self { elapsed: begin.elapsed(), finished, lost, end }
+        Self { elapsed: begin.elapsed(), finished, lost, cut, end }
     }
 
-    /// Whether no job was lost.
+    /// Whether no job was lost, and no answer cut.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.lost.is_empty()
+        self.lost.is_empty() && self.cut.is_empty()
     }
 
     /// One line of JSON: `event` (`"drained"`), `elapsed_ms`, `finished`, and `lost`, a list of objects with `job`,
-    /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, or `"running"`).
+    /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, or `"running"`), and `cut`, a list of
+    /// objects with `request_id`, `peer` and `unsent_bytes`.
     #[must_use]
     pub fn to_json(&self) -> String {
         let lost: Vec<Value> = self.lost.iter().map(lost_job).collect();
+        let cut: Vec<Value> = self.cut.iter().map(cut_answer).collect();
         json!({
             "event": "drained",
             "elapsed_ms": u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX),
             "finished": self.finished,
             "lost": lost,
+            "cut": cut,
         })
         .to_string()
     }
@@ -50,6 +56,11 @@ impl Receipt {
     pub(super) fn time_left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
+}
+
+fn cut_answer(answer: &UnsentAnswer) -> Value {
+    let UnsentAnswer { request_id, peer, unsent_bytes } = answer;
+    json!({ "request_id": request_id, "peer": peer, "unsent_bytes": unsent_bytes })
 }
 
 fn lost_job(lost: &LostJob) -> Value {

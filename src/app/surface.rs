@@ -4,13 +4,14 @@ use tokio::time::Instant;
 
 use super::{Control, security::Security};
 use crate::{
-    config::{self, Config},
-    net::{Census, Closed, ListenAddress, Refused},
+    config::Config,
+    net::{Closed, ListenAddress, Refused, Server},
     ops::{self, Connections, ReadConnections, Runtimes, Subject},
     phase::PhaseCell,
+    proto::MAX_ENVELOPE,
     rpc::{
-        Admin, Browsers, Calls, Edge, Health, Hosts, Limits, Load, Orca, Parts, PublicServices, UploadLimits, Watches,
-        WorkerPool, ops_services, public_services, trace::Sampler,
+        Admin, Browsers, Calls, Edge, Health, Hosts, Limits, Load, Orca, Parts, PublicServices, Watches, WorkerPool,
+        ops_services, public_services, trace::Sampler,
     },
     task::Tasks,
 };
@@ -58,17 +59,16 @@ pub(super) fn surface(
         deadline: config.deadline,
         sampler: Sampler::new(sample_ratio).following(config.telemetry.caller_traces),
         window: config.server.submit_many_window,
+        largest_message: config.server.max_payload.saturating_add(MAX_ENVELOPE),
         tasks: tasks.clone(),
         guard: guard.clone(),
         started,
         calls: calls.clone(),
         watches: Watches::new(phase.clone(), MOST_STATS_WATCHES),
     });
-    let config::Uploads { total, per_connection } = config.server.uploads;
     let limits = Limits {
         max_payload: config.server.max_payload,
         max_header_list: config.server.http2.max_header_list as usize,
-        uploads: UploadLimits { total, per_connection },
     };
     let public = public_services(PublicServices {
         worker_pool,
@@ -102,10 +102,12 @@ pub(super) fn surface(
 /// Has the metrics tell of the connections of these listeners.
 pub(super) fn watch(
     connections: &OnceLock<Vec<(&'static str, ReadConnections)>>,
-    listeners: [(&'static str, &Census); 2],
+    listeners: [(&'static str, &Server); 2],
 ) {
-    let read = |census: Census| -> ReadConnections {
+    let read = |server: &Server| -> ReadConnections {
+        let (census, memory) = (server.census().clone(), server.memory().clone());
         Box::new(move || Connections {
+            held: vec![("uploads", memory.uploads()), ("answers", memory.answers())],
             open: census.open(),
             accepted: census.accepted(),
             refused: Refused::ALL.iter().map(|reason| (reason.as_str(), census.refused(*reason))).collect(),
@@ -113,5 +115,5 @@ pub(super) fn watch(
         })
     };
     // They are started once.
-    let _ = connections.set(listeners.map(|(name, census)| (name, read(census.clone()))).into());
+    let _ = connections.set(listeners.map(|(name, server)| (name, read(server))).into());
 }

@@ -1,9 +1,10 @@
 //! Checks between keys: values that are fine alone and wrong together.
 
 use super::field::{Size, plain};
-use super::model::{Config, Kind, Pool, Queue, Server, Uploads};
+use super::model::{Config, Kind, Pool, Queue, Server};
 use super::problem::Problem;
 use super::reader::Reader;
+use crate::memory::MemoryLimits;
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::ListenAddress;
 
@@ -22,7 +23,7 @@ pub(super) fn report(config: &Config, no_kinds: NoKinds, reader: &mut Reader) {
         reader.report(Problem::NoKinds, &["kind"]);
     }
     report_listeners(server, reader);
-    report_uploads(server, reader);
+    report_memory(server, reader);
     report_deadlines(deadline, reader);
     for pool in pools {
         report_pool(pool, server, reader);
@@ -52,20 +53,20 @@ fn report_listeners(server: &Server, reader: &mut Reader) {
     }
 }
 
-fn report_uploads(server: &Server, reader: &mut Reader) {
-    let Uploads { total, per_connection } = server.uploads;
-    for (key, uploads) in [("total", total), ("per_connection", per_connection)] {
-        if server.max_payload > uploads {
-            let problem = Problem::PayloadOverUploads {
-                key: format!("server.uploads.{key}"),
+fn report_memory(server: &Server, reader: &mut Reader) {
+    let MemoryLimits { total, per_connection, stall: _ } = server.memory;
+    for (key, memory) in [("total", total), ("per_connection", per_connection)] {
+        if server.max_payload > memory {
+            let problem = Problem::PayloadOverMemory {
+                key: format!("server.memory.{key}"),
                 payload: plain(&Size::of(server.max_payload)),
-                uploads: plain(&Size::of(uploads)),
+                memory: plain(&Size::of(memory)),
             };
-            reader.report(problem, &[&format!("server.uploads.{key}"), "server.max_payload"]);
+            reader.report(problem, &[&format!("server.memory.{key}"), "server.max_payload"]);
         }
     }
     if per_connection > total {
-        reader.report(Problem::UploadsOverTotal, &["server.uploads.per_connection", "server.uploads.total"]);
+        reader.report(Problem::MemoryOverTotal, &["server.memory.per_connection", "server.memory.total"]);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::handler::{Builtin, ExecCommand, KindOptions};
+use crate::memory::MemoryLimits;
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::{ConnectionLimits, Http2, ListenAddress, TlsConfig};
 use crate::pool::Law;
@@ -72,17 +73,9 @@ pub struct Server {
     pub connections: ConnectionLimits,
     /// Bounds of HTTP/2 on one connection.
     pub http2: Http2,
-    /// Bounds of what unfinished messages may hold.
-    pub uploads: Uploads,
-}
-
-/// `[server.uploads]`: memory for messages that have begun to arrive and are not whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uploads {
-    /// Most bytes over all connections. Default 256 MiB, or four payloads; at least one.
-    pub total: usize,
-    /// Most bytes on one connection. Default 32 MiB, or two payloads; at least one, at most `total`.
-    pub per_connection: usize,
+    /// `[server.memory]`: bounds of what unfinished messages and unread answers hold. `total` by default 256 MiB, or four
+    /// payloads; `per_connection` 64 MiB, or two payloads, at most `total`; `stall` 10 s.
+    pub memory: MemoryLimits,
 }
 
 /// `[drain]`: the sum of the phases must fit the orchestrator's grace period.

@@ -242,18 +242,18 @@ pub enum Problem {
         otherwise: &'static str,
     },
     /// A payload that the server accepts could never arrive.
-    #[error("a payload may have {payload}, and `{key}` is {uploads}")]
-    PayloadOverUploads {
+    #[error("a payload may have {payload}, and `{key}` is {memory}")]
+    PayloadOverMemory {
         /// Dotted key.
         key: String,
         /// `server.max_payload`.
         payload: String,
         /// What unfinished messages may hold.
-        uploads: String,
+        memory: String,
     },
     /// One connection may hold more than all of them.
-    #[error("`server.uploads.per_connection` is more than `server.uploads.total`")]
-    UploadsOverTotal,
+    #[error("`server.memory.per_connection` is more than `server.memory.total`")]
+    MemoryOverTotal,
     /// The default deadline is longer than the longest one.
     #[error("`deadline.default` is longer than `deadline.max`")]
     DefaultOverMax,
@@ -348,8 +348,8 @@ impl Problem {
             Self::Written(problem) => problem.help(),
             Self::SameAddress { .. } => "give each listener an address of its own".into(),
             Self::Plaintext { otherwise, .. } => format!("listen on a loopback address or a Unix socket, {otherwise}"),
-            Self::PayloadOverUploads { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
-            Self::UploadsOverTotal => "raise `server.uploads.total` or lower `server.uploads.per_connection`".into(),
+            Self::PayloadOverMemory { key, .. } => format!("raise `{key}` or lower `server.max_payload`"),
+            Self::MemoryOverTotal => "raise `server.memory.total` or lower `server.memory.per_connection`".into(),
             Self::DefaultOverMax => "lower `deadline.default` or raise `deadline.max`".into(),
             Self::MarginOverDefault => "lower `deadline.reply_margin` or raise `deadline.default`".into(),
             Self::PayloadOverQueue { pool, .. } => {

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use super::field::{Size, Words, any, within};
 use super::listen::{Addresses, Networks};
-use super::model::{Server, Uploads};
+use super::model::Server;
 use super::problem::Problem;
 use super::section::Section;
 use super::security;
 use super::withhold::value as shown_value;
+use crate::memory::MemoryLimits;
 use crate::net::{ConnectionLimits, Http2, ListenAddress};
 
 /// One gRPC message.
@@ -63,7 +64,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Server {
         grpc_web_origins,
         connections: section.section("connections", connections),
         http2: section.section("http2", |section| http2(section, max_concurrent_streams)),
-        uploads: section.section("uploads", |section| uploads(section, max_payload)),
+        memory: section.section("memory", |section| memory(section, max_payload)),
     }
 }
 
@@ -112,11 +113,13 @@ fn http2(section: &mut Section<'_>, max_concurrent_streams: u32) -> Http2 {
     }
 }
 
-fn uploads(section: &mut Section<'_>, max_payload: usize) -> Uploads {
-    let of = |least: Size, payloads: usize| Size(least.0.max(max_payload.saturating_mul(payloads) as u64));
-    Uploads {
-        total: section.value("total", of(Size::mib(256), 4), within(MEMORY)).bytes(),
-        per_connection: section.value("per_connection", of(Size::mib(32), 2), within(MEMORY)).bytes(),
+fn memory(section: &mut Section<'_>, max_payload: usize) -> MemoryLimits {
+    let MemoryLimits { total, per_connection, stall } = MemoryLimits::default();
+    let of = |least: usize, payloads: usize| Size::of(least.max(max_payload.saturating_mul(payloads)));
+    MemoryLimits {
+        total: section.value("total", of(total, 4), within(MEMORY)).bytes(),
+        per_connection: section.value("per_connection", of(per_connection, 2), within(MEMORY)).bytes(),
+        stall: section.value("stall", stall, within(WAIT)),
     }
 }
 

@@ -1,16 +1,15 @@
 use std::{
-    convert::Infallible,
-    pin::pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
-use http::{Request, Response};
-use hyper::{body::Incoming, service::Service};
-use hyper_util::rt::TokioIo;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -18,19 +17,25 @@ use tokio::{
 use tracing::debug;
 
 use super::{
+    call::{Calls, UnsentAnswers},
     census::Closed,
-    establish::{Stages, establish},
-    limits::{ConnectionLimits, Transport},
+    establish::{PREFACE, Stages, establish},
+    http1,
+    http2::{self, AnswerService},
+    limits::{ConnectionLimits, Http2, Transport},
     linger::Linger,
     listener::Accepted,
-    protocol::{Failure, Graceful, protocol},
     proxy::Proxies,
     stage::{Stage, reached},
     stream::Stream,
-    stream_deadline::{Noting, StreamExecutor, Streams},
-    write_stall::WriteStall,
+    write_stall::{Heard, WriteStall},
 };
-use crate::model::Peer;
+use crate::{memory::ConnectionMemory, model::Peer};
+
+/// What carries a connection.
+pub(super) type Socket = Linger<WriteStall<Stream>>;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Names connections, whatever listener they came by.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
@@ -45,24 +50,28 @@ pub(super) struct Serving<M> {
     pub(super) transport: Transport,
     pub(super) stages: Stages,
     pub(super) stage: watch::Sender<Stage>,
+    unsent: UnsentAnswers,
 }
 
 impl<M> Serving<M> {
-    pub(super) fn new(make: M, transport: Transport, proxies: Proxies, stage: watch::Sender<Stage>) -> Self {
+    pub(super) fn new(
+        make: M,
+        transport: Transport,
+        proxies: Proxies,
+        stage: watch::Sender<Stage>,
+        unsent: UnsentAnswers,
+    ) -> Self {
         let (preface_timeout, tls) = (transport.connections.preface_timeout, transport.tls.clone());
         let stages = Stages { preface_timeout, proxies, tls, http1: transport.http1 };
-        Self { make, transport, stages, stage }
+        Self { make, transport, stages, stage, unsent }
     }
 
     /// Serves one connection until its peer leaves, its time is over, or the server ends it.
-    pub(super) async fn serve<S, B>(&self, accepted: Accepted, mut stage: watch::Receiver<Stage>)
+    pub(super) async fn serve<S>(&self, accepted: Accepted, mut stage: watch::Receiver<Stage>)
     where
-        M: Fn(Arc<Peer>) -> S,
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-        S::Future: Send + 'static,
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
+        S: AnswerService,
+        S::Future: Send + Unpin + 'static,
     {
         let Accepted { socket, origin, mut entry } = accepted;
         let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
@@ -88,42 +97,63 @@ impl<M> Serving<M> {
     }
 
     /// Speaks HTTP. Returns why that ended.
-    async fn speak<S, B>(&self, stream: Stream, peer: Arc<Peer>, mut stage: watch::Receiver<Stage>) -> Closed
+    async fn speak<S>(&self, stream: Stream, peer: Arc<Peer>, stage: watch::Receiver<Stage>) -> Closed
     where
-        M: Fn(Arc<Peer>) -> S,
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-        S::Future: Send + 'static,
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
+        S: AnswerService,
+        S::Future: Send + Unpin + 'static,
     {
-        let Transport { http2, connections, stream_limit, proxies: _, http_proxies: _, tls: _, http1: _ } =
-            &self.transport;
+        let Transport { http2, connections, memory, stream_limit, .. } = &self.transport;
         let number = peer.connection;
-        let streams = Streams::default();
-        let service = Noting { service: (self.make)(peer), limit: stream_limit.clone(), streams: streams.clone() };
-        let executor = StreamExecutor::new(streams.clone());
-        let stream = Linger::new(WriteStall::new(stream, http2.keepalive_interval + http2.keepalive_timeout));
-        let connection = protocol(TokioIo::new(stream), service, executor, &self.transport);
-        let mut connection = pin!(connection);
-        // The connection first, each time: what is ready to be written is written before it is cut.
-        let goodbye = tokio::select! {
-            biased;
-            ended = connection.as_mut() => return ending(number, ended, Closed::Peer),
-            () = reached(&mut stage, Stage::GoAway) => Goodbye { reason: Closed::GoAway, grace: None },
-            goodbye = end_of_time(connections, &streams) => goodbye,
-        };
-        debug!(connection = number, reason = goodbye.reason.as_str(), "saying goodbye");
-        // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last one that was taken.
-        connection.as_mut().graceful_shutdown();
-        let cut_at = goodbye.grace.and_then(|grace| Instant::now().checked_add(grace));
-        tokio::select! {
-            biased;
-            ended = connection => ending(number, ended, goodbye.reason),
-            () = reached(&mut stage, Stage::Cut) => Closed::Cut,
-            () = until(cut_at) => if goodbye.reason == Closed::Age { Closed::AgeCut } else { goodbye.reason },
+        let is_http2 = stream.ahead().starts_with(PREFACE);
+        let memory = memory.of(number);
+        let stall = self.transport.memory.limits().stall;
+        let calls = Calls::new(Arc::clone(&peer), stream_limit.clone(), stall, self.unsent.clone());
+        let service = (self.make)(peer, Arc::clone(&memory));
+        let stream = WriteStall::new(stream, stall);
+        let heard = stream.heard();
+        let socket = Linger::new(stream);
+        let mut events = Events::new(connections, calls.clone(), stage);
+        if !is_http2 {
+            let connection = http1::connection(socket, http2, connections.preface_timeout, service, calls);
+            let mut connection = pin!(connection);
+            return events
+                .until_the_end(number, |cx, order| {
+                    if order.is_some() {
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    connection.as_mut().poll(cx).map_err(Into::into)
+                })
+                .await;
         }
+        let mut connection = match http2::Connection::handshake(socket, *http2, service, calls, memory).await {
+            Ok(connection) => connection,
+            Err(error) => return ending(number, Err(error.into()), Closed::Error),
+        };
+        if let Some(pings) = connection.ping_pong() {
+            events.watch(pings, heard, *http2);
+        }
+        events
+            .until_the_end(number, |cx, order| {
+                if order.is_some() {
+                    // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last one that was taken.
+                    connection.graceful_shutdown();
+                }
+                connection.poll(cx).map_err(Into::into)
+            })
+            .await
     }
+}
+
+/// Ends by a word of the server, or by its clock: each is looked at only when it is due.
+struct Events(FuturesUnordered<Pin<Box<dyn Future<Output = Event> + Send>>>);
+
+/// What happens to a connection from outside of it.
+enum Event {
+    /// Its peer is to open no more streams; after the grace it is cut.
+    Goodbye(Goodbye),
+    /// It is cut.
+    Cut(Closed),
 }
 
 /// Why the server ends a connection, and how long its peer has from then on; without an end, until all are cut.
@@ -133,12 +163,80 @@ struct Goodbye {
     grace: Option<Duration>,
 }
 
+impl Events {
+    fn new(limits: &ConnectionLimits, calls: Calls, stage: watch::Receiver<Stage>) -> Self {
+        let events = Self(FuturesUnordered::new());
+        let (limits, mut going, mut cut) = (*limits, stage.clone(), stage);
+        events.push(async move { Event::Goodbye(end_of_time(limits, calls).await) });
+        events.push(async move {
+            reached(&mut going, Stage::GoAway).await;
+            Event::Goodbye(Goodbye { reason: Closed::GoAway, grace: None })
+        });
+        events.push(async move {
+            reached(&mut cut, Stage::Cut).await;
+            Event::Cut(Closed::Cut)
+        });
+        events
+    }
+
+    fn push(&self, event: impl Future<Output = Event> + Send + 'static) {
+        self.0.push(Box::pin(event));
+    }
+
+    /// Cuts the connection where its peer gives no sign of life.
+    fn watch(&self, pings: h2::PingPong, heard: Heard, http2: Http2) {
+        self.push(async move {
+            http2::unresponsive(pings, heard, http2).await;
+            Event::Cut(Closed::Unresponsive)
+        });
+    }
+
+    /// Polls the connection until it has ended, and tells it once to say goodbye. The connection comes first, each time:
+    /// what is ready to be written is written before it is cut.
+    async fn until_the_end(
+        &mut self,
+        number: u64,
+        mut connection: impl FnMut(&mut Context<'_>, Option<Goodbye>) -> Poll<Result<(), Failure>>,
+    ) -> Closed {
+        let mut said = None;
+        poll_fn(|cx| {
+            let mut order = None;
+            loop {
+                if let Poll::Ready(ended) = connection(cx, order.take()) {
+                    let otherwise = said.map_or(Closed::Peer, |goodbye: Goodbye| goodbye.reason);
+                    return Poll::Ready(ending(number, ended, otherwise));
+                }
+                match self.0.poll_next_unpin(cx) {
+                    Poll::Ready(Some(Event::Goodbye(goodbye))) if said.is_none() => {
+                        debug!(connection = number, reason = goodbye.reason.as_str(), "saying goodbye");
+                        self.cut_after(goodbye);
+                        (said, order) = (Some(goodbye), Some(goodbye));
+                    }
+                    Poll::Ready(Some(Event::Goodbye(_))) => {}
+                    Poll::Ready(Some(Event::Cut(reason))) => return Poll::Ready(reason),
+                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    }
+
+    fn cut_after(&self, goodbye: Goodbye) {
+        let reason = if goodbye.reason == Closed::Age { Closed::AgeCut } else { goodbye.reason };
+        let at = goodbye.grace.and_then(|grace| Instant::now().checked_add(grace));
+        self.push(async move {
+            until(at).await;
+            Event::Cut(reason)
+        });
+    }
+}
+
 /// Returns when the connection is too old, or had no stream for too long.
-async fn end_of_time(limits: &ConnectionLimits, streams: &Streams) -> Goodbye {
+async fn end_of_time(limits: ConnectionLimits, calls: Calls) -> Goodbye {
     let begin = Instant::now();
     let jitter = rand::random_range(0.9..=1.1);
     let old = begin.checked_add(limits.max_age.mul_f64(jitter));
-    let mut seen = streams.opened();
+    let mut seen = calls.opened();
     loop {
         let look = Instant::now().checked_add(limits.idle_timeout);
         let age_first = old.is_some_and(|old| look.is_none_or(|look| old <= look));
@@ -146,8 +244,8 @@ async fn end_of_time(limits: &ConnectionLimits, streams: &Streams) -> Goodbye {
         if age_first {
             return Goodbye { reason: Closed::Age, grace: Some(limits.max_age_grace) };
         }
-        let opened = streams.opened();
-        if streams.open() == 0 && opened == seen {
+        let opened = calls.opened();
+        if calls.open() == 0 && opened == seen {
             return Goodbye { reason: Closed::Idle, grace: Some(FAREWELL) };
         }
         seen = opened;
@@ -163,7 +261,11 @@ async fn until(instant: Option<Instant>) {
 }
 
 fn ending(connection: u64, ended: Result<(), Failure>, otherwise: Closed) -> Closed {
-    let Err(error) = ended else { return otherwise };
-    debug!(connection, %error, "connection failed");
-    if error.downcast_ref().is_some_and(hyper::Error::is_timeout) { Closed::Unresponsive } else { Closed::Error }
+    match ended {
+        Ok(()) => otherwise,
+        Err(error) => {
+            debug!(connection, %error, "connection failed");
+            Closed::Error
+        }
+    }
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::model::Peer;
 
 /// What every HTTP/2 client sends first.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What a peer reads that speaks HTTP/1.1 where HTTP/2 alone is spoken.
 const WRONG_VERSION: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\

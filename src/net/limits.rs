@@ -1,13 +1,12 @@
 use std::{sync::Arc, time::Duration};
 
-use hyper::server::conn::http2;
-use hyper_util::{rt::TokioTimer, server::conn::auto};
 use ipnet::IpNet;
 
-use super::{stream_deadline::StreamLimit, tls::Tls};
+use super::{call::StreamLimit, tls::Tls};
+use crate::memory::Memory;
 
-/// Least room that HTTP/1.1 takes for a head, in bytes.
-const LEAST_BUFFER: usize = 8 << 10;
+/// Most bytes of a stream that wait for the socket.
+const SEND_BUFFER: usize = 256 << 10;
 
 /// What a listener's connections may do.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +23,8 @@ pub struct Transport {
     pub http_proxies: Vec<IpNet>,
     /// TLS in front of HTTP/2, on listeners of a network. Default none.
     pub tls: Option<Arc<Tls>>,
+    /// What callers make the server hold.
+    pub memory: Memory,
     /// How long a stream may last, whether its peer reads or not. Default for ever.
     pub stream_limit: Option<StreamLimit>,
     /// Whether peers may speak HTTP/1.1 too; behind TLS, [`TlsConfig::http1`](super::TlsConfig::http1) says so. Default no.
@@ -43,9 +44,10 @@ pub struct Http2 {
     /// Most bytes of one header list that a service is to take, as RFC 9113 counts them. Up to twice as many are read,
     /// so that the service can say why it refuses them; more are answered with HTTP status 431. Default 16 KiB.
     pub max_header_list: u32,
-    /// Receive window of one stream, in bytes. Default 64 KiB.
+    /// Receive window of one stream, in bytes. Default 1 MiB. While messages of its connection are held back it is 64 KiB.
     pub stream_window: u32,
-    /// Receive window of one connection, in bytes. Default 1 MiB.
+    /// Receive window of one connection, in bytes. Default 4 MiB. With many connections it is less, so that a quarter of
+    /// the memory for uploads is not exceeded by what nobody has read.
     pub connection_window: u32,
     /// Time without a sign of the peer until it is asked for one. Default 30 s.
     pub keepalive_interval: Duration,
@@ -78,8 +80,8 @@ impl Default for Http2 {
             max_local_resets: 1024,
             max_pending_resets: 20,
             max_header_list: 16 << 10,
-            stream_window: 64 << 10,
-            connection_window: 1 << 20,
+            stream_window: 1 << 20,
+            connection_window: 4 << 20,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
         }
@@ -100,7 +102,7 @@ impl Default for ConnectionLimits {
 }
 
 impl Http2 {
-    pub(super) fn builder<E>(&self, executor: E) -> http2::Builder<E> {
+    pub(super) fn builder(&self) -> h2::server::Builder {
         let Self {
             max_concurrent_streams,
             max_local_resets,
@@ -108,52 +110,18 @@ impl Http2 {
             max_header_list,
             stream_window,
             connection_window,
-            keepalive_interval,
-            keepalive_timeout,
+            keepalive_interval: _,
+            keepalive_timeout: _,
         } = *self;
-        let mut builder = http2::Builder::new(executor);
+        let mut builder = h2::server::Builder::new();
         builder
-            .timer(TokioTimer::new())
             .max_concurrent_streams(max_concurrent_streams)
-            .max_local_error_reset_streams(max_local_resets)
+            .max_local_error_reset_streams(Some(max_local_resets))
             .max_pending_accept_reset_streams(max_pending_resets)
             .max_header_list_size(max_header_list.saturating_mul(2))
-            .initial_stream_window_size(stream_window)
+            .initial_window_size(stream_window)
             .initial_connection_window_size(connection_window)
-            .keep_alive_interval(keepalive_interval)
-            .keep_alive_timeout(keepalive_timeout);
-        builder
-    }
-
-    /// The same beside HTTP/1.1, which has the time of a preface for the head of each request.
-    pub(super) fn either<E>(&self, executor: E, preface_timeout: Duration) -> auto::Builder<E> {
-        let Self {
-            max_concurrent_streams,
-            max_local_resets,
-            max_pending_resets,
-            max_header_list,
-            stream_window,
-            connection_window,
-            keepalive_interval,
-            keepalive_timeout,
-        } = *self;
-        let mut builder = auto::Builder::new(executor);
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(preface_timeout)
-            .max_buf_size((max_header_list as usize).max(LEAST_BUFFER));
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(max_concurrent_streams)
-            .max_local_error_reset_streams(max_local_resets)
-            .max_pending_accept_reset_streams(max_pending_resets)
-            .max_header_list_size(max_header_list)
-            .initial_stream_window_size(stream_window)
-            .initial_connection_window_size(connection_window)
-            .keep_alive_interval(keepalive_interval)
-            .keep_alive_timeout(keepalive_timeout);
+            .max_send_buffer_size(SEND_BUFFER);
         builder
     }
 }

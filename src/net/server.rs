@@ -1,32 +1,37 @@
 use std::{
-    convert::Infallible,
     io,
     sync::{Arc, Weak},
 };
 
-use http::{Request, Response};
-use hyper::{body::Incoming, service::Service};
 use tokio::sync::watch;
 
 use super::{
     accept::accept,
     address::ListenAddress,
+    call::{UnsentAnswer, UnsentAnswers},
     census::{Census, Refused},
     connection::Serving,
     cores::{Cores, Dealer, Place},
+    http2::AnswerService,
     limits::Transport,
     listener::{Accepted, Bound},
     proxy::Proxies,
     stage::{Stage, advance},
 };
-use crate::{model::Peer, task::Tasks};
+use crate::{
+    memory::{ConnectionMemory, Memory},
+    model::Peer,
+    task::Tasks,
+};
 
 /// Listeners and the threads that serve their connections.
 pub struct Server {
     addresses: Vec<ListenAddress>,
     census: Census,
+    memory: Memory,
     cores: Weak<Cores>,
     stage: watch::Sender<Stage>,
+    unsent: UnsentAnswers,
 }
 
 impl Server {
@@ -36,20 +41,17 @@ impl Server {
     ///
     /// # Errors
     /// Where the system has no thread, or no file descriptor, left.
-    pub fn start<S, B>(
+    pub fn start<S>(
         listeners: Vec<Bound>,
         place: Place,
         transport: Transport,
-        make: impl Fn(Arc<Peer>) -> S + Send + Sync + 'static,
+        make: impl Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S + Send + Sync + 'static,
         begin: impl Fn(usize) + Send + Sync + 'static,
         tasks: &Tasks,
     ) -> io::Result<Self>
     where
-        S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
-        S::Future: Send + 'static,
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        S: AnswerService + Send + 'static,
+        S::Future: Send + Unpin + 'static,
     {
         let addresses = listeners.iter().map(|bound| bound.address().clone()).collect();
         let stage = watch::Sender::new(Stage::Open);
@@ -57,7 +59,8 @@ impl Server {
         let census = Census::new(&transport.connections);
         let proxies = Proxies::new(&transport.proxies);
         let unbounded = Proxies::new(&[&transport.proxies[..], &transport.http_proxies].concat());
-        let serving = Arc::new(Serving::new(make, transport, proxies, stage.clone()));
+        let (memory, unsent) = (transport.memory.clone(), UnsentAnswers::default());
+        let serving = Arc::new(Serving::new(make, transport, proxies, stage.clone(), unsent.clone()));
         let handle = move |accepted: Accepted| {
             let (serving, stage) = (Arc::clone(&serving), serving.stage.subscribe());
             async move { serving.serve(accepted, stage).await }
@@ -79,7 +82,7 @@ impl Server {
             };
             tasks.spawn(accept(listener, stage, census, unbounded, deal));
         }
-        Ok(Self { addresses, census, cores: dealer.cores(), stage })
+        Ok(Self { addresses, census, memory, cores: dealer.cores(), stage, unsent })
     }
 
     /// Where it listens, in the order of the listeners.
@@ -92,6 +95,23 @@ impl Server {
     #[must_use]
     pub fn census(&self) -> &Census {
         &self.census
+    }
+
+    /// What its callers make it hold.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Returns when no answer waits for its reader. Cancel safe.
+    pub async fn answered(&self) {
+        self.unsent.none().await;
+    }
+
+    /// Answers that wait for their readers.
+    #[must_use]
+    pub fn unsent_answers(&self) -> Vec<UnsentAnswer> {
+        self.unsent.list()
     }
 
     /// What tells whether the threads make progress.

@@ -1,11 +1,14 @@
 //! The end of a connection whose peer does not read.
 //!
-//! hyper's keepalive does not cut it: when the peer gives no sign, hyper says GOAWAY first, and that can be written no
-//! more than anything else. So a write that makes no progress for as long as a keepalive may take is an error.
+//! A peer may answer pings and read nothing. So a write that makes no progress for too long is an error.
 
 use std::{
     io::{self, IoSlice},
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -22,11 +25,27 @@ pub(super) struct WriteStall<S> {
     stream: S,
     longest: Duration,
     alarm: Option<Pin<Box<Sleep>>>,
+    heard: Heard,
+}
+
+/// How often something was read. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Heard(Arc<AtomicU64>);
+
+impl Heard {
+    pub(super) fn reads(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
 }
 
 impl<S> WriteStall<S> {
     pub(super) fn new(stream: S, longest: Duration) -> Self {
-        Self { stream, longest, alarm: None }
+        Self { stream, longest, alarm: None, heard: Heard::default() }
+    }
+
+    /// What tells whether the peer gives a sign of life.
+    pub(super) fn heard(&self) -> Heard {
+        self.heard.clone()
     }
 
     fn bound<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -42,7 +61,12 @@ impl<S> WriteStall<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for WriteStall<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if read.is_ready() {
+            // Only the task of the connection writes it.
+            self.heard.0.store(self.heard.reads() + 1, Relaxed);
+        }
+        read
     }
 }
 

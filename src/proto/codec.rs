@@ -22,7 +22,13 @@ const COPIED: usize = 4096;
 /// A slice is also cheaper to read than the buffer.
 pub(super) struct CopyingCodec<T, U>(PhantomData<(T, U)>);
 
-pub(super) struct CopyingDecoder<U>(PhantomData<U>);
+pub(crate) struct CopyingDecoder<U>(PhantomData<U>);
+
+impl<U> Default for CopyingDecoder<U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
 
 impl<T, U> Default for CopyingCodec<T, U> {
     fn default() -> Self {
@@ -41,7 +47,7 @@ impl<T: Message + 'static, U: Message + Default + Name + 'static> Codec for Copy
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        CopyingDecoder(PhantomData)
+        CopyingDecoder::default()
     }
 }
 
@@ -58,8 +64,9 @@ impl<U: Message + Default + Name> Decoder for CopyingDecoder<U> {
 /// Decodes one whole message.
 ///
 /// # Errors
-/// INTERNAL where it is no message, or has too many labels; RESOURCE_EXHAUSTED where its envelope is too large.
-fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, Status> {
+/// INTERNAL where it is no message, INVALID_ARGUMENT where it has too many labels, and RESOURCE_EXHAUSTED where its
+/// envelope is too large.
+pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, Status> {
     let payload = match job_field::<U>() {
         Some(job) if message.len() > COPIED => Envelope::measure(&message, job).map_err(refusal)?.payload,
         _ => 0,
@@ -85,7 +92,7 @@ fn job_field<U: Name>() -> Option<u32> {
 fn refusal(oversized: Oversized) -> Status {
     match oversized {
         Oversized::Envelope => Status::resource_exhausted(oversized.to_string()),
-        Oversized::Labels => Status::internal(oversized.to_string()),
+        Oversized::Labels => Status::invalid_argument(oversized.to_string()),
     }
 }
 

@@ -5,12 +5,14 @@ use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, metadata::MetadataValue};
 
 use super::{
+    messages::Inbound,
     status::invalid_field,
     timeout::{self, GRPC_TIMEOUT},
     trace::{self, Sampler, extract},
 };
 use crate::{
     auth::Caller,
+    memory::ConnectionMemory,
     model::{Call, Deadline, DeadlinePolicy, Job, Peer, RequestId},
 };
 
@@ -26,6 +28,10 @@ pub struct Arrival {
     pub peer: Option<Arc<Peer>>,
     /// Who that is, where callers are authenticated.
     pub caller: Option<Arc<Caller>>,
+    /// What its connection holds.
+    pub(super) memory: Arc<ConnectionMemory>,
+    /// Its messages, where the codec does not read them.
+    pub(super) inbound: Option<Inbound>,
 }
 
 /// What a call carries besides its message.

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, header::HeaderName};
 use hyper::service::Service;
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body, service::Routes};
 use tower::Service as _;
@@ -31,9 +32,10 @@ use super::{
     status,
     telling::{AnswerBody, Meters, Telling},
     timeout::{self, GRPC_TIMEOUT},
-    upload::{ConnectionUploads, Upload, Uploads},
+    upload::Upload,
 };
 use crate::auth::Caller;
+use crate::memory::{ConnectionMemory, HeldBack, Memory};
 use crate::model::{Deadline, DeadlinePolicy, Origin, Peer};
 use crate::proto::worker_pool_service_server::WorkerPoolServiceServer;
 
@@ -55,9 +57,17 @@ pub struct Edge {
     entrance: Option<Entrance>,
     /// By which names it may be called; none where it may be called by any.
     hosts: Option<Hosts>,
-    max_header_list: usize,
-    uploads: Uploads,
-    connection: Arc<ConnectionUploads>,
+    sizes: Sizes,
+    memory: Arc<ConnectionMemory>,
+}
+
+/// What a call may bring.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// Most bytes of its headers, as HTTP/2 counts them.
+    pub(super) header_list: usize,
+    /// Most bytes of a message.
+    pub(super) message: usize,
 }
 
 /// The hot service, and what is measured at it.
@@ -77,27 +87,9 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 impl Edge {
     /// Hands calls of the worker pool to `hot`, all others to `others`, as far as `catalog` has them.
-    pub(super) fn new(
-        hot: Option<Hot>,
-        others: Routes,
-        catalog: Catalog,
-        max_header_list: usize,
-        uploads: Uploads,
-    ) -> Self {
-        let connection = uploads.of(0);
-        let catalog = Arc::new(catalog);
-        Self {
-            hot,
-            others,
-            catalog,
-            browsers: None,
-            peer: None,
-            entrance: None,
-            hosts: None,
-            max_header_list,
-            uploads,
-            connection,
-        }
+    pub(super) fn new(hot: Option<Hot>, others: Routes, catalog: Catalog, sizes: Sizes) -> Self {
+        let (catalog, memory) = (Arc::new(catalog), Memory::default().of(0));
+        Self { hot, others, catalog, browsers: None, peer: None, entrance: None, hosts: None, sizes, memory }
     }
 
     /// Takes calls from pages of browsers too.
@@ -116,14 +108,13 @@ impl Edge {
         Self { hosts, ..self }
     }
 
-    /// The front for one connection. All its calls carry `peer`.
+    /// The front for one connection. All its calls carry `peer`, and what they hold is counted in `memory`.
     #[must_use]
-    pub fn for_peer(&self, peer: Arc<Peer>) -> Self {
-        let connection = self.uploads.of(peer.connection);
+    pub fn for_peer(&self, peer: Arc<Peer>, memory: Arc<ConnectionMemory>) -> Self {
         let entrance = self.entrance.as_ref().and_then(|entrance| entrance.for_peer(&peer));
         // No page of a browser reaches a Unix socket.
         let hosts = self.hosts.clone().filter(|_| matches!(peer.origin, Origin::Address(_)));
-        Self { peer: Some(peer), connection, entrance, hosts, ..self.clone() }
+        Self { peer: Some(peer), memory, entrance, hosts, ..self.clone() }
     }
 
     /// Who calls, where the call is one that needs to know.
@@ -160,6 +151,20 @@ impl Edge {
             _ => Box::pin(now_ready(Ok(self.catalog.refuse(request.uri().path(), request.headers())))),
         }
     }
+
+    /// The answer to a call that is not let in. It tells no load: that is for those who may call, and a balancer keeps
+    /// the weight of the last report that it got (gRFC A58).
+    fn refused(&self, status: Status, sent: Option<HeaderValue>) -> EdgeFuture {
+        self.answered(status.into_http(), sent)
+    }
+
+    fn answered(&self, response: Response<Body>, sent: Option<HeaderValue>) -> EdgeFuture {
+        self.answering(Box::pin(now_ready(Ok(response))), sent)
+    }
+
+    fn answering(&self, answer: Answer, sent: Option<HeaderValue>) -> EdgeFuture {
+        EdgeFuture { answer, sent, give_up: None, alarm: None, telling: None, memory: Arc::clone(&self.memory) }
+    }
 }
 
 impl Clone for Edge {
@@ -172,9 +177,8 @@ impl Clone for Edge {
             peer: self.peer.clone(),
             entrance: self.entrance.clone(),
             hosts: self.hosts.clone(),
-            max_header_list: self.max_header_list,
-            uploads: self.uploads.clone(),
-            connection: self.uploads.of(0),
+            sizes: self.sizes,
+            memory: Arc::clone(&self.memory),
         }
     }
 }
@@ -199,50 +203,61 @@ impl Hot {
 
 impl<B> Service<Request<B>> for Edge
 where
-    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
     B::Error: Into<Failure> + Send + fmt::Display,
 {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
     type Future = EdgeFuture;
 
-    fn call(&self, mut request: Request<B>) -> EdgeFuture {
+    fn call(&self, request: Request<B>) -> EdgeFuture {
         let sent = request.headers().get(REQUEST_ID).cloned();
         let now = Instant::now();
         if let Some(objection) = self.objection(&request) {
-            return EdgeFuture::answered(objection, sent);
+            return self.answered(objection, sent);
         }
         if let Some(browsers) = &self.browsers
             && browsers.are_meant(&request)
         {
-            let connection = Arc::clone(&self.connection);
-            let edge = Self { browsers: None, connection, ..self.clone() };
+            let edge = Self { browsers: None, ..self.clone() };
             let answer = browsers.answer(edge, request);
-            return EdgeFuture { answer, sent, give_up: None, alarm: None, telling: None };
+            return self.answering(answer, sent);
         }
         let give_up = give_up(request.headers(), now);
-        if header_list(&request) > self.max_header_list {
-            return EdgeFuture::refused(status::headers_too_large(self.max_header_list), sent);
+        if header_list(&request) > self.sizes.header_list {
+            return self.refused(status::headers_too_large(self.sizes.header_list), sent);
         }
         let hot = self.hot.as_ref().zip(Method::of(request.uri().path()));
         if let Some(refusal) = form::objection(&request)
             && (hot.is_some() || self.catalog.has_rpc(request.uri().path()))
         {
-            return EdgeFuture::answered(refusal, sent);
+            return self.answered(refusal, sent);
         }
         let caller = match self.let_in(&request) {
             Ok(caller) => caller,
             Err(status) => {
                 hot.inspect(|(hot, method)| hot.meters.calls.refuse(*method, status.code()));
-                return EdgeFuture::refused(status, sent);
+                return self.refused(status, sent);
             }
         };
-        request.extensions_mut().insert(Arrival { at: now, peer: self.peer.clone(), caller });
         let is_bound = self.takes_one(hot.map(|(_, method)| method), request.uri().path());
-        let request = request.map(|body| Single::new(Upload::new(body, Arc::clone(&self.connection)), is_bound));
+        let upload = |body| Upload::new(body, Arc::clone(&self.memory), self.sizes.message);
+        let request = request.map(|body| Single::new(upload(body), is_bound));
         let telling = hot.map(|(hot, method)| Telling::new(Arc::clone(&hot.meters), method, now));
-        let answer = self.answer(hot.map(|(hot, _)| hot), request);
-        EdgeFuture { answer, sent, give_up, alarm: None, telling }
+        let (peer, memory) = (self.peer.clone(), Arc::clone(&self.memory));
+        let mut arrival = Arrival { at: now, peer, caller, memory, inbound: None };
+        let hot_service = hot.map(|(hot, _)| hot);
+        let answer = if hot.is_some_and(|(_, method)| method == Method::SubmitMany) {
+            let (mut head, body) = request.into_parts();
+            arrival.inbound = Some(Arc::new(Mutex::new(Some(Body::new(body)))));
+            head.extensions.insert(arrival);
+            self.answer(hot_service, Request::from_parts(head, Body::empty()))
+        } else {
+            let mut request = request;
+            request.extensions_mut().insert(arrival);
+            self.answer(hot_service, request)
+        };
+        EdgeFuture { give_up, telling, ..self.answering(answer, sent) }
     }
 }
 
@@ -256,6 +271,7 @@ pub struct EdgeFuture {
     alarm: Option<Pin<Box<Sleep>>>,
     /// What is told of the load; nothing by services other than the worker pool.
     telling: Option<Telling>,
+    memory: Arc<ConnectionMemory>,
 }
 
 /// Size of the headers as HTTP/2 counts it: 32 bytes for each beside its name and value.
@@ -277,16 +293,6 @@ fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
 }
 
 impl EdgeFuture {
-    /// The answer to a call that is not let in. It tells no load: that is for those who may call, and a balancer keeps
-    /// the weight of the last report that it got (gRFC A58).
-    fn refused(status: Status, sent: Option<HeaderValue>) -> Self {
-        Self::answered(status.into_http(), sent)
-    }
-
-    fn answered(response: Response<Body>, sent: Option<HeaderValue>) -> Self {
-        Self { answer: Box::pin(now_ready(Ok(response))), sent, give_up: None, alarm: None, telling: None }
-    }
-
     /// Whether a call that is pending has no time left. The timer is made for those alone that wait.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(give_up) = self.give_up else { return Poll::Pending };
@@ -302,17 +308,18 @@ impl EdgeFuture {
         name(response.headers_mut(), self.sent.as_ref());
         decode_message(response.headers_mut());
         match self.telling.take() {
-            Some(telling) => telling.tell(response, is_whole),
-            None => response.map(AnswerBody::plain),
+            Some(telling) => telling.tell(response, is_whole, Arc::clone(&self.memory)),
+            None => AnswerBody::plain(response, Arc::clone(&self.memory)),
         }
     }
 
     /// No handler of ours leaves the details out, so that a refusal by the codec is told apart.
     fn rename_codec_refusal(&self, response: Response<Body>) -> Response<Body> {
         let headers = response.headers();
-        let is_refusal =
-            headers.get(GRPC_STATUS).is_some_and(|code| ["8", "11", "12", "13"].iter().any(|refused| code == refused))
-                && !headers.contains_key("grpc-status-details-bin");
+        let is_refusal = headers
+            .get(GRPC_STATUS)
+            .is_some_and(|code| ["3", "8", "11", "12", "13"].iter().any(|refused| code == refused))
+            && !headers.contains_key("grpc-status-details-bin");
         if !is_refusal {
             return response;
         }

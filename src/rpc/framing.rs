@@ -1,5 +1,5 @@
 /// Length of what is in front of a gRPC message: a flag, and the length of the message.
-const HEAD: usize = 5;
+pub(super) const HEAD: usize = 5;
 
 /// Follows where the messages of a call end, piece by piece.
 #[derive(Debug, Default)]
@@ -11,12 +11,15 @@ pub(super) struct Framing {
     missing: usize,
     /// Whether it began in the last piece.
     is_new: bool,
+    /// Length of the longest message whose head was in the last piece.
+    longest: Option<usize>,
 }
 
 impl Framing {
     /// Reads the next piece.
     pub(super) fn read(&mut self, mut piece: &[u8]) {
         self.is_new = false;
+        self.longest = None;
         while !piece.is_empty() {
             if self.read == 0 {
                 self.is_new = true;
@@ -24,6 +27,7 @@ impl Framing {
                 if let Some((head, rest)) = piece.split_first_chunk()
                     && let Some((_, next)) = rest.split_at_checked(length(*head))
                 {
+                    self.longest = self.longest.max(Some(length(*head)));
                     piece = next;
                     continue;
                 }
@@ -37,6 +41,7 @@ impl Framing {
                     return;
                 }
                 self.missing = length(self.head);
+                self.longest = self.longest.max(Some(self.missing));
             }
             let count = piece.len().min(self.missing);
             self.read += count;
@@ -51,6 +56,16 @@ impl Framing {
     /// Bytes of the message that is not whole.
     pub(super) fn unfinished(&self) -> usize {
         self.read
+    }
+
+    /// Bytes that the message that is not whole will have, as far as that is known, its head included.
+    pub(super) fn length(&self) -> usize {
+        self.read.saturating_add(self.missing)
+    }
+
+    /// Length of the longest message whose head was in the last piece, without its head.
+    pub(super) fn longest(&self) -> Option<usize> {
+        self.longest
     }
 
     /// Whether the message that is not whole began in the last piece.

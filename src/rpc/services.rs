@@ -6,11 +6,10 @@ use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
 use tower::ServiceExt;
 
 use super::{
-    Admin, Browsers, Calls, Edge, Guard, Health, Load, Orca, UploadLimits, WorkerPool,
+    Admin, Browsers, Calls, Edge, Guard, Health, Load, Orca, WorkerPool,
     catalog::Catalog,
-    edge::{Hot, MakeWorkerPool},
+    edge::{Hot, MakeWorkerPool, Sizes},
     reflection::Reflection,
-    upload::Uploads,
 };
 use crate::proto::{
     MAX_ENVELOPE,
@@ -26,8 +25,8 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 /// Operators' calls bring the headers of their client and no others.
 const OPS_HEADER_LIST: usize = 16 << 10;
 
-/// No call of an operator is of more than a few bytes; one message of the codec's own limit fits.
-const OPS_UPLOADS: UploadLimits = UploadLimits { total: 16 << 20, per_connection: 5 << 20 };
+/// No call of an operator is of more than a few bytes; this is the codec's own limit.
+const OPS_MESSAGE: usize = 4 << 20;
 
 /// Sizes of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +35,6 @@ pub struct Limits {
     pub max_payload: usize,
     /// Most bytes of the headers of one call, as HTTP/2 counts them.
     pub max_header_list: usize,
-    /// What messages may hold that are not whole.
-    pub uploads: UploadLimits,
 }
 
 /// The services that callers reach.
@@ -76,9 +73,9 @@ pub fn public_services(services: PublicServices) -> Edge {
     let routes = Routes::new(HealthServer::new(health)).add_service(OpenRcaServiceServer::new(orca));
     let (routes, names) = with_reflection(routes, &names);
     let catalog = Catalog::new(&names, Vec::new());
-    let uploads = Uploads::new(limits.uploads.with(MAX_ENVELOPE));
+    let sizes = Sizes { header_list: limits.max_header_list, message: limits.max_payload.saturating_add(MAX_ENVELOPE) };
     let hot = Hot::new(make, calls, answers_tell);
-    let edge = Edge::new(Some(hot), routes.prepare(), catalog, limits.max_header_list, uploads);
+    let edge = Edge::new(Some(hot), routes.prepare(), catalog, sizes);
     edge.with_browsers(browsers).guarded_by(guard.entrance())
 }
 
@@ -90,7 +87,8 @@ pub fn ops_services(admin: Admin, health: Health, pages: Pages, guard: &Guard) -
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME]);
     let routes = Routes::from(routes.into_axum_router().merge(router));
     let catalog = Catalog::new(&names, paths);
-    let edge = Edge::new(None, routes.prepare(), catalog, OPS_HEADER_LIST, Uploads::new(OPS_UPLOADS));
+    let sizes = Sizes { header_list: OPS_HEADER_LIST, message: OPS_MESSAGE };
+    let edge = Edge::new(None, routes.prepare(), catalog, sizes);
     edge.guarded_by(guard.ops_entrance())
 }
 

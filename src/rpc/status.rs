@@ -214,6 +214,7 @@ pub(super) fn refused_by_codec(refusal: Status) -> Status {
         Code::OutOfRange | Code::ResourceExhausted if refusal.details().is_empty() => {
             Answer::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", RejectionReason::TOO_LARGE).never().status()
         }
+        Code::InvalidArgument if refusal.details().is_empty() => invalid_field("job.labels", refusal.message()),
         Code::Internal if refusal.details().is_empty() => {
             let message = "the message of the call cannot be read";
             let what = shorten(refusal.message(), DESCRIPTION);
@@ -258,6 +259,19 @@ pub(super) fn uploads_full() -> Status {
     let message = "unfinished messages hold all the memory that they may, and this one was the oldest";
     let answer = Answer::new(Code::ResourceExhausted, "UPLOADS_FULL", message);
     Answer { pushback: Pushback::After(UPLOAD_AGAIN), ..answer }.status()
+}
+
+/// A message whose head says that it is larger than any that is taken.
+pub(super) fn message_too_large(length: usize, largest: usize) -> Status {
+    let answer = Answer::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", RejectionReason::TOO_LARGE).never();
+    answer.fact("message_bytes", length.to_string()).fact("limit_bytes", largest.to_string()).status()
+}
+
+/// An answer that found no room beside those that its connection, or all of them, have not read.
+pub(super) fn answers_full() -> Status {
+    let message = "unread answers hold all the memory that they may; read them faster, or raise server.memory";
+    let answer = Answer::new(Code::ResourceExhausted, "ANSWERS_FULL", message).never();
+    Answer { execution: "STARTED", ..answer }.status()
 }
 
 /// The end of a call at its deadline that no job accounts for: its message never came, or it had many jobs, and those

@@ -1,4 +1,4 @@
-use std::{future::poll_fn, task::Poll};
+use std::{future::poll_fn, sync::Arc, task::Poll};
 
 use tonic::{Code, Request, Response, Status};
 
@@ -25,7 +25,7 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
     let meter = Calls::begin(&parts.calls, Method::Submit, Some(&job.kind), call.arrival());
     let deadline = call.deadline(&parts.deadline);
     call.own(&mut job, deadline);
-    let _hold = match parts.guard.admit(&parts.pools, Rpc::Submit, &call, &mut job) {
+    let hold = match parts.guard.admit(&parts.pools, Rpc::Submit, &call, &mut job) {
         Ok(hold) => hold,
         Err(status) => {
             meter.end(status.code());
@@ -44,7 +44,12 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
             // The pool knows when the run ended: the clock need not be read again.
             let Waterfall { queue, run, .. } = completed.waterfall;
             meter.end_after(Code::Ok, queue + run);
-            Ok(call.answer(SubmitResponse { result: Some(convert::job_result(completed)) }))
+            let mut answer = call.answer(SubmitResponse { result: Some(convert::job_result(completed)) });
+            if let Some(hold) = hold {
+                // It ends when the answer is sent.
+                answer.extensions_mut().insert(Arc::new(hold));
+            }
+            Ok(answer)
         }
         Err(error) => {
             let status = status::status(&error, call.request_id());

@@ -10,15 +10,19 @@ use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use self::outbox::Outbox;
+use self::outbox::{Kept, Outbox};
 use super::{
+    Arrival,
     calls::{Calls, Meter, Method},
     context::CallContext,
-    convert, status,
+    convert,
+    messages::Messages,
+    status,
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
     auth::{Hold, Rpc},
+    memory::{AnswersFull, Charge, ConnectionMemory},
     model::{Completed, Deadline, FieldViolation, Job, JobError, WhenFull},
     pool::{Polled, Room, Ticket},
     proto::{JobFailure, SubmitManyRequest, SubmitManyResponse, submit_many_response::Outcome},
@@ -37,11 +41,15 @@ pub(super) fn submit_many(
     let refused = |status: &Status| parts.calls.refuse(Method::SubmitMany, status.code());
     let call = CallContext::read(&request, "SubmitMany", &parts.sampler).inspect_err(refused)?;
     let meter = Calls::begin(parts.calls.clone(), Method::SubmitMany, None, call.arrival());
+    let arrival = request.extensions().get::<Arrival>();
+    let body = arrival.and_then(|arrival| arrival.inbound.as_ref()?.lock().take()).unwrap_or_default();
+    let memory = arrival.map(|arrival| Arc::clone(&arrival.memory));
     let (outbox, answers) = Outbox::new();
     let response = call.answer(Box::pin(answers) as _);
     let driver = Driver {
         parts: Arc::clone(parts),
-        inbound: request.into_inner(),
+        inbound: Messages::new(body, request.metadata().as_ref(), parts.largest_message),
+        memory,
         call,
         outbox,
         running: FuturesUnordered::new(),
@@ -56,7 +64,8 @@ pub(super) fn submit_many(
 
 struct Driver {
     parts: Arc<Parts>,
-    inbound: Streaming<SubmitManyRequest>,
+    inbound: Messages<SubmitManyRequest>,
+    memory: Option<Arc<ConnectionMemory>>,
     call: CallContext,
     outbox: Outbox,
     running: FuturesUnordered<Parked>,
@@ -74,22 +83,22 @@ struct Driver {
 struct Parked {
     tag: String,
     ticket: Ticket,
-    /// Room of the quota, for as long as the job lasts.
-    _hold: Option<Hold>,
+    /// Room of the quota, until the answer is sent.
+    hold: Option<Hold>,
 }
 
 impl Future for Parked {
-    type Output = (String, Result<Completed, JobError>);
+    type Output = (String, Result<Completed, JobError>, Option<Hold>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let outcome = self.ticket.poll_unpin(cx);
-        outcome.map(|outcome| (std::mem::take(&mut self.tag), outcome))
+        outcome.map(|outcome| (std::mem::take(&mut self.tag), outcome, self.hold.take()))
     }
 }
 
 /// What the driver does next.
 enum Step {
-    Answer(String, Result<Completed, JobError>),
+    Answer(String, Result<Completed, JobError>, Option<Hold>),
     Read(Result<Option<SubmitManyRequest>, Status>),
     Closing,
     /// There is room again, in the pool or in the window.
@@ -130,7 +139,7 @@ impl Driver {
                 return self.last.take();
             }
             match self.step(closing.as_mut(), end).await {
-                Step::Answer(tag, outcome) => self.answer(tag, outcome),
+                Step::Answer(tag, outcome, hold) => self.answer(tag, outcome, hold),
                 Step::Read(message) => {
                     let deadline = self.deadline();
                     self.take(message, deadline);
@@ -155,7 +164,7 @@ impl Driver {
         tokio::select! {
             biased;
             // Jobs that reach the deadline with the call are answered one by one before it ends.
-            Some((tag, outcome)) = self.running.next() => Step::Answer(tag, outcome),
+            Some((tag, outcome, hold)) = self.running.next() => Step::Answer(tag, outcome, hold),
             () = self.outbox.left() => Step::Left,
             () = wait_until(end) => Step::TooLate,
             () = closing, if self.reading => Step::Closing,
@@ -211,26 +220,39 @@ impl Driver {
             Ok(admitted) => admitted,
             Err(status) => {
                 let outcome = Some(Outcome::Failure(failure(&status)));
-                self.unread = self.outbox.push(SubmitManyResponse { tag, outcome });
+                self.unread = self.outbox.push(SubmitManyResponse { tag, outcome }, Kept::default());
                 return;
             }
         };
         // Only what is pending is parked, which polls it again.
         match self.parts.pools.begin(job, &mut Context::from_waker(Waker::noop())) {
-            Polled::Ended(outcome) => self.answer(tag, outcome),
+            Polled::Ended(outcome) => self.answer(tag, outcome, hold),
             Polled::Pending(ticket) => {
                 self.full = ticket.room().filter(Room::is_awaited);
-                self.running.push(Parked { tag, ticket, _hold: hold });
+                self.running.push(Parked { tag, ticket, hold });
             }
         }
     }
 
-    fn answer(&mut self, tag: String, outcome: Result<Completed, JobError>) {
+    fn answer(&mut self, tag: String, outcome: Result<Completed, JobError>, hold: Option<Hold>) {
+        let mut charge = None;
         let outcome = match outcome {
-            Ok(completed) => Outcome::Result(Box::new(convert::job_result(completed))),
+            Ok(completed) => match self.room(completed.output.bytes.len()) {
+                Ok(room) => {
+                    charge = room;
+                    Outcome::Result(Box::new(convert::job_result(completed)))
+                }
+                Err(AnswersFull) => Outcome::Failure(failure(&status::answers_full())),
+            },
             Err(error) => Outcome::Failure(failure(&status::status(&error, self.call.request_id()))),
         };
-        self.unread = self.outbox.push(SubmitManyResponse { tag, outcome: Some(outcome) });
+        let answer = SubmitManyResponse { tag, outcome: Some(outcome) };
+        self.unread = self.outbox.push(answer, Kept { _charge: charge, _hold: hold });
+    }
+
+    /// Room for an answer that nobody has read yet.
+    fn room(&self, bytes: usize) -> Result<Option<Charge>, AnswersFull> {
+        self.memory.as_ref().map_or(Ok(None), |memory| memory.reserve(bytes))
     }
 
     fn job(&self, tag: &str, job: Option<crate::proto::Job>, deadline: Deadline) -> Result<Box<Job>, Status> {

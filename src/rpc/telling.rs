@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Response};
 use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 use tonic::{Code, Status, body::Body};
@@ -16,6 +16,11 @@ use super::{
     calls::{Calls, Method},
     load::{ConnectionLoad, TRAILER},
     message::decode_message,
+    status,
+};
+use crate::{
+    auth::Hold,
+    memory::{AnswersFull, ConnectionMemory},
 };
 
 /// What the calls of one connection share.
@@ -33,10 +38,13 @@ pub(super) struct Telling {
     waited: bool,
 }
 
-/// The body of an answer, which adds the load of the process to the trailers.
+/// The body of an answer, which counts what of it is not sent and adds the load of the process to the trailers.
 pub struct AnswerBody {
     body: Body,
     load: Load,
+    memory: Arc<ConnectionMemory>,
+    /// Room of a quota, until the answer is sent.
+    _hold: Option<Arc<Hold>>,
 }
 
 /// Where the load in the trailers comes from.
@@ -65,26 +73,45 @@ impl Telling {
     }
 
     /// The answer, with the load where answers tell it. `is_whole` says whether its headers are its trailers.
-    pub(super) fn tell(self, mut response: Response<Body>, is_whole: bool) -> Response<AnswerBody> {
-        let Some(load) = &self.meters.load else { return response.map(AnswerBody::plain) };
+    pub(super) fn tell(
+        self,
+        mut response: Response<Body>,
+        is_whole: bool,
+        memory: Arc<ConnectionMemory>,
+    ) -> Response<AnswerBody> {
+        let Some(load) = &self.meters.load else { return AnswerBody::of(response, Load::Unsaid, memory) };
         if self.method.is_streaming() && !is_whole {
-            return response.map(|body| AnswerBody { body, load: Load::AtEnd(Arc::clone(load)) });
+            return AnswerBody::of(response, Load::AtEnd(Arc::clone(load)), memory);
         }
         // A call that was answered at once is as young as its arrival: the clock need not be read again.
         let now = if self.waited { Instant::now() } else { self.arrival };
         let load = load.trailer(now);
         if is_whole {
             response.headers_mut().insert(TRAILER, load);
-            return response.map(AnswerBody::plain);
+            return AnswerBody::of(response, Load::Unsaid, memory);
         }
-        response.map(|body| AnswerBody { body, load: Load::Taken(load) })
+        AnswerBody::of(response, Load::Taken(load), memory)
     }
 }
 
 impl AnswerBody {
-    /// A body that tells nothing.
-    pub(super) fn plain(body: Body) -> Self {
-        Self { body, load: Load::Unsaid }
+    /// An answer that tells nothing.
+    pub(super) fn plain(response: Response<Body>, memory: Arc<ConnectionMemory>) -> Response<Self> {
+        Self::of(response, Load::Unsaid, memory)
+    }
+
+    fn of(mut response: Response<Body>, load: Load, memory: Arc<ConnectionMemory>) -> Response<Self> {
+        let hold = response.extensions_mut().remove();
+        response.map(|body| Self { body, load, memory, _hold: hold })
+    }
+
+    /// The end of an answer that found no room.
+    fn give_up(&mut self) -> Frame<Bytes> {
+        self.body = Body::empty();
+        let mut trailers = HeaderMap::new();
+        // Only what is no header at all cannot be added.
+        let _ = status::answers_full().add_header(&mut trailers);
+        Frame::trailers(trailers)
     }
 }
 
@@ -93,7 +120,16 @@ impl http_body::Body for AnswerBody {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let mut frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let mut frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            Some(Ok(frame)) => Some(Ok(match frame.into_data() {
+                Ok(piece) => match self.memory.charge(piece) {
+                    Ok(piece) => Frame::data(piece),
+                    Err(AnswersFull) => self.give_up(),
+                },
+                Err(trailers) => trailers,
+            })),
+            end => end,
+        };
         if let Some(Ok(frame)) = &mut frame
             && let Some(trailers) = frame.trailers_mut()
         {

@@ -38,6 +38,8 @@ pub struct Parts {
     pub sampler: Sampler,
     /// Most jobs in flight on one `SubmitMany` call.
     pub window: usize,
+    /// Most bytes of one message.
+    pub largest_message: usize,
     /// Where tasks of calls run.
     pub tasks: Tasks,
     /// Who is let in.

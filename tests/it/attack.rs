@@ -13,6 +13,7 @@ mod farewell;
 mod floods;
 mod frames;
 mod headers;
+mod held;
 mod peer;
 mod resets;
 mod silence;

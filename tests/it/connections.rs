@@ -5,6 +5,7 @@
 mod age;
 mod caps;
 mod exhaustion;
+mod http1;
 mod opening;
 
 use std::{net::SocketAddr, time::Duration};

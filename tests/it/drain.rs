@@ -2,6 +2,7 @@
 //!
 // tidy: real time, because what is promised is when a real process exits.
 
+mod answers;
 mod bound;
 mod order;
 

@@ -247,7 +247,7 @@ async fn factories_that_fail_are_left_alone_for_a_while() {
         assert!(matches!(&first, FailureCause::Panicked { message } if message == "no route"), "{first:?}");
         let second = cause(submit("fragile").await.expect_err("it is left alone"));
         let FailureCause::HandlerUnavailable { message, retry_after } = &second else { panic!("{second:?}") };
-        assert!(message.contains("no route") && message.contains("next try"), "{message}");
+        assert!(message.contains("no route") && message.contains("none is tried for a while"), "{message}");
         let stats = factory(&pool);
         assert_eq!(*retry_after, stats.retry_in, "the clock stands still");
         assert_eq!((stats.failures, stats.in_a_row, tries.load(Ordering::Relaxed)), (round, round as u32, round));

@@ -106,12 +106,12 @@ async fn a_full_pool_stops_the_reading_and_refuses_nothing() {
     let busy = [(); 2].map(|()| caller.leave(job("sleep", "60000")));
     caller.until(|pool| pool.in_flight == 2).await;
     let mut many = Many::open(&process, 1, None).await;
-    // Each message fills a quarter of the stream's window of 64 KiB, so that flow control reaches the sender.
+    // Sixteen messages fill the stream's window of 1 MiB, so that flow control reaches the sender.
     let sent = tokio::spawn({
         let jobs = many.jobs.clone();
         async move {
             for tag in 0..40 {
-                let job = Job { payload: format!("{{\"ms\":1{}}}", " ".repeat(16 << 10)).into(), ..job("sleep", "") };
+                let job = Job { payload: format!("{{\"ms\":1{}}}", " ".repeat(64 << 10)).into(), ..job("sleep", "") };
                 jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(Box::new(job)) }).await.unwrap();
             }
         }

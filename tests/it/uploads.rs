@@ -18,7 +18,7 @@ const CONFIG: &str = r#"
     kind.sha256 = { pool = "one", builtin = "sha256" }
     pool.one.workers = 2
     deadline = { default = "10m", max = "10m" }
-    server = { max_payload = "1MiB", uploads = { total = "4MiB", per_connection = "2MiB" } }
+    server = { max_payload = "1MiB", memory = { total = "16MiB", per_connection = "8MiB" } }
 "#;
 const PAYLOAD: usize = 1 << 20;
 /// What is sent of each message that does not become whole.
@@ -55,45 +55,50 @@ async fn unfinished_messages_hold_no_more_than_they_may_and_shut_nobody_out() {
     caller.leave(job("sha256", vec![2; PAYLOAD])).await.unwrap().unwrap();
     let base = resident(process.id());
 
-    let (mut clients, mut answers, mut open) = (Vec::new(), FuturesUnordered::new(), Vec::new());
-    for round in 0..48_u8 {
+    let (mut clients, mut open) = (Vec::new(), Vec::new());
+    for round in 0..12_u8 {
         let mut client = Client::connect(process.public.0).await;
         for _ in 0..8 {
-            let (answer, message) = begin(&mut client).await;
-            answers.push(answer);
-            open.push(message);
+            open.push(begin(&mut client).await);
         }
         clients.push(client);
-        caller.leave(job("sha256", vec![round; PAYLOAD])).await.unwrap().expect("whoever finishes is served");
-    }
-    // Four of 384 fit; the others were told.
-    for _ in 0..380 {
-        let headers = timeout(PATIENCE, answers.next()).await.expect("an answer").unwrap();
-        assert_eq!(headers["grpc-status"], "8", "{headers:?}");
-        assert_eq!(headers["grpc-retry-pushback-ms"], "1000", "{headers:?}");
-        assert!(headers.contains_key("grpc-status-details-bin") && headers.contains_key("x-request-id"));
+        let served = timeout(PATIENCE, caller.leave(job("sha256", vec![round; PAYLOAD]))).await.expect("an answer");
+        served.unwrap().expect("whoever finishes is served");
     }
     let grown = resident(process.id()).saturating_sub(base);
     // What the allocator keeps for each thread comes to it: tens of MiB, however much was sent.
-    assert!(grown < 112 << 20, "{} MiB for 337 MiB that were sent", grown >> 20);
+    assert!(grown < 112 << 20, "{} MiB for 84 MiB that were begun", grown >> 20);
     caller.leave(job("sha256", vec![3; PAYLOAD])).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_connection_has_its_share_and_its_newest_message_wins() {
+async fn many_large_messages_at_once_on_one_connection_are_all_served() {
+    // Six times what the connection may hold.
     let process = Process::serve(CONFIG).await;
     let mut client = Client::connect(process.public.0).await;
-    let (first, _first) = begin(&mut client).await;
-    let (second, mut message) = begin(&mut client).await;
-    let (mut third, _third) = (Box::pin(begin(&mut client).await.0), ());
-    let headers = timeout(PATIENCE, first).await.expect("an answer");
-    assert_eq!(headers["grpc-status"], "8", "the oldest of three, two of which fit: {headers:?}");
-
     let whole = framed(&SubmitRequest { job: Some(job("sha256", vec![1; PAYLOAD])) });
-    message.send_data(whole.slice(SENT..), true).unwrap();
-    let headers = timeout(PATIENCE, second).await.expect("an answer");
-    assert!(headers.get("grpc-status").is_none_or(|status| status == "0"), "it became whole: {headers:?}");
-    assert!(futures_util::poll!(&mut third).is_pending());
+    let mut answers = FuturesUnordered::new();
+    for _ in 0..48 {
+        let (answer, mut message) = client.call("/waterwheel.v1.WorkerPoolService/Submit").await;
+        message.send_data(whole.clone(), true).unwrap();
+        answers.push(answer);
+    }
+    while let Some(answer) = timeout(PATIENCE, answers.next()).await.expect("an answer") {
+        let answer = answer.expect("an answer, not a reset");
+        assert!(answer.headers().get("grpc-status").is_none_or(|status| status == "0"), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_over_the_limit_is_refused_at_its_head() {
+    let process = Process::serve(CONFIG).await;
+    let mut client = Client::connect(process.public.0).await;
+    let (answer, mut message) = client.call("/waterwheel.v1.WorkerPoolService/Submit").await;
+    message.send_data(Bytes::from_static(&[0, 0x40, 0, 0, 0]), false).unwrap();
+    let headers = timeout(PATIENCE, answer).await.expect("an answer").expect("no reset").headers().clone();
+    assert_eq!(headers["grpc-status"], "8", "{headers:?}");
+    assert_eq!(headers["grpc-retry-pushback-ms"], "-1", "{headers:?}");
+    assert!(headers.contains_key("grpc-status-details-bin") && headers.contains_key("x-request-id"));
 }
 
 #[tokio::test]

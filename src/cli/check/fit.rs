@@ -179,14 +179,16 @@ fn memory(config: &Config, place: &Place) -> Finding {
     let pools = &config.pools;
     let payloads = pools.iter().map(|pool| payloads(config, pool)).fold(0, u64::saturating_add);
     let outputs = pools.iter().map(|pool| outputs(config, pool)).fold(0, u64::saturating_add);
-    let uploads = config.server.uploads.total as u64;
-    let [least, all] = [payloads, payloads.saturating_add(outputs)]
-        .map(|held| held.saturating_add(uploads).saturating_add(BASE_MEMORY));
+    let uploads = config.server.memory.total as u64;
+    // Messages and answers each have all of it; what was received and is not read has a quarter.
+    let edges = uploads.saturating_mul(2).saturating_add(uploads / 4);
+    let [least, all] =
+        [payloads, payloads.saturating_add(outputs)].map(|held| held.saturating_add(edges).saturating_add(BASE_MEMORY));
     let have = place.memory.as_ref();
     let need_for = format!(
-        "{} of payloads, {} of unfinished messages, {} of results in the making, {} besides",
+        "{} of payloads, {} of unfinished messages and unread answers, {} of results in the making, {} besides",
         bytes(payloads),
-        bytes(uploads),
+        bytes(edges),
         bytes(outputs),
         bytes(BASE_MEMORY)
     );
@@ -197,7 +199,7 @@ fn memory(config: &Config, place: &Place) -> Finding {
     finding.help(|finding| match finding.verdict {
         Verdict::Unknown => format!("give it {}", finding.needed()),
         _ => format!(
-            "raise the limit to {}, or lower queue.bytes, workers, server.uploads.total, server.max_payload or max_output",
+            "raise the limit to {}, or lower queue.bytes, workers, server.memory.total, server.max_payload or max_output",
             finding.needed()
         ),
     })

@@ -229,7 +229,7 @@ impl CallError {
                 "use a shorter token, or raise server.http2.max_header_list in the server's config".to_owned()
             }
             Reason::LimitExceeded => self.retry_or("send less of this kind"),
-            Reason::UploadsFull => self.retry_or("raise server.uploads in the server's config"),
+            Reason::UploadsFull => self.retry_or("raise server.memory in the server's config"),
             Reason::NotFound if self.fact("job").is_some() => {
                 "\"waterwheel jobs\" lists the jobs that are known".to_owned()
             }

@@ -97,7 +97,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED],
         retry: Some(1000),
         text: "UPLOADS_FULL  the server holds too many unfinished messages; the job did not start\n  \
-               help: try again in 1.0s, or raise server.uploads in the server's config",
+               help: try again in 1.0s, or raise server.memory in the server's config",
         exit: Exit::Refused,
     },
     Case {

@@ -113,36 +113,36 @@ error: `server.listen` is 10.0.0.1:9000, where other machines would be served in
 ];
 
 #[test]
-fn uploads_that_do_not_fit() {
-    check(UPLOADS_THAT_DO_NOT_FIT);
+fn memory_that_does_not_fit() {
+    check(MEMORY_THAT_DOES_NOT_FIT);
 }
 
-const UPLOADS_THAT_DO_NOT_FIT: &[Case] = &[
+const MEMORY_THAT_DOES_NOT_FIT: &[Case] = &[
     Case {
         file: r#"[server]
-uploads = { per_connection = "1MiB" }"#,
+memory = { per_connection = "1MiB" }"#,
         faults: r#"
-error: a payload may have 4MiB, and `server.uploads.per_connection` is 1MiB
- --> ww.toml:2:30
+error: a payload may have 4MiB, and `server.memory.per_connection` is 1MiB
+ --> ww.toml:2:29
   |
-2 | uploads = { per_connection = "1MiB" }
-  |                              ^^^^^^
+2 | memory = { per_connection = "1MiB" }
+  |                             ^^^^^^
   |
-  = help: raise `server.uploads.per_connection` or lower `server.max_payload`
+  = help: raise `server.memory.per_connection` or lower `server.max_payload`
 "#,
         ..Case::NONE
     },
     Case {
         file: r#"[server]
-uploads = { total = "8MiB" }"#,
+memory = { total = "8MiB" }"#,
         faults: r#"
-error: `server.uploads.per_connection` is more than `server.uploads.total`
- --> ww.toml:2:21
+error: `server.memory.per_connection` is more than `server.memory.total`
+ --> ww.toml:2:20
   |
-2 | uploads = { total = "8MiB" }
-  |                     ^^^^^^
+2 | memory = { total = "8MiB" }
+  |                    ^^^^^^
   |
-  = help: raise `server.uploads.total` or lower `server.uploads.per_connection`
+  = help: raise `server.memory.total` or lower `server.memory.per_connection`
 "#,
         ..Case::NONE
     },

@@ -57,14 +57,15 @@ connections.max_age = "30m"         # default
 connections.max_age_grace = "1h"    # default
 connections.idle_timeout = "15m"    # default
 http2.max_header_list = "16KiB"     # default
-http2.stream_window = "64KiB"       # default
-http2.connection_window = "1MiB"    # default
+http2.stream_window = "1MiB"        # default
+http2.connection_window = "4MiB"    # default
 http2.max_local_resets = 1024       # default
 http2.max_pending_resets = 20       # default
 http2.keepalive_interval = "30s"    # default
 http2.keepalive_timeout = "10s"     # default
-uploads.total = "256MiB"            # default
-uploads.per_connection = "32MiB"    # default
+memory.total = "256MiB"             # default
+memory.per_connection = "64MiB"     # default
+memory.stall = "10s"                # default
 
 [ops]
 probes = true       # default

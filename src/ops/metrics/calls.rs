@@ -38,6 +38,18 @@ impl Collector for CallMetrics {
                 reasons.try_for_each(|(reason, count)| family.count(&[("listener", *name), ("reason", reason)], *count))
             })
         });
+        families.gauge(
+            "waterwheel_held_bytes",
+            "Bytes that callers make the server hold outside of its pools",
+            |family| {
+                listeners.iter().try_for_each(|(name, all)| {
+                    let mut held = all.held.iter();
+                    held.try_for_each(|(what, bytes)| {
+                        family.level(&[("listener", *name), ("what", what)], *bytes as f64)
+                    })
+                })
+            },
+        );
         families.counter("waterwheel_connections_closed", "Connections that were taken and closed", |family| {
             listeners.iter().try_for_each(|(name, all)| {
                 let mut reasons = all.closed.iter();

@@ -9,7 +9,11 @@ use futures_util::Stream;
 use parking_lot::Mutex;
 use tonic::Status;
 
-use crate::proto::{SubmitManyResponse, submit_many_response::Outcome};
+use crate::{
+    auth::Hold,
+    memory::Charge,
+    proto::{SubmitManyResponse, submit_many_response::Outcome},
+};
 
 /// Output bytes that may be unread before no more jobs are read. What runs by then adds to them.
 const UNREAD_BYTES: usize = 4 << 20;
@@ -29,7 +33,7 @@ pub(super) struct Outbox {
 pub(super) struct Answers {
     state: Arc<Mutex<State>>,
     /// Results that were taken together.
-    taken: VecDeque<SubmitManyResponse>,
+    taken: VecDeque<(SubmitManyResponse, Kept)>,
 }
 
 #[derive(Default)]
@@ -48,9 +52,18 @@ struct State {
 
 #[derive(Default)]
 struct Batch {
-    results: VecDeque<SubmitManyResponse>,
+    results: VecDeque<(SubmitManyResponse, Kept)>,
     /// Output bytes of the results.
     bytes: usize,
+}
+
+/// What a result holds until its reader takes it.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// Its room among unread answers.
+    pub(super) _charge: Option<Charge>,
+    /// Room of a quota.
+    pub(super) _hold: Option<Hold>,
 }
 
 /// Results, and their output bytes.
@@ -99,9 +112,9 @@ impl Outbox {
 
     /// Adds a result, which the reader sees after the next [`hand_over`](Self::hand_over). Returns how many are unread
     /// with this one, at the most.
-    pub(super) fn push(&mut self, result: SubmitManyResponse) -> usize {
+    pub(super) fn push(&mut self, result: SubmitManyResponse, kept: Kept) -> usize {
         self.held.bytes += output_bytes(&result);
-        self.held.results.push_back(result);
+        self.held.results.push_back((result, kept));
         self.handed.and(self.held.load()).count()
     }
 
@@ -183,7 +196,7 @@ impl Stream for Answers {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Self { state, taken } = &mut *self;
-        if let Some(result) = taken.pop_front() {
+        if let Some((result, _)) = taken.pop_front() {
             return Poll::Ready(Some(Ok(result)));
         }
         let mut state = state.lock();
@@ -192,7 +205,7 @@ impl Stream for Answers {
         let wanted = state.unread().count() < state.wanted;
         let driver = if wanted { state.driver.take() } else { None };
         let next = match taken.pop_front() {
-            Some(result) => Poll::Ready(Some(Ok(result))),
+            Some((result, _)) => Poll::Ready(Some(Ok(result))),
             None => match &mut state.end {
                 Some(end) => Poll::Ready(end.take().map(Err)),
                 None => {
@@ -244,10 +257,10 @@ mod tests {
     #[test]
     fn results_go_over_together_and_count_until_the_reader_comes_back() {
         let (mut outbox, mut answers) = Outbox::new();
-        assert_eq!([outbox.push(result("a")), outbox.push(result("b"))], [1, 2]);
+        assert_eq!([outbox.push(result("a"), Kept::default()), outbox.push(result("b"), Kept::default())], [1, 2]);
         assert_eq!(read(&mut answers), None);
         outbox.hand_over();
-        assert_eq!(outbox.push(result("c")), 3);
+        assert_eq!(outbox.push(result("c"), Kept::default()), 3);
         assert_eq!(read(&mut answers).as_deref(), Some("a"));
         assert_eq!(outbox.unread(), 3);
         assert_eq!([read(&mut answers).as_deref(), read(&mut answers).as_deref()], [Some("b"), None]);
@@ -257,12 +270,12 @@ mod tests {
     #[test]
     fn what_was_pushed_is_read_before_the_end() {
         let (mut outbox, mut answers) = Outbox::new();
-        outbox.push(result("a"));
+        outbox.push(result("a"), Kept::default());
         outbox.end(Some(Status::new(Code::DeadlineExceeded, "late")));
         assert_eq!(read(&mut answers).as_deref(), Some("a"));
         assert!(read(&mut answers).is_some_and(|end| end.contains("late")));
         let (mut outbox, mut answers) = Outbox::new();
-        outbox.push(result("b"));
+        outbox.push(result("b"), Kept::default());
         drop(outbox);
         assert_eq!([read(&mut answers).as_deref(), read(&mut answers).as_deref()], [Some("b"), Some("end")]);
     }

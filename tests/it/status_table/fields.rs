@@ -139,7 +139,7 @@ async fn message_far_over_its_limit() {
         code: Code::ResourceExhausted,
         reason: "PAYLOAD_TOO_LARGE",
         pushback: Pushback::Never,
-        facts: &[],
+        facts: &["limit_bytes", "message_bytes"],
         ..INVALID
     };
     for (way, refusal) in fail(Some(job("echo", vec![0; 8 << 20])), &[]).await {

@@ -70,14 +70,14 @@ fn memory_holds_payloads_at_least_and_results_under_full_load() {
     let config = config("");
     let verdict = |limit| found("memory", &config, Place { memory: of(limit), ..roomy() });
     let mib = |count: u64| count << 20;
-    assert_eq!(verdict(mib(64 + 256 + 520) + RESULTS), (Verdict::Fits, None));
+    assert_eq!(verdict(mib(64 + 576 + 520) + RESULTS), (Verdict::Fits, None));
     let help =
-        Some("raise the limit to 1.1GiB, or lower queue.bytes, workers, server.uploads.total, server.max_payload or max_output".to_owned());
-    assert_eq!(verdict(mib(64 + 256 + 520) + RESULTS - 1), (Verdict::Tight, help.clone()));
-    assert_eq!(verdict(mib(64 + 256 + 520)), (Verdict::Tight, help.clone()));
-    assert_eq!(verdict(mib(64 + 256 + 520) - 1), (Verdict::Short, help));
+        Some("raise the limit to 1.4GiB, or lower queue.bytes, workers, server.memory.total, server.max_payload or max_output".to_owned());
+    assert_eq!(verdict(mib(64 + 576 + 520) + RESULTS - 1), (Verdict::Tight, help.clone()));
+    assert_eq!(verdict(mib(64 + 576 + 520)), (Verdict::Tight, help.clone()));
+    assert_eq!(verdict(mib(64 + 576 + 520) - 1), (Verdict::Short, help));
     let unknown = found("memory", &config, Place { memory: None, ..roomy() });
-    assert_eq!(unknown, (Verdict::Unknown, Some("give it 1.1GiB".into())));
+    assert_eq!(unknown, (Verdict::Unknown, Some("give it 1.4GiB".into())));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_kind_bounds_the_results_of_its_pool() {
     let config =
         config("[pool.big]\nworkers = 2\n[kind.big]\npool = \"big\"\nbuiltin = \"gzip\"\nmax_output = \"1GiB\"");
     let need = findings(&config, &roomy())[1].need;
-    assert_eq!(need, RESULTS + ((64 + 256 + 520 + (2 * 64 + 8) + 2_048) << 20));
+    assert_eq!(need, RESULTS + ((64 + 576 + 520 + (2 * 64 + 8) + 2_048) << 20));
 }
 
 #[test]

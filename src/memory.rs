@@ -1,0 +1,295 @@
+//! The account of what callers make the server hold outside of its pools: messages that are not whole, and answers that
+//! nobody has read. Both are counted for each connection and in all, and each is bounded in both ways.
+//!
+//! A bound is not met by refusing at first. Uploads are held back by flow control (see [`uploads`]), and a connection
+//! that does not read its answers has no further message handed on ([`ConnectionMemory::poll_room`]). What is refused
+//! is only what would go over the bound all the same.
+
+mod uploads;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+
+use uploads::Uploads;
+pub use uploads::{Turn, Upload};
+
+/// Pieces of answers from this length on are counted, in bytes. What is smaller is as small as what a call takes anyway.
+const COUNTED: usize = 4 << 10;
+
+/// Bounds of what callers make the server hold, each for unfinished messages and for unread answers by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Most bytes over all connections. Default 256 MiB.
+    pub total: usize,
+    /// Most bytes on one connection. Default 64 MiB.
+    pub per_connection: usize,
+    /// Time after which an answer of which nothing is read is given up. Default 10 s.
+    pub stall: Duration,
+}
+
+impl Default for MemoryLimits {
+    fn default() -> Self {
+        Self { total: 256 << 20, per_connection: 64 << 20, stall: Duration::from_secs(10) }
+    }
+}
+
+impl MemoryLimits {
+    /// The same with room for so many bytes beside the payload of a message.
+    #[must_use]
+    pub fn with(self, envelope: usize) -> Self {
+        let Self { total, per_connection, stall } = self;
+        Self { total: total.saturating_add(envelope), per_connection: per_connection.saturating_add(envelope), stall }
+    }
+}
+
+/// The account of a listener. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Memory(Arc<Account>);
+
+#[derive(Debug, Default)]
+struct Account {
+    limits: MemoryLimits,
+    connections: AtomicUsize,
+    uploads: Mutex<Uploads>,
+    answers: AtomicUsize,
+}
+
+/// What one connection holds.
+#[derive(Debug)]
+pub struct ConnectionMemory {
+    memory: Memory,
+    number: u64,
+    /// Bytes of its unfinished messages.
+    uploads: AtomicUsize,
+    /// Bytes that were received and are not given back to the windows of their streams.
+    held: AtomicUsize,
+    answers: AtomicUsize,
+    /// The task of the connection.
+    transport: AtomicWaker,
+    /// Calls whose next message waits until answers are read.
+    waiting: Mutex<Vec<Waker>>,
+}
+
+/// What a peer sends, and whose sender can be held back.
+pub trait HeldBack {
+    /// From now on the peer may send no more than it is given back.
+    fn hold_back(&mut self) {}
+
+    /// Lets the peer send so many bytes again.
+    fn give_back(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+}
+
+/// Room of an answer; dropped, it is free again.
+#[derive(Debug)]
+pub struct Charge {
+    connection: Arc<ConnectionMemory>,
+    bytes: usize,
+}
+
+/// An answer would go over a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswersFull;
+
+impl Memory {
+    /// Nothing is held yet.
+    #[must_use]
+    pub fn new(limits: MemoryLimits) -> Self {
+        Self(Arc::new(Account { limits, ..Account::default() }))
+    }
+
+    /// Its bounds.
+    #[must_use]
+    pub fn limits(&self) -> MemoryLimits {
+        self.0.limits
+    }
+
+    /// The account of one connection.
+    #[must_use]
+    pub fn of(&self, number: u64) -> Arc<ConnectionMemory> {
+        self.0.connections.fetch_add(1, Relaxed);
+        Arc::new(ConnectionMemory {
+            memory: self.clone(),
+            number,
+            uploads: AtomicUsize::default(),
+            held: AtomicUsize::default(),
+            answers: AtomicUsize::default(),
+            transport: AtomicWaker::default(),
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// Bytes of unfinished messages.
+    #[must_use]
+    pub fn uploads(&self) -> usize {
+        self.0.uploads.lock().bytes()
+    }
+
+    /// Bytes of answers that are not sent.
+    #[must_use]
+    pub fn answers(&self) -> usize {
+        self.0.answers.load(Relaxed)
+    }
+}
+
+impl ConnectionMemory {
+    /// Takes room for an answer of `bytes`; none is needed for a small one.
+    ///
+    /// # Errors
+    /// Where it would go over a bound.
+    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Option<Charge>, AnswersFull> {
+        if bytes < COUNTED {
+            return Ok(None);
+        }
+        let MemoryLimits { total, per_connection, .. } = self.memory.limits();
+        let own = self.answers.fetch_add(bytes, Relaxed) + bytes;
+        let all = self.memory.0.answers.fetch_add(bytes, Relaxed) + bytes;
+        let charge = Charge { connection: Arc::clone(self), bytes };
+        if own > per_connection || all > total { Err(AnswersFull) } else { Ok(Some(charge)) }
+    }
+
+    /// Counts a piece of an answer for as long as any part of it is kept.
+    ///
+    /// # Errors
+    /// Where it would go over a bound.
+    pub fn charge(self: &Arc<Self>, piece: Bytes) -> Result<Bytes, AnswersFull> {
+        Ok(match self.reserve(piece.len())? {
+            Some(charge) => Bytes::from_owner(Charged { piece, _charge: charge }),
+            None => piece,
+        })
+    }
+
+    /// Ready when a further message may be handed on. A connection with unread answers has a quarter of its own bound,
+    /// and no more than what half of the bound for all leaves free: however many do not read, there is room for others.
+    pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.has_room() {
+            return Poll::Ready(());
+        }
+        self.waiting.lock().push(cx.waker().clone());
+        // The last answer may have been read before the waker was there.
+        if self.has_room() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn has_room(&self) -> bool {
+        let own = self.answers.load(Relaxed);
+        if own == 0 {
+            return true;
+        }
+        let MemoryLimits { total, per_connection, .. } = self.memory.limits();
+        own < (per_connection / 4).min((total / 2).saturating_sub(self.memory.answers()))
+    }
+
+    /// Counts bytes that were received while their message has to wait. Their stream's window is not renewed.
+    pub fn hold(&self, bytes: usize) {
+        self.held.fetch_add(bytes, Relaxed);
+        self.transport.wake();
+    }
+
+    /// Counts that bytes were given back to the window of their stream.
+    pub fn let_go(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Relaxed);
+        self.transport.wake();
+    }
+
+    /// What the transport is to grant: it is woken when this changes.
+    #[must_use]
+    pub fn grant(&self, waker: &Waker) -> Grant {
+        self.transport.register(waker);
+        let held = self.held.load(Relaxed);
+        let is_crowded = held > 0 || self.uploads.load(Relaxed) > self.memory.limits().per_connection / 8;
+        let share = self.memory.limits().total / 4 / self.memory.0.connections.load(Relaxed).max(1);
+        Grant { held, is_crowded, share }
+    }
+}
+
+/// What the windows of a connection depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Bytes that the window of the connection is to be wider by, as messages that wait keep as many.
+    pub held: usize,
+    /// Whether messages wait, or waited and there are still many.
+    pub is_crowded: bool,
+    /// Bytes that may be received and not read, of what all connections together may have so.
+    pub share: usize,
+}
+
+impl Drop for ConnectionMemory {
+    fn drop(&mut self) {
+        self.memory.0.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.connection.memory.0.answers.fetch_sub(self.bytes, Relaxed);
+        self.connection.answers.fetch_sub(self.bytes, Relaxed);
+        let waiting = std::mem::take(&mut *self.connection.waiting.lock());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A piece of an answer with its room.
+struct Charged {
+    piece: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.piece
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::task::noop_waker_ref;
+
+    use super::*;
+
+    fn memory() -> Memory {
+        Memory::new(MemoryLimits { total: 100 << 10, per_connection: 40 << 10, ..MemoryLimits::default() })
+    }
+
+    fn has_room(connection: &ConnectionMemory) -> bool {
+        connection.poll_room(&mut Context::from_waker(noop_waker_ref())).is_ready()
+    }
+
+    #[test]
+    fn answers_are_counted_while_a_part_of_them_is_kept() {
+        let memory = memory();
+        let connection = memory.of(1);
+        let mut piece = connection.charge(vec![1; 8 << 10].into()).expect("room");
+        let part = piece.split_to(10);
+        drop(piece);
+        assert_eq!(memory.answers(), 8 << 10);
+        assert!(has_room(&connection));
+        drop(part);
+        assert_eq!(memory.answers(), 0);
+        assert!(connection.reserve(COUNTED - 1).expect("small").is_none());
+    }
+
+    #[test]
+    fn each_bound_of_answers_holds() {
+        let memory = memory();
+        let connections = [1, 2, 3].map(|number| memory.of(number));
+        let own = connections[0].reserve(40 << 10).expect("room");
+        assert_eq!(connections[0].reserve(COUNTED).map(drop), Err(AnswersFull), "its own bound");
+        let other = connections[1].reserve(40 << 10).expect("room");
+        assert_eq!(connections[2].reserve(30 << 10).map(drop), Err(AnswersFull), "the bound of all");
+        assert!(!has_room(&connections[0]) && has_room(&connections[2]), "those that read are not held back");
+        drop((own, other));
+        assert_eq!(memory.answers(), 0);
+        assert!(has_room(&connections[0]));
+    }
+}

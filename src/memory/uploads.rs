@@ -1,0 +1,343 @@
+//! Messages that are not whole.
+//!
+//! A message goes on freely while its connection holds less than a quarter of its bound, and less than what half of the
+//! bound for all leaves free: the more is held, the less each connection may add (Choudhury and Hahne, "Dynamic queue
+//! length thresholds for shared-memory packet switches", 1998), so that newcomers find room. Beyond that, messages go on
+//! in the order of their age, as many as fit with what they miss into a quarter of each bound, and the others are held
+//! back by flow control. The oldest of all always goes on: no message waits for one that waits for it.
+//!
+//! Whoever may go on and does not, while others wait, gives way; so does the oldest where a bound is reached at last, by
+//! bytes that were under way before their senders were held back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU8,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, task::AtomicWaker};
+use tokio::time::{Instant, Sleep, sleep};
+use tracing::debug;
+
+use super::{ConnectionMemory, MemoryLimits};
+
+/// Messages that are looked at in the order of their age.
+const LOOK: usize = 64;
+/// Time in which a message that others wait for must make progress.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that are progress.
+const PROGRESS: usize = 64 << 10;
+
+const GO: u8 = 0;
+const WAIT: u8 = 1;
+const EVICTED: u8 = 2;
+
+/// What an unfinished message may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Its sender may send more.
+    Go,
+    /// Its sender is to be held back.
+    Wait,
+    /// It gave way to others.
+    Evicted,
+}
+
+/// The unfinished messages of a listener.
+#[derive(Debug, Default)]
+pub(super) struct Uploads {
+    bytes: usize,
+    /// Age is the order in which messages turned out to be of more than one piece.
+    next: u64,
+    by_age: BTreeMap<u64, Unfinished>,
+    by_connection: HashMap<u64, BTreeSet<u64>>,
+    /// Messages that are held back.
+    waiting: usize,
+}
+
+#[derive(Debug)]
+struct Unfinished {
+    bytes: usize,
+    /// Bytes of the whole message.
+    length: usize,
+    connection: Arc<ConnectionMemory>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    turn: AtomicU8,
+    waker: AtomicWaker,
+}
+
+/// The count of one unfinished message; dropped, it holds nothing.
+#[derive(Debug)]
+pub struct Upload {
+    connection: Arc<ConnectionMemory>,
+    age: u64,
+    signal: Arc<Signal>,
+    bytes: usize,
+    /// What there was when the alarm was set.
+    seen: usize,
+    alarm: Option<std::pin::Pin<Box<Sleep>>>,
+}
+
+impl ConnectionMemory {
+    /// Begins to count a message that will be of `length` bytes.
+    #[must_use]
+    pub fn upload(self: &Arc<Self>, length: usize) -> Upload {
+        let signal = Arc::<Signal>::default();
+        let mut uploads = self.memory.0.uploads.lock();
+        let age = uploads.next;
+        uploads.next += 1;
+        let connection = Arc::clone(self);
+        uploads.by_age.insert(age, Unfinished { bytes: 0, length, connection, signal: Arc::clone(&signal) });
+        uploads.by_connection.entry(self.number).or_default().insert(age);
+        Upload { connection: Arc::clone(self), age, signal, bytes: 0, seen: 0, alarm: None }
+    }
+}
+
+impl Upload {
+    /// Counts that there are `bytes` of the message, and says whether its sender may send more.
+    pub fn hold(&mut self, bytes: usize) -> Turn {
+        self.bytes = bytes;
+        self.connection.memory.0.uploads.lock().hold(self.age, bytes)
+    }
+
+    /// Ready when a message that waits may go on, or has to give way. A message that may go on has to make progress.
+    pub fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
+        self.signal.waker.register(cx.waker());
+        match self.signal.turn.load(Acquire) {
+            WAIT => Poll::Pending,
+            EVICTED => Poll::Ready(Turn::Evicted),
+            _ => {
+                let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+                while alarm.poll_unpin(cx).is_ready() {
+                    if self.bytes - self.seen < PROGRESS {
+                        self.connection.memory.0.uploads.lock().give_way(self.age);
+                    }
+                    self.seen = self.bytes;
+                    alarm.as_mut().reset(Instant::now() + PATIENCE);
+                }
+                Poll::Ready(if self.signal.turn.load(Acquire) == EVICTED { Turn::Evicted } else { Turn::Go })
+            }
+        }
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let mut uploads = self.connection.memory.0.uploads.lock();
+        uploads.remove(self.age);
+        uploads.advance(self.connection.number);
+    }
+}
+
+impl Uploads {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn hold(&mut self, age: u64, bytes: usize) -> Turn {
+        let Some(message) = self.by_age.get_mut(&age) else { return Turn::Evicted };
+        let grown = bytes.saturating_sub(message.bytes);
+        message.bytes += grown;
+        self.bytes += grown;
+        let connection = Arc::clone(&message.connection);
+        connection.uploads.fetch_add(grown, Relaxed);
+        let MemoryLimits { total, per_connection, .. } = connection.memory.limits();
+        while connection.uploads.load(Relaxed) > per_connection
+            && let Some(oldest) = self.by_connection.get(&connection.number).and_then(BTreeSet::first).copied()
+        {
+            self.evict(oldest);
+        }
+        while self.bytes > total
+            && let Some(oldest) = self.by_age.first_key_value().map(|(age, _)| *age)
+        {
+            self.evict(oldest);
+        }
+        if !self.by_age.contains_key(&age) {
+            return Turn::Evicted;
+        }
+        let turn = if self.may_go_on(age) { GO } else { WAIT };
+        self.turn(age, turn);
+        if self.waiting > 0 {
+            // What it misses now is less: the next one may fit too.
+            self.advance(connection.number);
+        }
+        if turn == GO { Turn::Go } else { Turn::Wait }
+    }
+
+    fn may_go_on(&self, age: u64) -> bool {
+        let Some(message) = self.by_age.get(&age) else { return false };
+        let MemoryLimits { total, per_connection, .. } = message.connection.memory.limits();
+        let own = message.connection.uploads.load(Relaxed);
+        if own < (per_connection / 4).min((total / 2).saturating_sub(self.bytes)) {
+            return true;
+        }
+        let of_connection = self.by_connection.get(&message.connection.number).into_iter().flatten().copied();
+        self.fits(age, self.by_age.keys().copied(), total / 4) && self.fits(age, of_connection, per_connection / 4)
+    }
+
+    /// Whether what a message misses fits into `room` beside what those before it miss. The first one always does.
+    fn fits(&self, age: u64, ages: impl Iterator<Item = u64>, room: usize) -> bool {
+        let mut missing = 0;
+        for (index, other) in ages.take(LOOK).enumerate() {
+            missing += self.by_age.get(&other).map_or(0, |message| message.length.saturating_sub(message.bytes));
+            if other == age {
+                return index == 0 || missing <= room;
+            }
+        }
+        false
+    }
+
+    /// Lets those go on that may.
+    fn advance(&mut self, connection: u64) {
+        if self.waiting == 0 {
+            return;
+        }
+        let of_connection = self.by_connection.get(&connection).into_iter().flatten().copied();
+        let ages: Vec<_> = of_connection.take(LOOK).chain(self.by_age.keys().copied().take(LOOK)).collect();
+        for age in ages {
+            let waits = self.by_age.get(&age).is_some_and(|message| message.signal.turn.load(Relaxed) == WAIT);
+            if waits && self.may_go_on(age) {
+                self.turn(age, GO);
+            }
+        }
+    }
+
+    fn turn(&mut self, age: u64, turn: u8) {
+        let Some(message) = self.by_age.get(&age) else { return };
+        let before = message.signal.turn.swap(turn, Release);
+        if before == turn {
+            return;
+        }
+        message.signal.waker.wake();
+        if turn == WAIT {
+            self.waiting += 1;
+        } else if before == WAIT {
+            self.waiting -= 1;
+        }
+    }
+
+    /// Evicts a message that stands still, where others wait.
+    fn give_way(&mut self, age: u64) {
+        if self.waiting > 0 {
+            let connection = self.by_age.get(&age).map(|message| message.connection.number);
+            self.evict(age);
+            connection.inspect(|connection| self.advance(*connection));
+        }
+    }
+
+    fn evict(&mut self, age: u64) {
+        self.turn(age, EVICTED);
+        if let Some(Unfinished { bytes, connection, .. }) = self.remove(age) {
+            debug!(connection = connection.number, size_bytes = bytes, "an unfinished message gives way to others");
+        }
+    }
+
+    fn remove(&mut self, age: u64) -> Option<Unfinished> {
+        let message = self.by_age.remove(&age)?;
+        let Unfinished { bytes, connection, signal, length: _ } = &message;
+        self.waiting -= usize::from(signal.turn.load(Relaxed) == WAIT);
+        self.bytes -= bytes;
+        connection.uploads.fetch_sub(*bytes, Relaxed);
+        if let Some(ages) = self.by_connection.get_mut(&connection.number) {
+            ages.remove(&age);
+            if ages.is_empty() {
+                self.by_connection.remove(&connection.number);
+            }
+        }
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::task::noop_waker_ref;
+
+    use super::super::Memory;
+    use super::*;
+
+    fn memory(total: usize, per_connection: usize) -> Memory {
+        Memory::new(MemoryLimits { total, per_connection, ..MemoryLimits::default() })
+    }
+
+    fn turn(upload: &mut Upload) -> Option<Turn> {
+        match upload.poll_turn(&mut Context::from_waker(noop_waker_ref())) {
+            Poll::Ready(turn) => Some(turn),
+            Poll::Pending => None,
+        }
+    }
+
+    fn held(memory: &Memory) -> (usize, usize, usize, usize) {
+        let uploads = memory.0.uploads.lock();
+        (uploads.bytes, uploads.by_age.len(), uploads.by_connection.len(), uploads.waiting)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beyond_a_quarter_messages_go_on_in_the_order_of_their_age() {
+        let memory = memory(4000, 400);
+        let connection = memory.of(1);
+        let mut uploads: Vec<_> = (0..4).map(|_| connection.upload(90)).collect();
+        assert_eq!([0, 1, 2].map(|at: usize| uploads[at].hold(30)), [Turn::Go; 3]);
+        assert_eq!(uploads[3].hold(30), Turn::Wait, "three miss 180 of the 100 that a quarter leaves");
+        assert_eq!([uploads[1].hold(31), uploads[0].hold(31)], [Turn::Wait, Turn::Go]);
+        assert_eq!((turn(&mut uploads[1]), held(&memory)), (None, (122, 4, 1, 2)));
+        // The oldest becomes whole.
+        drop(uploads.remove(0));
+        assert_eq!(turn(&mut uploads[0]), Some(Turn::Go), "it is the oldest now");
+        assert_eq!(turn(&mut uploads[2]), Some(Turn::Go), "there is room again");
+        drop(uploads);
+        assert_eq!(held(&memory), (0, 0, 0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_stands_still_gives_way_only_while_others_wait() {
+        let memory = memory(4 << 20, 1 << 20);
+        let connection = memory.of(1);
+        let (mut still, mut next) = (connection.upload(900 << 10), connection.upload(900 << 10));
+        assert_eq!(still.hold(300 << 10), Turn::Go);
+        assert_eq!(turn(&mut still), Some(Turn::Go));
+        tokio::time::advance(3 * PATIENCE).await;
+        assert_eq!(turn(&mut still), Some(Turn::Go), "nobody waits");
+        assert_eq!(next.hold(100), Turn::Wait);
+        tokio::time::advance(PATIENCE).await;
+        assert_eq!(turn(&mut still), Some(Turn::Evicted));
+        assert_eq!(turn(&mut next), Some(Turn::Go));
+        assert_eq!(still.hold(400 << 10), Turn::Evicted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_more_is_held_the_less_each_connection_may_add() {
+        let memory = memory(1000, 1000);
+        let mut uploads: Vec<_> = (0..5).map(|number| memory.of(number).upload(500)).collect();
+        assert_eq!(uploads[0].hold(240), Turn::Go, "the oldest");
+        assert_eq!(uploads[1].hold(100), Turn::Go, "160 are free");
+        assert_eq!(uploads[2].hold(50), Turn::Go, "110 are free");
+        assert_eq!(uploads[3].hold(60), Turn::Wait, "50 are free");
+        assert_eq!(uploads[4].hold(20), Turn::Go, "30 are free");
+    }
+
+    #[test]
+    fn the_oldest_gives_way_at_the_bound() {
+        let memory = memory(100, 60);
+        let connections = [memory.of(1), memory.of(2)];
+        let mut first = connections[0].upload(90);
+        let mut second = connections[0].upload(90);
+        first.hold(40);
+        second.hold(30);
+        assert_eq!(first.hold(41), Turn::Evicted, "the bound of its connection");
+        let mut other = connections[1].upload(90);
+        assert_eq!(other.hold(60), Turn::Wait);
+        second.hold(45);
+        assert_eq!((second.hold(46), held(&memory).0), (Turn::Evicted, 60), "the bound of all");
+    }
+}

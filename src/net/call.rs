@@ -1,0 +1,194 @@
+//! What calls of one connection have in common, whichever protocol they came by: how many are open, when each one ends,
+//! and which answers are on their way.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderName, Request};
+use parking_lot::Mutex;
+use slab::Slab;
+use tokio::{
+    sync::Notify,
+    time::{Instant, Sleep, sleep_until},
+};
+
+use crate::model::Peer;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// How long the stream of a call may last, by the path of the call and its headers. `None` is for ever.
+#[derive(Clone)]
+pub struct StreamLimit(Arc<Rule>);
+
+type Rule = dyn Fn(&str, &HeaderMap) -> Option<Duration> + Send + Sync;
+
+impl StreamLimit {
+    /// A limit that `rule` tells.
+    pub fn new(rule: impl Fn(&str, &HeaderMap) -> Option<Duration> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(rule))
+    }
+
+    fn end<B>(&self, request: &Request<B>) -> Option<Instant> {
+        let limit = (self.0)(request.uri().path(), request.headers())?;
+        Instant::now().checked_add(limit)
+    }
+}
+
+impl fmt::Debug for StreamLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StreamLimit")
+    }
+}
+
+/// An answer that was not sent to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsentAnswer {
+    /// Its request id; empty where it has none.
+    pub request_id: String,
+    /// The other end of its connection.
+    pub peer: String,
+    /// Bytes that were ready and not sent.
+    pub unsent_bytes: usize,
+}
+
+/// The answers of a server that wait for their readers. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct UnsentAnswers(Arc<Unsent>);
+
+#[derive(Debug, Default)]
+struct Unsent {
+    answers: Mutex<Slab<UnsentAnswer>>,
+    sent: Notify,
+}
+
+impl UnsentAnswers {
+    /// Returns when no answer waits. Cancel safe.
+    pub(super) async fn none(&self) {
+        loop {
+            let sent = self.0.sent.notified();
+            if self.0.answers.lock().is_empty() {
+                return;
+            }
+            sent.await;
+        }
+    }
+
+    /// Those that wait.
+    pub(super) fn list(&self) -> Vec<UnsentAnswer> {
+        self.0.answers.lock().iter().map(|(_, answer)| answer.clone()).collect()
+    }
+}
+
+/// The calls of one connection. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Calls(Arc<Seen>);
+
+#[derive(Debug)]
+struct Seen {
+    peer: Arc<Peer>,
+    limit: Option<StreamLimit>,
+    stall: Duration,
+    unsent: UnsentAnswers,
+    /// Every open call holds it.
+    open: Arc<()>,
+    opened: AtomicU64,
+}
+
+impl Calls {
+    pub(super) fn new(peer: Arc<Peer>, limit: Option<StreamLimit>, stall: Duration, unsent: UnsentAnswers) -> Self {
+        Self(Arc::new(Seen { peer, limit, stall, unsent, open: Arc::default(), opened: AtomicU64::default() }))
+    }
+
+    /// Calls that are open.
+    pub(super) fn open(&self) -> usize {
+        Arc::strong_count(&self.0.open) - 1
+    }
+
+    /// Calls that were opened in all.
+    pub(super) fn opened(&self) -> u64 {
+        self.0.opened.load(Relaxed)
+    }
+
+    /// Begins a call.
+    pub(super) fn begin<B>(&self, request: &Request<B>) -> Call {
+        // Only the task of the connection writes it.
+        self.0.opened.store(self.opened() + 1, Relaxed);
+        let end = self.0.limit.as_ref().and_then(|limit| limit.end(request));
+        Call { calls: Arc::clone(&self.0), _open: Arc::clone(&self.0.open), end, alarm: None, waiting: None }
+    }
+}
+
+/// An open call, and when it is given up: at its end, and when its answer stands still.
+pub(super) struct Call {
+    calls: Arc<Seen>,
+    _open: Arc<()>,
+    end: Option<Instant>,
+    /// Most calls end at their first poll: the timer is made for those that do not.
+    alarm: Option<Pin<Box<Sleep>>>,
+    /// The answer, while it waits for its reader.
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    entry: usize,
+    unsent: usize,
+    until: Option<Instant>,
+}
+
+impl Call {
+    /// Ready when a call that is pending is to be given up.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let stalled = self.waiting.as_ref().and_then(|waiting| waiting.until);
+        let Some(at) = [self.end, stalled].into_iter().flatten().min() else { return Poll::Pending };
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        if alarm.deadline() != at {
+            alarm.as_mut().reset(at);
+        }
+        alarm.poll_unpin(cx)
+    }
+
+    /// Notes that the answer waits for its reader with so many bytes. It may, for so long as some of them are read.
+    pub(super) fn wait(&mut self, headers: Option<&HeaderMap>, unsent: usize) {
+        let until = Instant::now().checked_add(self.calls.stall);
+        let mut answers = self.calls.unsent.0.answers.lock();
+        match &mut self.waiting {
+            Some(waiting) if waiting.unsent == unsent => {}
+            Some(waiting) => {
+                (waiting.unsent, waiting.until) = (unsent, until);
+                answers[waiting.entry].unsent_bytes = unsent;
+            }
+            None => {
+                let id = headers.and_then(|headers| headers.get(REQUEST_ID)?.to_str().ok()).unwrap_or_default();
+                let (request_id, peer) = (id.to_owned(), self.calls.peer.origin.to_string());
+                let entry = answers.insert(UnsentAnswer { request_id, peer, unsent_bytes: unsent });
+                self.waiting = Some(Waiting { entry, unsent, until });
+            }
+        }
+    }
+
+    /// Notes that nothing waits for the reader.
+    pub(super) fn sent(&mut self) {
+        if let Some(Waiting { entry, .. }) = self.waiting.take() {
+            let mut answers = self.calls.unsent.0.answers.lock();
+            answers.remove(entry);
+            if answers.is_empty() {
+                self.calls.unsent.0.sent.notify_waiters();
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.sent();
+    }
+}

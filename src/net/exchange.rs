@@ -1,0 +1,141 @@
+use std::{
+    convert::Infallible,
+    error::Error,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use h2::{Reason, SendStream, server::SendResponse};
+use http::{HeaderMap, Response};
+use http_body::Body;
+
+use super::call::Call;
+
+/// One call of HTTP/2: its answer is awaited and sent, as fast as the peer reads it. It ends when the answer is with the
+/// connection, the peer has reset the stream, or the time of the call is over. What is dropped is reset.
+pub(super) struct Exchange<F, B> {
+    stage: Stage<F, B>,
+    call: Call,
+}
+
+enum Stage<F, B> {
+    Answering { answer: F, respond: SendResponse<Bytes> },
+    Sending(Sending<B>),
+}
+
+struct Sending<B> {
+    body: B,
+    stream: SendStream<Bytes>,
+    /// What the stream has no window for yet.
+    unsent: Bytes,
+    headers: HeaderMap,
+}
+
+impl<F, B> Exchange<F, B>
+where
+    F: Future<Output = Result<Response<B>, Infallible>> + Unpin,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    pub(super) fn new(answer: F, respond: SendResponse<Bytes>, call: Call) -> Self {
+        Self { stage: Stage::Answering { answer, respond }, call }
+    }
+
+    fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            match &mut self.stage {
+                Stage::Answering { answer, respond } => {
+                    let Poll::Ready(Ok(response)) = Pin::new(answer).poll(cx) else {
+                        // The peer may have lost interest.
+                        return respond.poll_reset(cx).map(|reset| reset.map(drop));
+                    };
+                    let (head, body) = response.into_parts();
+                    let headers = if body.is_end_stream() { HeaderMap::new() } else { head.headers.clone() };
+                    let is_whole = body.is_end_stream();
+                    let stream = respond.send_response(Response::from_parts(head, ()), is_whole)?;
+                    if is_whole {
+                        return Poll::Ready(Ok(()));
+                    }
+                    self.stage = Stage::Sending(Sending { body, stream, unsent: Bytes::new(), headers });
+                }
+                Stage::Sending(sending) => return sending.advance(&mut self.call, cx),
+            }
+        }
+    }
+}
+
+impl<B> Sending<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    fn advance(&mut self, call: &mut Call, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            if !self.unsent.is_empty() {
+                ready!(self.send(call, cx))?;
+            }
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+                return self.stream.poll_reset(cx).map(|reset| reset.map(drop));
+            };
+            let frame = match frame {
+                Some(Ok(frame)) => frame,
+                Some(Err(_)) => {
+                    self.stream.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(Ok(()));
+                }
+                None => return Poll::Ready(self.stream.send_data(Bytes::new(), true)),
+            };
+            match frame.into_data() {
+                Ok(data) => self.unsent = data,
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    return Poll::Ready(self.stream.send_trailers(trailers));
+                }
+            }
+        }
+    }
+
+    /// Hands what is unsent to the connection, piece by piece as the peer gives room for it: what was handed over can be
+    /// neither counted nor called back.
+    fn send(&mut self, call: &mut Call, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        while !self.unsent.is_empty() {
+            self.stream.reserve_capacity(self.unsent.len());
+            let mut room = self.stream.capacity();
+            while room == 0 {
+                match self.stream.poll_capacity(cx) {
+                    Poll::Ready(Some(granted)) => room = granted?,
+                    Poll::Ready(None) => return Poll::Ready(Err(Reason::CANCEL.into())),
+                    Poll::Pending => {
+                        call.wait(Some(&self.headers), self.unsent.len());
+                        return Poll::Pending;
+                    }
+                }
+            }
+            let piece = self.unsent.split_to(room.min(self.unsent.len()));
+            self.stream.send_data(piece, false)?;
+        }
+        call.sent();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<F, B> Future for Exchange<F, B>
+where
+    F: Future<Output = Result<Response<B>, Infallible>> + Unpin,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.advance(cx) {
+            Poll::Ready(Ok(())) => Poll::Ready(()),
+            Poll::Ready(Err(error)) => {
+                tracing::debug!(%error, "a stream ended before its answer was sent");
+                Poll::Ready(())
+            }
+            Poll::Pending => self.call.poll_end(cx),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+use std::{marker::PhantomData, sync::Arc};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body_util::{BodyExt, Full};
+use parking_lot::Mutex;
+use prost::{Message, Name};
+use tonic::{Status, Streaming, body::Body, codec::CompressionEncoding};
+
+use super::framing::HEAD;
+use crate::proto::{CopyingDecoder, decode};
+
+/// The body of a call whose messages are read by [`Messages`], on its way to whoever reads it.
+pub(super) type Inbound = Arc<Mutex<Option<Body>>>;
+
+/// The messages that a caller streams.
+///
+/// The codec's own stream keeps the room of its largest message for as long as the call is open. Here nothing is kept of
+/// a message that was read. The body comes in whole messages: see [`Upload`](super::upload::Upload).
+pub(super) struct Messages<T> {
+    body: Body,
+    encoding: Option<CompressionEncoding>,
+    largest: usize,
+    /// Whole messages that were not taken.
+    received: Bytes,
+    message: PhantomData<T>,
+}
+
+impl<T: Message + Default + Name + 'static> Messages<T> {
+    /// Reads `body`, which came with `headers`, in messages of at most `largest` bytes.
+    pub(super) fn new(body: Body, headers: &HeaderMap, largest: usize) -> Self {
+        let encoding = match headers.get("grpc-encoding").map(|encoding| encoding.as_bytes()) {
+            Some(b"gzip") => Some(CompressionEncoding::Gzip),
+            Some(b"zstd") => Some(CompressionEncoding::Zstd),
+            _ => None,
+        };
+        Self { body, encoding, largest, received: Bytes::new(), message: PhantomData }
+    }
+
+    /// The next message; `None` at the end. Cancel safe.
+    pub(super) async fn message(&mut self) -> Result<Option<T>, Status> {
+        while self.received.is_empty() {
+            match self.body.frame().await {
+                Some(Ok(frame)) => self.received = frame.into_data().unwrap_or_default(),
+                Some(Err(status)) => return Err(status),
+                None => return Ok(None),
+            }
+        }
+        let Some((head, rest)) = self.received.split_first_chunk::<HEAD>() else { return Err(cut_short()) };
+        let [flag, length @ ..] = *head;
+        let length = u32::from_be_bytes(length) as usize;
+        if rest.len() < length {
+            return Err(cut_short());
+        }
+        let mut framed = self.received.split_to(HEAD + length);
+        if self.received.is_empty() {
+            self.received = Bytes::new();
+        }
+        match flag {
+            0 => decode(framed.split_off(HEAD)).map(Some),
+            _ => self.unpack(framed).await,
+        }
+    }
+
+    /// Has the library decompress one message, and refuse flags that there are not.
+    async fn unpack(&mut self, framed: Bytes) -> Result<Option<T>, Status> {
+        let decoder = CopyingDecoder::<T>::default();
+        let mut one = Streaming::new_request(decoder, Full::new(framed), self.encoding, Some(self.largest));
+        one.message().await
+    }
+}
+
+fn cut_short() -> Status {
+    Status::internal("the call ended within a message")
+}

@@ -1,0 +1,72 @@
+//! Answers that are on their way when nothing runs any more.
+//!
+// tidy: real time, because what is promised is how long a slow reader has.
+
+use bytes::Bytes;
+use h2::RecvStream;
+use prost::Message;
+use rustix::process::Signal;
+use tokio::time::{sleep, timeout};
+use waterwheel::proto::SubmitRequest;
+
+use crate::{
+    connections::Client,
+    process::{PATIENCE, Process},
+    service::job,
+};
+
+/// Bytes of the answer: most of it is more than a stream's first window.
+const LARGE: usize = 2 << 20;
+
+fn config(finish: &str) -> String {
+    format!(
+        r#"
+        drain = {{ notice = "0s", finish = "{finish}", kill = "200ms" }}
+        kind.echo = {{ pool = "one", builtin = "echo" }}
+        pool.one.workers = 2
+        "#
+    )
+}
+
+/// Calls `echo`, and returns the answer of which nothing but its head was read.
+async fn unread(client: &mut Client) -> RecvStream {
+    let (answer, mut message) = client.call("/waterwheel.v1.WorkerPoolService/Submit").await;
+    let request = SubmitRequest { job: Some(job("echo", vec![1; LARGE])) }.encode_to_vec();
+    let head = [&[0][..], &(request.len() as u32).to_be_bytes()].concat();
+    message.send_data(Bytes::from([head, request].concat()), true).unwrap();
+    timeout(PATIENCE, answer).await.expect("an answer").unwrap().into_body()
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_its_answer_whole_during_a_drain() {
+    let process = Process::serve(&config("20s")).await;
+    let mut client = Client::connect(process.public.0).await;
+    let mut body = unread(&mut client).await;
+    process.signal(Signal::TERM);
+    let mut read = 0;
+    while let Some(data) = timeout(PATIENCE, body.data()).await.expect("more of it") {
+        let length = data.expect("no reset").len();
+        read += length;
+        // Several hundred pieces: the whole takes many times as long as connections have to close by themselves.
+        sleep(std::time::Duration::from_millis(2)).await;
+        body.flow_control().release_capacity(length).unwrap();
+    }
+    assert!(read > LARGE, "{read} bytes");
+    let ended = process.ended().await;
+    assert_eq!((ended.code, ended.receipt["cut"].to_string()), (Some(0), "[]".to_owned()), "{:?}", ended.receipt);
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_reads_is_cut_at_the_hard_stop_and_told() {
+    let process = Process::serve(&config("500ms")).await;
+    let mut client = Client::connect(process.public.0).await;
+    let _body = unread(&mut client).await;
+    process.signal(Signal::TERM);
+    let ended = process.ended().await;
+    let cut = ended.receipt["cut"].as_array().expect("a list");
+    assert_eq!((ended.code, cut.len()), (Some(3), 1), "{:?}", ended.receipt);
+    assert!(cut[0]["request_id"].as_str().is_some_and(|id| !id.is_empty()), "{cut:?}");
+    assert!(cut[0]["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1")), "{cut:?}");
+    let unsent = cut[0]["unsent_bytes"].as_u64().expect("a number");
+    assert!((1..LARGE as u64).contains(&unsent), "{cut:?}");
+}
