@@ -11,6 +11,9 @@
 //!
 //! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
 //! what still runs moves to a task of its own ([`attached`]) and down the stop ladder ([`stop`]).
+//!
+//! A job of a blocking kind runs on the thread of its worker ([`blocking`]), which decides its outcome and takes the next
+//! job itself; what it tells the callers' tasks goes to them in batches ([`reports`]).
 
 mod attached;
 mod attempt;
@@ -31,6 +34,7 @@ mod load;
 mod meters;
 mod operate;
 mod pools;
+mod reports;
 mod shell;
 mod sizing;
 mod stats;

@@ -7,15 +7,15 @@ use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    attempt::{Attempt, Raised},
-    conclude::{conclude, cut_off, failure, log_panic, note_lost, time_out_of},
+    attempt::Attempt,
+    conclude::{Told, cut_off, failure, time_out_of},
     core::Ending,
     ended::EndedJob,
     stop::{Fall, climb},
 };
 use crate::{
     handler::{Context, StopReason},
-    model::{Completed, FailureCause, JobError, Rung},
+    model::{FailureCause, JobError, Rung},
 };
 
 /// A running attempt whose caller waits for it; as a future, the job's outcome. Dropping it means that the caller left:
@@ -35,7 +35,9 @@ enum Then {
     /// A reason to stop.
     Stop(BoxFuture<'static, StopReason>),
     /// The foot of the stop ladder.
-    Foot(BoxFuture<'static, Result<Completed, JobError>>),
+    Foot(BoxFuture<'static, Told>),
+    /// Nothing: the worker's thread has decided the outcome, which is on its way.
+    Decided,
 }
 
 impl Attached {
@@ -44,35 +46,40 @@ impl Attached {
     }
 
     /// Somebody else asked the job to stop: the caller hears how that went, but no later than the deadline.
-    async fn stop(mut self) -> Result<Completed, JobError> {
+    async fn stop(mut self) -> Told {
         let attempt = self.attempt.as_mut().expect("attached until it ends");
         let cx = attempt.cx.clone();
         let fall = tokio::select! {
             biased;
-            fall = climb(&mut *attempt) => fall,
-            () = sleep_until(cx.deadline().reply_by()) => return Err(self.time_out()),
+            fall = climb(&mut *attempt) => Some(fall),
+            () = sleep_until(cx.deadline().reply_by()) => None,
         };
-        let attempt = self.attempt.take().expect("attached until it ends");
-        match fall {
-            Fall::Yielded(result) => conclude(attempt, result, Some(Rung::Yielded)),
-            Fall::CutOff(rung) => Err(cut_off(&attempt, rung)),
-        }
-    }
-
-    /// The caller is answered on time; the handler gets its grace without it.
-    fn time_out(&mut self) -> JobError {
-        let attempt = self.attempt.take().expect("attached until it ends");
-        let run = attempt.run_time();
-        let cause = FailureCause::RunTimeout { limit: run };
-        let error = failure(&attempt, cause.clone(), Some(Rung::Asked));
-        let ending = time_out_of(&attempt.cx);
-        detach(attempt, StopReason::Deadline, &cause, ending);
-        error
+        let told = match fall {
+            Some(Fall::Yielded(told)) => told,
+            Some(Fall::CutOff(_)) if !attempt.decide(Ending::Cancelled) => attempt.await,
+            None if !attempt.decide(time_out_of(&cx)) => attempt.await,
+            Some(Fall::CutOff(rung)) => Some(Err(cut_off(attempt, rung))),
+            None => return Err(time_out(self.attempt.take().expect("attached until it ends"))),
+        };
+        self.attempt = None;
+        told.expect(OURS)
     }
 }
 
+/// Nobody but its task decides for an attached job, or its worker's thread, which tells it.
+const OURS: &str = "the outcome of an attached job comes to its task";
+
+/// The caller is answered on time; the handler gets its grace without it. The outcome is the caller's to decide.
+fn time_out(attempt: Attempt) -> JobError {
+    let run = attempt.run_time();
+    let cause = FailureCause::RunTimeout { limit: run };
+    let error = failure(&attempt, cause.clone(), Some(Rung::Asked));
+    detach(attempt, StopReason::Deadline, &cause);
+    error
+}
+
 impl Future for Attached {
-    type Output = Result<Completed, JobError>;
+    type Output = Told;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
@@ -80,10 +87,9 @@ impl Future for Attached {
                 return foot.poll_unpin(task);
             }
             let attempt = self.attempt.as_mut().expect("attached until it ends");
-            if let Poll::Ready(result) = attempt.poll_unpin(task) {
-                let attempt = self.attempt.take().expect("it was there just now");
-                let rung = attempt.cx.is_cancelled().then_some(Rung::Yielded);
-                return Poll::Ready(conclude(attempt, result, rung));
+            if let Poll::Ready(told) = attempt.poll_unpin(task) {
+                self.attempt = None;
+                return Poll::Ready(told.expect(OURS));
             }
             let this = &mut *self;
             if let (Then::Nothing, Some(attempt)) = (&this.then, &this.attempt) {
@@ -92,7 +98,10 @@ impl Future for Attached {
             let Then::Stop(reason) = &mut this.then else { return Poll::Pending };
             match reason.poll_unpin(task) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(StopReason::Deadline) => return Poll::Ready(Err(self.time_out())),
+                Poll::Ready(StopReason::Deadline) => match this.attempt.take_if(|it| it.decide(time_out_of(&it.cx))) {
+                    Some(attempt) => return Poll::Ready(Err(time_out(attempt))),
+                    None => this.then = Then::Decided,
+                },
                 Poll::Ready(StopReason::Caller | StopReason::Drain | StopReason::Operator) => {
                     let rest = Self { attempt: self.attempt.take(), then: Then::Nothing };
                     self.then = Then::Foot(rest.stop().boxed());
@@ -112,18 +121,16 @@ async fn reason_to_stop(cx: Context) -> StopReason {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if let Some(attempt) = self.attempt.take() {
-            detach(attempt, StopReason::Caller, &FailureCause::Cancelled, Ending::Cancelled);
+        if let Some(attempt) = self.attempt.take_if(|attempt| attempt.decide(Ending::Cancelled)) {
+            detach(attempt, StopReason::Caller, &FailureCause::Cancelled);
         }
     }
 }
 
-/// Decides the outcome and lets the rest run down the stop ladder in a task of its own.
-fn detach(mut attempt: Attempt, reason: StopReason, cause: &FailureCause, ending: Ending) {
+/// Notes the outcome, which is the caller's to decide, and lets the rest run down the stop ladder in a task of its own.
+fn detach(mut attempt: Attempt, reason: StopReason, cause: &FailureCause) {
     let shell = attempt.shell().clone();
     let run = attempt.run_time();
-    note_lost(&shell, &attempt.cx);
-    shell.end(attempt.key(), ending, run);
     let ended = EndedJob::of_run(&attempt.cx, attempt.kind, Some(cause), Some(Rung::Asked), run, Instant::now());
     let mark = shell.meters.record(ended);
     attempt.cx.cancel_token().cancel(reason);
@@ -136,9 +143,6 @@ fn detach(mut attempt: Attempt, reason: StopReason, cause: &FailureCause, ending
         };
         if let Some(mark) = mark {
             attempt.shell().meters.climbed(mark, rung, attempt.cx.program_end());
-        }
-        if let Fall::Yielded(Err(Raised::Panic(message))) = fall {
-            log_panic(&attempt.cx, &message);
         }
     });
 }

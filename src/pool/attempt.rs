@@ -9,6 +9,8 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::Span;
 
 use super::{
+    blocking::{Done, Work},
+    conclude::{Told, conclude},
     core::{Ending, JobKey},
     home::Shared,
     lease::Lease,
@@ -16,18 +18,18 @@ use super::{
 };
 use crate::{
     handler::{
-        AsyncRun, BlockingInstance, Context, Instance, identity,
+        AsyncRun, Context, Instance, identity,
         unwind::{Contained, contain},
     },
-    model::{FailureCause, HandlerError, Job, Output},
+    model::{FailureCause, HandlerError, Job, JobError, Output},
 };
 
 /// A poll that takes longer holds up every call of its thread.
 const SLOW_POLL: Duration = Duration::from_millis(100);
 
-/// One run of one job on one worker; as a future, what the handler made of it. It owns the worker, so it can move to
-/// another task while it runs; dropping it cuts an asynchronous handler off. A blocking one goes on, and its thread gives
-/// the worker back.
+/// One run of one job on one worker; as a future, the job's outcome, or `None` where that was decided before. An
+/// asynchronous one owns the worker, so it can move to another task while it runs; dropping it cuts the handler off. A
+/// blocking one goes on when it is dropped, and its thread gives the worker back.
 pub(super) struct Attempt {
     // Fields drop in this order: the handler, then its lease, then the context, whose last clone ends a span and so
     // runs a subscriber's code, which must not happen under the lock of the pool.
@@ -45,25 +47,16 @@ pub(super) struct Attempt {
 enum Run {
     /// On the serving thread.
     Async(Contained<AsyncRun>),
-    /// On the worker's own thread, which has the lease and sends it with the result.
-    Blocking(oneshot::Receiver<Ended>),
-    /// It did not begin.
-    Failed(Raised),
+    /// On the worker's own thread, which decides the outcome.
+    Blocking(oneshot::Receiver<Told>),
     Over,
 }
 
 /// Who has the worker.
 enum Hold {
     Lease(Lease),
-    Thread(Shared, JobKey),
-}
-
-/// The end of a run on a worker's own thread.
-struct Ended {
-    lease: Lease,
-    result: Result<Output, Raised>,
-    // After the lease, as in the attempt: where nobody waits for the end, it is dropped on the thread.
-    _cx: Context,
+    /// The worker's thread, or the pool again.
+    Elsewhere(Shared, JobKey),
 }
 
 /// How an attempt went wrong.
@@ -75,30 +68,66 @@ pub(super) enum Raised {
 }
 
 impl Attempt {
-    /// Begins to run `job`; an asynchronous handler does so when it is polled.
-    pub(super) fn new(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, now: Instant) -> Self {
+    /// Begins to run `job`; an asynchronous handler does so when it is polled. What is known at once not to begin is
+    /// over.
+    pub(super) fn new(
+        mut lease: Lease,
+        job: Box<Job>,
+        kind: usize,
+        cx: Context,
+        now: Instant,
+    ) -> Result<Self, JobError> {
+        if lease.shell().kinds[kind].is_blocking() {
+            let (shell, key) = (lease.shell().clone(), lease.key());
+            let (done, told) = Done::new(&shell);
+            return match lease.thread() {
+                Ok(thread) => {
+                    thread.run(Work::new(lease, job, kind, cx.clone(), done));
+                    Ok(Self::elsewhere(shell, key, kind, cx, told))
+                }
+                Err(error) => {
+                    let message = format!("the worker's thread could not be started: {error}");
+                    let cause = FailureCause::Handler(HandlerError::Crashed { message });
+                    Err(not_begun(lease, kind, &cx, now, Raised::BeforeBegin(cause)))
+                }
+            };
+        }
         let span = attempt_span(&cx, lease.worker());
-        let blocking = lease.shell().kinds[kind].is_blocking();
-        let (run, hold) = if blocking {
-            begin_blocking(lease, job, kind, cx.clone(), span.clone())
-        } else {
-            let run = entered(span.as_deref(), &cx, || begin_async(&mut lease, job, kind, &cx));
-            (run, Hold::Lease(lease))
-        };
-        Self { run, span, hold, kind, seen: now, is_polled: false, cx }
+        match entered(span.as_deref(), &cx, || begin_async(&mut lease, job, kind, &cx)) {
+            Ok(run) => {
+                let (run, hold) = (Run::Async(run), Hold::Lease(lease));
+                Ok(Self { run, span, hold, kind, seen: now, is_polled: false, cx })
+            }
+            Err(raised) => {
+                drop(span);
+                Err(not_begun(lease, kind, &cx, now, raised))
+            }
+        }
+    }
+
+    /// One that the worker's own thread runs.
+    pub(super) fn elsewhere(
+        shell: Shared,
+        key: JobKey,
+        kind: usize,
+        cx: Context,
+        told: oneshot::Receiver<Told>,
+    ) -> Self {
+        let (run, hold) = (Run::Blocking(told), Hold::Elsewhere(shell, key));
+        Self { run, span: None, hold, kind, seen: Instant::now(), is_polled: false, cx }
     }
 
     pub(super) fn shell(&self) -> &Shared {
         match &self.hold {
             Hold::Lease(lease) => lease.shell(),
-            Hold::Thread(shell, _) => shell,
+            Hold::Elsewhere(shell, _) => shell,
         }
     }
 
     pub(super) fn key(&self) -> JobKey {
         match &self.hold {
             Hold::Lease(lease) => lease.key(),
-            Hold::Thread(_, key) => *key,
+            Hold::Elsewhere(_, key) => *key,
         }
     }
 
@@ -106,70 +135,46 @@ impl Attempt {
         self.shell().kinds[self.kind].is_blocking()
     }
 
-    /// Why it did not begin, where that is known without a poll: only a blocking handler is made later, on its thread.
-    /// Such an attempt is over.
-    pub(super) fn take_failure(&mut self) -> Option<Raised> {
-        if !matches!(self.run, Run::Failed(_)) {
-            return None;
-        }
-        match std::mem::replace(&mut self.run, Run::Over) {
-            Run::Failed(raised) => Some(raised),
-            Run::Async(_) | Run::Blocking(_) | Run::Over => unreachable!("it was seen to have failed"),
-        }
-    }
-
     /// Time since the run began.
     pub(super) fn run_time(&self) -> Duration {
         self.cx.ran(Instant::now())
     }
 
-    /// The clock, as of the begin or of the last poll.
-    pub(super) fn seen(&self) -> Instant {
-        self.seen
+    /// Decides the outcome of a run that is not over. Returns whether it was open until then.
+    pub(super) fn decide(&self, ending: Ending) -> bool {
+        self.shell().end(self.key(), ending, self.run_time(), &self.cx)
     }
 
-    /// Gives the worker of an attempt that is over back with the outcome of its job.
-    pub(super) fn finish(self, ending: Ending, run: Duration) {
-        let Self { run: _, span, hold, kind: _, seen, is_polled: _, cx } = self;
-        drop(span);
-        if let Hold::Lease(lease) = hold {
-            lease.finish(ending, run, seen);
-        }
-        drop(cx);
-    }
-
-    fn poll_run(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, Raised>> {
-        let result = match &mut self.run {
-            Run::Async(run) => {
-                let _entered = self.span.as_deref().unwrap_or(self.cx.span()).enter();
-                let polled = contain(|| identity::within(&self.cx, || run.get_mut().poll_unpin(task)));
-                let result = match polled {
-                    Ok(Poll::Pending) => return Poll::Pending,
-                    Ok(Poll::Ready((handler, result))) => {
-                        let handler = Contained::new(Instance::Async(handler));
-                        if let Hold::Lease(lease) = &mut self.hold
-                            && is_kept(&result)
-                        {
-                            lease.put_back(self.kind, handler.into_inner());
-                        }
-                        result.map_err(Raised::Error)
-                    }
-                    Err(message) => Err(Raised::Panic(message)),
-                };
-                // A future that panicked is dropped here, in the span of its run.
-                self.run = Run::Over;
-                return Poll::Ready(result);
+    fn poll_async(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, Raised>> {
+        let Run::Async(run) = &mut self.run else { unreachable!("it runs on the serving thread until it is over") };
+        let _entered = self.span.as_deref().unwrap_or(self.cx.span()).enter();
+        let polled = contain(|| identity::within(&self.cx, || run.get_mut().poll_unpin(task)));
+        let result = match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready((handler, result))) => {
+                let handler = Contained::new(Instance::Async(handler));
+                if let Hold::Lease(lease) = &mut self.hold
+                    && is_kept(&result)
+                {
+                    lease.put_back(self.kind, handler.into_inner());
+                }
+                result.map_err(Raised::Error)
             }
-            Run::Blocking(ended) => {
-                let ended = ready!(ended.poll_unpin(task)).expect("the thread sends the end of what it took");
-                let Ended { lease, result, _cx } = ended;
-                self.hold = Hold::Lease(lease);
-                result
-            }
-            Run::Failed(_) | Run::Over => unreachable!("an attempt is not polled after its end"),
+            Err(message) => Err(Raised::Panic(message)),
         };
+        // A future that panicked is dropped here, in the span of its run.
         self.run = Run::Over;
         Poll::Ready(result)
+    }
+
+    /// Gives the worker back, with the outcome of the job where nobody decided it before.
+    fn end(&mut self, result: Result<Output, Raised>) -> Option<Told> {
+        self.span = None;
+        let elsewhere = Hold::Elsewhere(self.shell().clone(), self.key());
+        match std::mem::replace(&mut self.hold, elsewhere) {
+            Hold::Lease(lease) => conclude(lease, self.kind, &self.cx, self.seen, result),
+            Hold::Elsewhere(..) => unreachable!("what runs on a serving thread has its worker"),
+        }
     }
 
     fn warn_slow(&self, took: Duration) {
@@ -187,74 +192,48 @@ impl Attempt {
 }
 
 impl Future for Attempt {
-    type Output = Result<Output, Raised>;
+    type Output = Option<Told>;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        if let Run::Blocking(told) = &mut self.run {
+            // A thread that tells nothing found the outcome decided.
+            let told = ready!(told.poll_unpin(task)).ok();
+            self.run = Run::Over;
+            return Poll::Ready(told);
+        }
         // The begin of the run is the begin of its first poll: a short job reads the clock once less.
         let begin = if self.is_polled { Instant::now() } else { self.seen };
         self.is_polled = true;
-        let polled = self.poll_run(task);
+        let polled = self.poll_async(task);
         self.seen = Instant::now();
         let took = self.seen - begin;
-        if took > SLOW_POLL && !self.is_blocking() {
+        if took > SLOW_POLL {
             self.warn_slow(took);
         }
-        polled
+        polled.map(|result| self.end(result))
     }
 }
 
 /// Whether the worker keeps its handler. After a crash it makes a new one, so that its factory finds out whether it can.
-fn is_kept(result: &Result<Output, HandlerError>) -> bool {
+pub(super) fn is_kept(result: &Result<Output, HandlerError>) -> bool {
     !matches!(result, Err(HandlerError::Crashed { .. } | HandlerError::Unavailable { .. }))
 }
 
 /// Runs `code` in the span of an attempt.
-fn entered<T>(own: Option<&Span>, cx: &Context, code: impl FnOnce() -> T) -> T {
+pub(super) fn entered<T>(own: Option<&Span>, cx: &Context, code: impl FnOnce() -> T) -> T {
     own.unwrap_or(cx.span()).in_scope(code)
 }
 
-fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Run {
-    match lease.take_handler(kind) {
+/// Nothing runs: its caller is told at once, before the headers of a stream.
+fn not_begun(lease: Lease, kind: usize, cx: &Context, now: Instant, raised: Raised) -> JobError {
+    let told = conclude(lease, kind, cx, now, Err(raised)).expect("nobody decides for what did not begin");
+    told.expect_err("it did not begin")
+}
+
+fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Contained<AsyncRun>, Raised> {
+    match lease.take_handler(kind)? {
         // The handler's own code runs when its future is polled.
-        Ok(Instance::Async(handler)) => Run::Async(Contained::new(handler.run(job, cx.clone()))),
-        Ok(Instance::Blocking(_)) => unreachable!("the kind says that it is asynchronous"),
-        Err(raised) => Run::Failed(raised),
-    }
-}
-
-fn begin_blocking(mut lease: Lease, job: Box<Job>, kind: usize, cx: Context, span: Option<Box<Span>>) -> (Run, Hold) {
-    let hold = Hold::Thread(lease.shell().clone(), lease.key());
-    let thread = match lease.thread() {
-        Ok(thread) => thread,
-        Err(error) => {
-            let message = format!("the worker's thread could not be started: {error}");
-            let cause = FailureCause::Handler(HandlerError::Crashed { message });
-            return (Run::Failed(Raised::BeforeBegin(cause)), Hold::Lease(lease));
-        }
-    };
-    let (done, ended) = oneshot::channel();
-    let taken = thread.run(move || {
-        let run = || run_on_thread(&mut lease, job, kind, &cx);
-        let result = identity::within(&cx, || entered(span.as_deref(), &cx, run));
-        // The attempt's span ends before the call that it belongs to is answered, and the call's own with the answer.
-        drop(span);
-        // Where nobody waits any more, dropping the end gives the worker back.
-        let _ = done.send(Ended { lease, result, _cx: cx });
-    });
-    debug_assert!(taken, "a worker's thread is free while its lease is");
-    (Run::Blocking(ended), hold)
-}
-
-fn run_on_thread(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Output, Raised> {
-    let mut handler = Contained::new(lease.take_handler(kind)?);
-    let Instance::Blocking(running) = handler.get_mut() else { unreachable!("the kind says that it is blocking") };
-    match contain(|| BlockingInstance::run(&mut **running, job, cx.clone())) {
-        Ok(result) => {
-            if is_kept(&result) {
-                lease.put_back(kind, handler.into_inner());
-            }
-            result.map_err(Raised::Error)
-        }
-        Err(message) => Err(Raised::Panic(message)),
+        Instance::Async(handler) => Ok(Contained::new(handler.run(job, cx.clone()))),
+        Instance::Blocking(_) => unreachable!("the kind says that it is asynchronous"),
     }
 }

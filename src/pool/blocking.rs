@@ -1,27 +1,117 @@
+//! Runs on a worker's own thread.
+//!
+//! The thread decides the outcome of its job and gives its worker back under one lock of the pool. Where the pool has the
+//! next job for that worker, the thread finds it in its own channel before it looks for work: it does not park, and no
+//! other thread wakes it. What it has to tell goes to the serving threads by [`Reports`](super::reports::Reports).
+
 use std::{io, sync::mpsc};
 
-use crate::task::spawn_thread;
+use tokio::{sync::oneshot, time::Instant};
+use tracing::Span;
+
+use super::{
+    attempt::{Raised, entered, is_kept},
+    conclude::{Told, conclude},
+    home::work_for_home,
+    lease::Lease,
+    reports::{Report, Reports},
+    shell::Shell,
+    trace::attempt_span,
+};
+use crate::{
+    handler::{
+        BlockingInstance, Context, Instance, identity,
+        unwind::{Contained, contain},
+    },
+    model::{Job, Output},
+    task::spawn_thread,
+};
 
 /// A worker's own thread. It ends when its last handle is gone.
 #[derive(Clone)]
 pub(super) struct Thread(mpsc::SyncSender<Work>);
 
-type Work = Box<dyn FnOnce() + Send>;
+/// One run of a job, with its worker.
+pub(super) struct Work {
+    lease: Lease,
+    job: Box<Job>,
+    kind: usize,
+    span: Option<Box<Span>>,
+    done: Done,
+    // After the lease: the last of a context ends its span, which must not happen under the lock of the pool.
+    cx: Context,
+}
+
+/// Where the outcome of a run goes.
+pub(super) struct Done {
+    caller: oneshot::Sender<Told>,
+    /// To the serving thread that waits for it.
+    reports: Reports,
+}
 
 impl Thread {
-    pub(super) fn start(pool: &str, worker: u32) -> io::Result<Self> {
+    pub(super) fn start(pool: &str, worker: u32, homes: usize) -> io::Result<Self> {
         // One place: the lease of a worker is free only when its thread has nothing more to do than to look for work.
         let (sender, receiver) = mpsc::sync_channel::<Work>(1);
         spawn_thread(format!("{pool}-{worker}"), move || {
+            work_for_home(worker as usize % homes);
             while let Ok(work) = receiver.recv() {
-                work();
+                work.run();
             }
         })?;
         Ok(Self(sender))
     }
 
-    /// Runs `work`, which must not panic, on the thread. Returns whether the thread took it.
-    pub(super) fn run(&self, work: impl FnOnce() + Send + 'static) -> bool {
-        self.0.try_send(Box::new(work)).is_ok()
+    pub(super) fn run(&self, work: Work) {
+        let taken = self.0.try_send(work).is_ok();
+        debug_assert!(taken, "a worker's thread is free while its lease is");
+    }
+}
+
+impl Done {
+    /// One that the calling thread waits for.
+    pub(super) fn new(shell: &Shell) -> (Self, oneshot::Receiver<Told>) {
+        let (caller, told) = oneshot::channel();
+        (Self { caller, reports: shell.reports_here() }, told)
+    }
+
+    pub(super) fn reports(&self) -> &Reports {
+        &self.reports
+    }
+}
+
+impl Work {
+    pub(super) fn new(lease: Lease, job: Box<Job>, kind: usize, cx: Context, done: Done) -> Self {
+        let span = attempt_span(&cx, lease.worker());
+        Self { lease, job, kind, span, done, cx }
+    }
+
+    fn run(self) {
+        let Self { mut lease, job, kind, span, done, cx } = self;
+        let told = identity::within(&cx, || {
+            let result = entered(span.as_deref(), &cx, || run_handler(&mut lease, job, kind, &cx));
+            drop(span);
+            cx.span().in_scope(|| conclude(lease, kind, &cx, Instant::now(), result))
+        });
+        // The thread holds nothing of the pool any more, nor of the job, whose span ends with the answer: whoever hears of
+        // the end may be the last who does.
+        drop(cx);
+        if let Some(told) = told {
+            done.reports.push(Report::Ended(done.caller, told));
+        }
+    }
+}
+
+fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Output, Raised> {
+    let mut handler = Contained::new(lease.take_handler(kind)?);
+    let Instance::Blocking(running) = handler.get_mut() else { unreachable!("the kind says that it is blocking") };
+    match contain(|| BlockingInstance::run(&mut **running, job, cx.clone())) {
+        Ok(result) => {
+            if is_kept(&result) {
+                lease.put_back(kind, handler.into_inner());
+            }
+            result.map_err(Raised::Error)
+        }
+        Err(message) => Err(Raised::Panic(message)),
     }
 }

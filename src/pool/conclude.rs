@@ -8,6 +8,7 @@ use super::{
     core::{Ending, QueueEnd},
     drain::LostJob,
     ended::{EndedJob, JobEnd},
+    lease::Lease,
     shell::{Shell, jittered},
 };
 use crate::{
@@ -24,13 +25,20 @@ const LATER: Duration = Duration::from_secs(5);
 /// When a caller may come again whose job the handler could not begin: its factory is asked next.
 const UNAVAILABLE_FOR: Duration = Duration::from_millis(100);
 
-/// Turns the end of an attempt into the job's one outcome, and gives the worker back with it.
+/// What the caller of a job hears.
+pub(super) type Told = Result<Completed, JobError>;
+
+/// Turns the end of a run into the job's one outcome, and gives the worker back with it. `None` where the outcome was
+/// decided before.
 pub(super) fn conclude(
-    attempt: Attempt,
+    lease: Lease,
+    kind: usize,
+    cx: &Context,
+    now: Instant,
     result: Result<Output, Raised>,
-    rung: Option<Rung>,
-) -> Result<Completed, JobError> {
-    let (cx, shell, now) = (&attempt.cx, attempt.shell(), attempt.seen());
+) -> Option<Told> {
+    let shell = &lease.shell().clone();
+    let rung = cx.is_cancelled().then_some(Rung::Yielded);
     let started = !matches!(result, Err(Raised::BeforeBegin(_) | Raised::Error(HandlerError::Unavailable { .. })));
     let run = if started { cx.ran(now) } else { Duration::ZERO };
     let outcome = match outcome(result, cx, shell, run) {
@@ -42,10 +50,10 @@ pub(super) fn conclude(
         Err(FailureCause::RunTimeout { .. }) if now < cx.deadline().reply_by() => Ending::Overran,
         Err(cause) => ending(cause),
     };
-    if outcome.is_err() {
-        note_lost(shell, cx);
+    if !lease.finish(ending, run, now, outcome.is_err().then_some(cx)) {
+        return None;
     }
-    let mut ended = EndedJob::of_run(cx, attempt.kind, outcome.as_ref().err(), rung, run, now);
+    let mut ended = EndedJob::of_run(cx, kind, outcome.as_ref().err(), rung, run, now);
     ended.started = started;
     let waterfall = ended.waterfall;
     if started {
@@ -53,7 +61,7 @@ pub(super) fn conclude(
     } else {
         shell.meters.note(ended);
     }
-    let told = match outcome {
+    Some(match outcome {
         Ok(output) => {
             debug!(
                 pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
@@ -65,19 +73,15 @@ pub(super) fn conclude(
             let execution = if started { Execution::Started } else { Execution::NotStarted };
             Err(fail(shell, cx, cause, execution, run, rung))
         }
-    };
-    attempt.finish(ending, run);
-    told
+    })
 }
 
-/// The outcome of a job whose handler did not stop when it was asked.
+/// The outcome of a job whose handler did not stop when it was asked. It is the caller's to decide.
 pub(super) fn cut_off(attempt: &Attempt, rung: Rung) -> JobError {
     let (shell, run) = (attempt.shell(), attempt.run_time());
     let cause = stopped(&attempt.cx, shell, run);
-    note_lost(shell, &attempt.cx);
     let ended = EndedJob::of_run(&attempt.cx, attempt.kind, Some(&cause), Some(rung), run, Instant::now());
     let error = failure(attempt, cause, Some(rung));
-    shell.end(attempt.key(), Ending::Cancelled, run);
     shell.meters.record(ended);
     error
 }

@@ -8,11 +8,18 @@ use super::shell::Shell;
 
 thread_local! {
     static HOME: Cell<usize> = const { Cell::new(0) };
+    static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Names the runtime that the calling thread serves: jobs from it take workers of the same home first, and its figures
 /// are kept apart from those of other threads. Threads without a name belong to home 0.
 pub fn set_home(home: usize) {
+    HOME.set(home);
+    SERVES.set(true);
+}
+
+/// Keeps the figures of the calling thread, which serves no runtime, with those of `home`.
+pub(super) fn work_for_home(home: usize) {
     HOME.set(home);
 }
 
@@ -20,6 +27,11 @@ pub fn set_home(home: usize) {
 #[must_use]
 pub fn home() -> usize {
     HOME.get()
+}
+
+/// The home whose runtime the calling thread serves, where it was named.
+pub(super) fn serving_home() -> Option<usize> {
+    SERVES.get().then(home)
 }
 
 /// The shell of a pool, as the threads of one home hold it.

@@ -8,7 +8,7 @@ use super::{
     core::{Ending, JobKey},
     home::Shared,
 };
-use crate::handler::{Instance, unwind::Contained};
+use crate::handler::{Context, Instance, unwind::Contained};
 
 /// What a worker keeps from job to job: its handlers, one for each kind, and the thread that blocking ones run on.
 pub(super) struct WorkerState {
@@ -27,10 +27,12 @@ pub(super) struct Lease {
 }
 
 /// The outcome of a job, and when its run ended.
-pub(super) struct End {
+pub(super) struct End<'a> {
     pub(super) ending: Ending,
     pub(super) run: Duration,
     pub(super) at: Instant,
+    /// The job, where a drain may have lost it.
+    pub(super) lost: Option<&'a Context>,
 }
 
 impl WorkerState {
@@ -83,16 +85,16 @@ impl Lease {
         if let Some(thread) = &self.state().thread {
             return Ok(thread.clone());
         }
-        let thread = Thread::start(&self.shell.name, self.worker)?;
+        let thread = Thread::start(&self.shell.name, self.worker, self.shell.reports.len())?;
         self.state().thread = Some(thread.clone());
         Ok(thread)
     }
 
-    /// Gives the worker back with the outcome of its job.
-    pub(super) fn finish(mut self, ending: Ending, run: Duration, at: Instant) {
-        if let Some(state) = self.state.take() {
-            self.shell.release(self.key, state, Some(End { ending, run, at }));
-        }
+    /// Gives the worker back with the outcome of its job, and with the job where a drain may have lost it. Returns whether
+    /// that was open until then.
+    pub(super) fn finish(mut self, ending: Ending, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
+        let state = self.state.take().expect("the state stays until the lease is dropped");
+        self.shell.release(self.key, state, Some(End { ending, run, at, lost }))
     }
 
     fn state(&mut self) -> &mut WorkerState {

@@ -10,13 +10,11 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rand::RngExt;
 use rustc_hash::FxHashMap;
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Settings,
+    conclude::note_lost,
     core::{
         Arrival, Bounds, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
         Withdrawal, Withdrawn,
@@ -27,8 +25,10 @@ use super::{
     latest::Latest,
     lease::{End, Lease, WorkerState},
     meters::Meters,
+    reports::{Report, Reports},
     sizing::keep_size,
-    turn::{Turn, TurnSignal},
+    submission::tell_arrival,
+    turn::{Turn, TurnSignal, Waiter},
     wake::Wake,
 };
 use crate::{
@@ -63,6 +63,10 @@ pub(super) struct Shell {
     slow_polls: AtomicU64,
     /// None where no kind has had a rate.
     pub(super) wake: OnceLock<Wake>,
+    /// By home.
+    pub(super) reports: Vec<Reports>,
+    /// For callers on threads that serve no home.
+    pub(super) unread: Reports,
 }
 
 /// What the state machine carries for the shell.
@@ -70,7 +74,7 @@ pub(super) enum Wiring {}
 
 impl Host for Wiring {
     type Job = Context;
-    type Waiter = oneshot::Sender<TurnSignal>;
+    type Waiter = Waiter;
     type State = Box<WorkerState>;
 }
 
@@ -101,6 +105,8 @@ impl Shell {
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
             wake: OnceLock::new(),
+            reports: std::iter::repeat_with(Reports::new).take(homes).collect(),
+            unread: Reports::new(),
         };
         let shells = Homes::new(shell, homes);
         shells.here().serve(kinds);
@@ -127,10 +133,16 @@ impl Shell {
         self.kinds.push(kind)
     }
 
-    /// Decides the outcome of a running job. Returns whether it was open until then.
-    pub(super) fn end(&self, key: JobKey, ending: Ending, run: Duration) -> bool {
+    /// Decides the outcome of a running job, which did not complete. Returns whether it was open until then.
+    pub(super) fn end(&self, key: JobKey, ending: Ending, run: Duration, cx: &Context) -> bool {
         let now = Instant::now();
-        self.core.lock().end(now, key, ending, run)
+        let mut core = self.core.lock();
+        let is_ours = core.end(now, key, ending, run);
+        if is_ours {
+            // Under the lock: whoever sees the end of a drain sees the names of what it lost.
+            note_lost(self, cx);
+        }
+        is_ours
     }
 
     pub(super) fn read<T>(&self, look: impl FnOnce(&Core<Wiring>) -> T) -> T {
@@ -205,7 +217,8 @@ impl Shared {
     }
 
     /// Asks for room.
-    pub(super) fn admit(&self, now: Instant, job: &Job, kind: usize, cx: &Context) -> Result<Turn, Rejection> {
+    pub(super) fn admit(&self, now: Instant, job: Box<Job>, kind: usize, cx: &Context) -> Result<Turn, Rejection> {
+        let is_blocking = self.kinds[kind].is_blocking();
         let deadline = cx.deadline();
         let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
         let start_by = queue_end.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()));
@@ -222,20 +235,29 @@ impl Shared {
             when_full: job.when_full.unwrap_or(self.settings.when_full),
             home: home(),
         };
-        let mut signal = None;
+        let mut place = None;
         let waiter = |_| {
-            let (sender, receiver) = oneshot::channel();
-            signal = Some(receiver);
-            sender
+            let (waiter, other_side) = Waiter::new(kind, is_blocking, cx);
+            place = Some(other_side);
+            waiter
         };
         let verdict = self.drive(|core, effects| core.offer(now, arrival, waiter, effects));
         match verdict {
-            Verdict::Start(grant) => Ok(Turn::now(self.lease(grant))),
-            Verdict::Queued(key) | Verdict::Waiting(key) => {
-                let signal = signal.expect("the machine makes a waiter for every job that does not start at once");
-                Ok(Turn::later(self.clone(), key, signal, start_by, cx.clone()))
+            Verdict::Start(grant) => {
+                let lease = self.lease(grant);
+                tell_arrival(self, kind, &job, cx, None);
+                Ok(Turn::Now(lease, job))
             }
-            Verdict::Refused(refusal) => Err(self.rejection(kind, &job.tenant, refusal)),
+            Verdict::Queued(key) | Verdict::Waiting(key) => {
+                tell_arrival(self, kind, &job, cx, None);
+                let place = place.expect("the machine makes a waiter for every job that does not start at once");
+                Ok(Turn::later(self.clone(), key, place, start_by, job, cx.clone()))
+            }
+            Verdict::Refused(refusal) => {
+                let rejection = self.rejection(kind, &job.tenant, refusal);
+                tell_arrival(self, kind, &job, cx, Some(&rejection));
+                Err(rejection)
+            }
         }
     }
 
@@ -245,15 +267,21 @@ impl Shared {
     }
 
     /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
-    pub(super) fn release(&self, key: JobKey, state: Box<WorkerState>, ended: Option<End>) {
+    /// Returns whether that outcome was open until then.
+    pub(super) fn release(&self, key: JobKey, state: Box<WorkerState>, ended: Option<End<'_>>) -> bool {
         let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
-        let leftover = self.drive(|core, effects| {
-            if let Some(End { ending, run, at: _ }) = ended {
-                core.end(now, key, ending, run);
+        let (is_ours, leftover) = self.drive(|core, effects| {
+            let mut is_ours = false;
+            if let Some(End { ending, run, at: _, lost }) = ended {
+                is_ours = core.end(now, key, ending, run);
+                if let Some(cx) = lost.filter(|_| is_ours) {
+                    note_lost(self, cx);
+                }
             }
-            core.release(now, key, state, effects)
+            (is_ours, core.release(now, key, state, effects))
         });
         drop(leftover);
+        is_ours
     }
 
     /// Marks a worker whose job does not stop. Returns whether another worker took its place.
@@ -295,8 +323,16 @@ impl Shared {
     fn act(&self, effects: Vec<Effect<Wiring>>) {
         for effect in effects {
             match effect {
-                Effect::Start { waiter, grant } => {
-                    let _ = waiter.send(TurnSignal::Start(self.lease(grant)));
+                Effect::Start { waiter: Waiter { signal, parcel }, grant } => {
+                    let lease = self.lease(grant);
+                    let begun = match parcel {
+                        Some(parcel) => parcel.begin(lease),
+                        None => Err(lease),
+                    };
+                    match begun {
+                        Ok(reports) => reports.push(Report::Began(signal)),
+                        Err(lease) => drop(signal.send(TurnSignal::Start(lease))),
+                    }
                 }
                 Effect::Ended { waiter, job, why } => {
                     if why == QueueEnd::Drained {
@@ -306,7 +342,7 @@ impl Shared {
                         QueueEnd::Shed { retry_after } => QueueEnd::Shed { retry_after: jittered(retry_after) },
                         other => other,
                     };
-                    let _ = waiter.send(TurnSignal::Ended(why));
+                    let _ = waiter.signal.send(TurnSignal::Ended(why));
                 }
             }
         }

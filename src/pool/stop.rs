@@ -3,19 +3,13 @@ use std::time::Duration;
 use tokio::time::{sleep, sleep_until};
 use tracing::warn;
 
-use super::{
-    attempt::{Attempt, Raised},
-    shell::Shell,
-};
-use crate::{
-    model::{Output, Rung},
-    phase::Phase,
-};
+use super::{attempt::Attempt, conclude::Told, shell::Shell};
+use crate::{model::Rung, phase::Phase};
 
 /// Where a job that was asked to stop came to rest.
 pub(super) enum Fall {
-    /// The handler ended by itself within the grace.
-    Yielded(Result<Output, Raised>),
+    /// The handler ended by itself within the grace; `None` where the outcome was decided before.
+    Yielded(Option<Told>),
     /// The grace is over. The attempt must be dropped: that cuts an asynchronous handler off, and leaves a blocking
     /// one to its thread.
     CutOff(Rung),
@@ -28,7 +22,7 @@ pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
     let shell = attempt.shell().clone();
     tokio::select! {
         biased;
-        result = &mut *attempt => return Fall::Yielded(result),
+        told = &mut *attempt => return Fall::Yielded(told),
         () = sleep(grace) => {}
         () = forced(&shell) => {}
     }

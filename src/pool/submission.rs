@@ -9,19 +9,18 @@ use std::{
 
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::time::Instant;
-use tracing::{Instrument, debug};
+use tracing::debug;
 
 use super::{
     attached::Attached,
     attempt::Attempt,
-    conclude::{conclude, conclude_queued, milliseconds},
+    conclude::{conclude_queued, milliseconds},
     core::{Ending, QueueEnd},
     drain::LostJob,
     home::Shared,
     lease::Lease,
     shell::Shell,
-    trace::queue_span,
-    turn::{Permit, Room, Turn},
+    turn::{Begin, Permit, Room, Turn},
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink, StopReason},
@@ -31,7 +30,6 @@ use crate::{
 /// A job that has room, or waits for it.
 pub(super) struct Admitted {
     kind: usize,
-    job: Box<Job>,
     turn: Turn,
     /// When room was asked for.
     at: Instant,
@@ -52,10 +50,8 @@ impl Admitted {
             tenant: (!job.tenant.is_empty()).then(|| Arc::from(&*job.tenant)),
             output,
         });
-        let admitted = shell.admit(now, &job, kind, &cx);
-        tell_arrival(shell, kind, &job, &cx, admitted.as_ref().err());
-        let turn = admitted?;
-        Ok(Self { kind, job, turn, at: now, cx })
+        let turn = shell.admit(now, job, kind, &cx)?;
+        Ok(Self { kind, turn, at: now, cx })
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -69,19 +65,19 @@ impl Admitted {
 
     /// Runs the job to its end. A job whose worker is there begins at once.
     pub(super) fn submission(self) -> Submission {
-        let Self { kind, job, turn, at: _, cx } = self;
+        let Self { kind, turn, at: _, cx } = self;
         Submission(match turn {
-            Turn::Now(lease) => Stage::Granted(Granted { kind, job, lease, cx }),
-            Turn::Later(permit) => Stage::Queued(wait(kind, job, permit, cx).boxed()),
+            Turn::Now(lease, job) => Stage::Granted(Granted { kind, job, lease, cx }),
+            Turn::Later(permit) => Stage::Queued(wait(kind, permit, cx).boxed()),
         })
     }
 
     /// Polls the job once, where its worker is there. Most short jobs end by it, and are spared what others need to wait.
     pub(super) fn poll_once(self, task: &mut TaskContext<'_>) -> Polled {
-        let Self { kind, job, turn, at, cx } = self;
-        let lease = match turn {
-            Turn::Now(lease) => lease,
-            turn @ Turn::Later(_) => return Polled::Pending(Self { kind, job, turn, at, cx }.submission()),
+        let Self { kind, turn, at, cx } = self;
+        let (lease, job) = match turn {
+            Turn::Now(lease, job) => (lease, job),
+            turn @ Turn::Later(_) => return Polled::Pending(Self { kind, turn, at, cx }.submission()),
         };
         // No time has passed since the admission: its clock tells the begin, too.
         let mut begun = Granted { kind, job, lease, cx }.start(at);
@@ -99,10 +95,10 @@ impl Admitted {
 
     /// Waits for a worker, and begins to run.
     pub(super) async fn begin(self) -> Result<Attached, JobError> {
-        let Self { kind, job, turn, at, cx } = self;
+        let Self { kind, turn, at, cx } = self;
         match turn {
-            Turn::Now(lease) => Granted { kind, job, lease, cx }.start(at),
-            Turn::Later(permit) => wait(kind, job, permit, cx).await,
+            Turn::Now(lease, job) => Granted { kind, job, lease, cx }.start(at),
+            Turn::Later(permit) => wait(kind, permit, cx).await,
         }
     }
 }
@@ -184,15 +180,15 @@ impl fmt::Debug for Submission {
 
 async fn wait(
     kind: usize,
-    job: Box<Job>,
     permit: Permit,
     // After the permit: a future that was never polled drops what it holds in this order.
     cx: Context,
 ) -> Result<Attached, JobError> {
     let shell = permit.shell().clone();
-    let turn = permit.turn().instrument(queue_span(&cx)).await;
-    let lease = turn.map_err(|end| conclude_queued(&shell, &cx, end))?;
-    Granted { kind, job, lease, cx }.start(Instant::now())
+    match permit.turn().await.map_err(|end| conclude_queued(&shell, &cx, end))? {
+        Begin::Lease(lease, job) => Granted { kind, job, lease, cx }.start(Instant::now()),
+        Begin::Elsewhere(attempt) => Ok(Attached::new(attempt)),
+    }
 }
 
 /// A job with its worker.
@@ -218,32 +214,27 @@ impl Granted {
                 }
             };
             let error = conclude_queued(lease.shell(), &cx, end);
-            lease.finish(Ending::Cancelled, Duration::ZERO, now);
+            lease.finish(Ending::Cancelled, Duration::ZERO, now, None);
             return Err(error);
         }
         if now >= cx.deadline().reply_by() {
             // The worker came, but its message took the rest of the time.
             let error = conclude_queued(lease.shell(), &cx, QueueEnd::Expired);
-            lease.finish(Ending::Expired, Duration::ZERO, now);
+            lease.finish(Ending::Expired, Duration::ZERO, now, None);
             return Err(error);
         }
         cx.begin(lease.worker(), now, run_timeout(lease.shell(), kind, &job));
-        let mut attempt = Attempt::new(lease, job, kind, cx, now);
-        match attempt.take_failure() {
-            // Nothing runs: its caller is told at once, before the headers of a stream.
-            Some(raised) => Err(conclude(attempt, Err(raised), None).expect_err("it did not begin")),
-            None => Ok(Attached::new(attempt)),
-        }
+        Attempt::new(lease, job, kind, cx, now).map(Attached::new)
     }
 }
 
 /// Longest run of the job: what its kind and its caller allow.
-fn run_timeout(shell: &Shell, kind: usize, job: &Job) -> Option<Duration> {
+pub(super) fn run_timeout(shell: &Shell, kind: usize, job: &Job) -> Option<Duration> {
     [shell.kinds[kind].get_options().run_timeout, job.run_timeout].into_iter().flatten().min()
 }
 
 /// With the line of its end, what `waterwheel sim --replay` reads. Nothing is worked out where nobody reads it.
-fn tell_arrival(shell: &Shell, kind: usize, job: &Job, cx: &Context, refused: Option<&Rejection>) {
+pub(super) fn tell_arrival(shell: &Shell, kind: usize, job: &Job, cx: &Context, refused: Option<&Rejection>) {
     debug!(
         pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
         criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),

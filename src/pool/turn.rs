@@ -1,26 +1,58 @@
-use std::fmt;
+use std::{fmt, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
+use tracing::Span;
 
 use super::{
-    conclude::note_queued,
+    attached::Attached,
+    attempt::Attempt,
+    blocking::{Done, Work},
+    conclude::{Told, note_queued},
     core::{JobKey, QueueEnd, Withdrawal, Withdrawn},
     ended::JobEnd,
     home::Shared,
     lease::Lease,
+    reports::Reports,
+    submission::run_timeout,
+    trace::queue_span,
 };
-use crate::handler::Context;
+use crate::{handler::Context, model::Job};
 
-/// A job's claim on a worker: the worker itself, or a place in the queue.
+/// A job with its claim on a worker: the worker itself, or a place in the queue.
 pub(super) enum Turn {
-    Now(Lease),
+    Now(Lease, Box<Job>),
     Later(Permit),
 }
 
 /// What the machine tells a queued job.
 pub(super) enum TurnSignal {
     Start(Lease),
+    /// It runs on its worker's own thread.
+    Began,
     Ended(QueueEnd),
+}
+
+/// Reaches a queued job.
+pub(super) struct Waiter {
+    pub(super) signal: oneshot::Sender<TurnSignal>,
+    /// Of a job of a blocking kind.
+    pub(super) parcel: Option<Arc<Parcel>>,
+}
+
+/// A queued job of a blocking kind: whoever gives it a worker begins it, so that no serving thread stands between two
+/// jobs of a worker.
+pub(super) struct Parcel {
+    kind: usize,
+    /// Empty until the job has its permit, and once it is taken out: to run, or to be dropped.
+    packed: Mutex<Option<(Packed, Done)>>,
+    cx: Context,
+}
+
+struct Packed {
+    job: Box<Job>,
+    /// Of the wait in the queue, which it ends when it is dropped.
+    span: Span,
 }
 
 /// The room that a queued job takes. Dropping it gives the room back at once.
@@ -28,10 +60,61 @@ pub(super) enum TurnSignal {
 pub(super) struct Permit {
     shell: Shared,
     key: JobKey,
-    signal: oneshot::Receiver<TurnSignal>,
+    place: Wait,
+    load: Load,
     start_by: Instant,
-    settled: bool,
     cx: Context,
+}
+
+/// The job's own side of its [`Waiter`].
+pub(super) struct Wait {
+    signal: oneshot::Receiver<TurnSignal>,
+    parcel: Option<Arc<Parcel>>,
+}
+
+/// The job of a permit.
+enum Load {
+    Job(Packed),
+    Parcel(Arc<Parcel>, oneshot::Receiver<Told>),
+    /// It was handed on.
+    Gone,
+}
+
+/// What became of a turn.
+pub(super) enum Begin {
+    /// The job has its worker.
+    Lease(Lease, Box<Job>),
+    /// It runs on the worker's own thread.
+    Elsewhere(Attempt),
+}
+
+impl Waiter {
+    /// The two sides of a job's wait.
+    pub(super) fn new(kind: usize, is_blocking: bool, cx: &Context) -> (Self, Wait) {
+        let (sender, signal) = oneshot::channel();
+        let parcel = is_blocking.then(|| Arc::new(Parcel { kind, packed: Mutex::new(None), cx: cx.clone() }));
+        (Self { signal: sender, parcel: parcel.clone() }, Wait { signal, parcel })
+    }
+}
+
+impl Parcel {
+    /// Begins to run the job on the thread of its worker. Returns the way to those who are to hear of it.
+    ///
+    /// # Errors
+    /// The worker, where the job's own task has to see to it: it is not packed yet, too late, to stop, or gone.
+    pub(super) fn begin(&self, mut lease: Lease) -> Result<Reports, Lease> {
+        let (cx, now) = (&self.cx, Instant::now());
+        if cx.is_cancelled() || now >= cx.deadline().reply_by() {
+            return Err(lease);
+        }
+        let Ok(thread) = lease.thread() else { return Err(lease) };
+        let Some((Packed { job, span }, done)) = self.packed.lock().take() else { return Err(lease) };
+        drop(span);
+        cx.begin(lease.worker(), now, run_timeout(lease.shell(), self.kind, &job));
+        let reports = done.reports().clone();
+        thread.run(Work::new(lease, job, self.kind, cx.clone(), done));
+        Ok(reports)
+    }
 }
 
 /// The room that a job waits for.
@@ -73,23 +156,29 @@ impl Turn {
     /// The room that the job may have to wait for; `None` where it runs.
     pub(super) fn room(&self) -> Option<Room> {
         match self {
-            Self::Now(_) => None,
+            Self::Now(..) => None,
             Self::Later(permit) => Some(Room { shell: permit.shell.clone(), key: permit.key }),
         }
-    }
-
-    pub(super) fn now(lease: Lease) -> Self {
-        Self::Now(lease)
     }
 
     pub(super) fn later(
         shell: Shared,
         key: JobKey,
-        signal: oneshot::Receiver<TurnSignal>,
+        place: Wait,
         start_by: Instant,
+        job: Box<Job>,
         cx: Context,
     ) -> Self {
-        Self::Later(Permit { shell, key, signal, start_by, settled: false, cx })
+        let packed = Packed { job, span: queue_span(&cx) };
+        let load = match &place.parcel {
+            Some(parcel) => {
+                let (done, told) = Done::new(&shell);
+                *parcel.packed.lock() = Some((packed, done));
+                Load::Parcel(Arc::clone(parcel), told)
+            }
+            None => Load::Job(packed),
+        };
+        Self::Later(Permit { shell, key, place, load, start_by, cx })
     }
 }
 
@@ -99,41 +188,54 @@ impl Permit {
     }
 
     /// Waits for a worker, until it is too late to start. Dropping the future takes the job out of the queue.
-    pub(super) async fn turn(mut self) -> Result<Lease, QueueEnd> {
+    pub(super) async fn turn(mut self) -> Result<Begin, QueueEnd> {
         self.shell.keep_time();
         let signal = tokio::select! {
             biased;
-            signal = &mut self.signal => signal,
+            signal = &mut self.place.signal => signal,
             () = tokio::time::sleep_until(self.start_by) => {
                 match self.shell.withdraw(self.key, Withdrawal::Expired) {
-                    Withdrawn::Queued => return Err(self.settle(QueueEnd::Expired)),
-                    Withdrawn::Waiting => return Err(self.settle(QueueEnd::NoRoom)),
+                    Withdrawn::Queued => Ok(TurnSignal::Ended(QueueEnd::Expired)),
+                    Withdrawn::Waiting => Ok(TurnSignal::Ended(QueueEnd::NoRoom)),
                     // The machine was faster: its signal is on the way.
-                    Withdrawn::Gone => (&mut self.signal).await,
+                    Withdrawn::Gone => (&mut self.place.signal).await,
                 }
             }
         };
-        self.settled = true;
-        match signal {
-            Ok(TurnSignal::Start(lease)) => Ok(lease),
-            Ok(TurnSignal::Ended(why)) => Err(why),
-            Err(_) => unreachable!("the machine tells every waiter before it lets go of it"),
+        let load = std::mem::replace(&mut self.load, Load::Gone);
+        match (signal, load) {
+            (Ok(TurnSignal::Ended(why)), _) => Err(why),
+            (Ok(TurnSignal::Start(lease)), Load::Job(packed)) => Ok(Begin::Lease(lease, packed.job)),
+            (Ok(TurnSignal::Start(lease)), Load::Parcel(parcel, _)) => {
+                let (packed, _) = parcel.packed.lock().take().expect("a parcel without its worker is not opened");
+                Ok(Begin::Lease(lease, packed.job))
+            }
+            (Ok(TurnSignal::Began), Load::Parcel(parcel, told)) => Ok(Begin::Elsewhere(self.attempt(&parcel, told))),
+            _ => unreachable!("the machine tells every waiter once, before it lets go of it"),
         }
     }
 
-    fn settle(&mut self, end: QueueEnd) -> QueueEnd {
-        self.settled = true;
-        end
+    fn attempt(&self, parcel: &Parcel, told: oneshot::Receiver<Told>) -> Attempt {
+        Attempt::elsewhere(self.shell.clone(), self.key, parcel.kind, self.cx.clone(), told)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         // A lease that was sent in the meantime is dropped with the channel, and gives its worker back.
-        if self.settled {
+        let load = std::mem::replace(&mut self.load, Load::Gone);
+        if matches!(load, Load::Gone) {
             return;
         }
-        let end = match (self.shell.withdraw(self.key, Withdrawal::Cancelled), self.signal.try_recv()) {
+        let withdrawn = self.shell.withdraw(self.key, Withdrawal::Cancelled);
+        if let Load::Parcel(parcel, told) = load
+            && withdrawn == Withdrawn::Gone
+            && parcel.packed.lock().take().is_none()
+        {
+            // It runs, and has lost its caller.
+            return drop(Attached::new(self.attempt(&parcel, told)));
+        }
+        let end = match (withdrawn, self.place.signal.try_recv()) {
             (Withdrawn::Waiting, _) => None,
             (Withdrawn::Gone, Ok(TurnSignal::Ended(why))) => JobEnd::of_queue_end(why),
             (Withdrawn::Queued | Withdrawn::Gone, _) => Some(JobEnd::Cancelled),

@@ -71,3 +71,4 @@ mod tls;
 mod tracing;
 mod uploads;
 mod wire;
+mod worker_threads;

@@ -1,0 +1,177 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context as TaskContext, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::{oneshot, watch},
+};
+
+use super::{conclude::Told, home::serving_home, shell::Shell, turn::TurnSignal};
+use crate::phase::Phase;
+
+/// What the threads of workers tell one serving thread, in batches.
+///
+/// To wake a runtime from another thread takes a system call. A thread that has something to tell wakes one task there,
+/// the reader, and only if that has read everything; the reader wakes the tasks of the callers, from their own thread.
+/// Without a reader each is told at once.
+#[derive(Clone)]
+pub(super) struct Reports(Arc<Inbox>);
+
+// Apart from whatever else is counted.
+#[derive(Default)]
+#[repr(align(128))]
+struct Inbox {
+    pending: Mutex<Pending>,
+    /// Whether there is a reader. Written under the lock.
+    is_read: AtomicBool,
+}
+
+#[derive(Default)]
+struct Pending {
+    reports: Vec<Report>,
+    /// The reader, where it has read everything.
+    reader: Option<Waker>,
+}
+
+/// What a worker's thread has to tell. Where nobody listens any more, it is dropped.
+pub(super) enum Report {
+    /// A queued job began to run.
+    Began(oneshot::Sender<TurnSignal>),
+    Ended(oneshot::Sender<Told>, Told),
+}
+
+/// Reads until it is dropped. From then on, reports are told at once.
+struct Reader(Reports);
+
+impl Report {
+    fn tell(self) {
+        match self {
+            Self::Began(waiter) => drop(waiter.send(TurnSignal::Began)),
+            Self::Ended(caller, told) => drop(caller.send(told)),
+        }
+    }
+}
+
+impl Shell {
+    /// The way to the calling thread. Where it is one that serves, it begins to read.
+    pub(super) fn reports_here(&self) -> Reports {
+        let Some(reports) = serving_home().and_then(|home| self.reports.get(home)) else { return self.unread.clone() };
+        if !reports.0.is_read.load(Ordering::Relaxed) && Handle::try_current().is_ok() && reports.begin_to_read() {
+            self.tasks.spawn(read(Reader(reports.clone()), self.phase.subscribe()));
+        }
+        reports.clone()
+    }
+}
+
+impl Reports {
+    pub(super) fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Returns whether nobody reads yet.
+    fn begin_to_read(&self) -> bool {
+        let _pending = self.0.pending.lock();
+        !self.0.is_read.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn push(&self, report: Report) {
+        let mut pending = self.0.pending.lock();
+        if !self.0.is_read.load(Ordering::Relaxed) {
+            drop(pending);
+            return report.tell();
+        }
+        pending.reports.push(report);
+        let reader = pending.reader.take();
+        drop(pending);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+/// Returns when the pool is stopped, or gone.
+async fn read(reader: Reader, mut phase: watch::Receiver<Phase>) {
+    tokio::select! {
+        biased;
+        () = std::future::poll_fn(|task| reader.poll(task)) => {}
+        _ = phase.wait_for(|phase| *phase >= Phase::Stopped) => {}
+    }
+}
+
+impl Reader {
+    fn poll(&self, task: &TaskContext<'_>) -> Poll<()> {
+        loop {
+            let reports = {
+                let mut pending = self.0.0.pending.lock();
+                if pending.reports.is_empty() {
+                    pending.reader = Some(task.waker().clone());
+                    return Poll::Pending;
+                }
+                std::mem::take(&mut pending.reports)
+            };
+            reports.into_iter().for_each(Report::tell);
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let reports = {
+            let mut pending = self.0.0.pending.lock();
+            self.0.0.is_read.store(false, Ordering::Relaxed);
+            pending.reader = None;
+            std::mem::take(&mut pending.reports)
+        };
+        reports.into_iter().for_each(Report::tell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicUsize, task::Wake};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn push(reports: &Reports) -> oneshot::Receiver<TurnSignal> {
+        let (sender, told) = oneshot::channel();
+        reports.push(Report::Began(sender));
+        told
+    }
+
+    #[test]
+    fn a_batch_wakes_its_reader_once_and_none_is_left_without_one() {
+        let reports = Reports::new();
+        assert!(push(&reports).try_recv().is_ok(), "nobody reads: it is told at once");
+        assert!(reports.begin_to_read() && !reports.begin_to_read());
+        let reader = Reader(reports.clone());
+        let wakes = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let task = TaskContext::from_waker(&waker);
+        for batch in 1..=3 {
+            assert!(reader.poll(&task).is_pending());
+            let mut told: Vec<_> = (0..5).map(|_| push(&reports)).collect();
+            assert!(told.iter_mut().all(|told| told.try_recv().is_err()), "they wait for the reader");
+            assert_eq!(wakes.0.load(Ordering::Relaxed), batch);
+            assert!(reader.poll(&task).is_pending());
+            assert!(told.iter_mut().all(|told| told.try_recv().is_ok()));
+        }
+        let mut left = push(&reports);
+        drop(reader);
+        assert!(left.try_recv().is_ok() && push(&reports).try_recv().is_ok());
+    }
+}
