@@ -100,6 +100,8 @@ enum Command {
 ///
 /// Wrong arguments end the process with code 2 and a message; `--help` and `--version` end it with code 0.
 pub fn main() -> ExitCode {
+    // What this process was handed, such as sockets of the service manager, is none of the programs that it starts.
+    close_fds::set_fds_cloexec(3, &[]);
     let parsed = groups::grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let exit = match parsed {
         Ok(cli) => run(cli),

@@ -20,7 +20,7 @@ use crate::handler::ExecCommand;
 use crate::model::{FailureCode, WITHHELD};
 
 /// Keys that only programs have.
-pub(super) const KEYS: &[&str] = &["env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
+pub(super) const KEYS: &[&str] = &["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
 
 /// Accepts command lines that name a program.
 pub(super) fn named(key: &str, words: &Words) -> Result<(), Problem> {
@@ -39,6 +39,7 @@ pub(super) fn read(
     server_env: &[(String, String)],
 ) -> Option<ExecCommand> {
     let command = words.map(|words| command(section, words));
+    let workspace = section.value("workspace", false, any);
     let env = env(kind, section, server_env);
     let exit_codes: Vec<(String, FailureCode)> = section.map("exit_codes", exit_code);
     let tail = Size(0)..=Size::kib(3);
@@ -51,6 +52,7 @@ pub(super) fn read(
     Some(ExecCommand {
         program,
         args,
+        workspace,
         env,
         exit_codes: by_code(exit_codes),
         content_type: String::new(),
@@ -84,13 +86,13 @@ fn placed(section: &mut Section<'_>, word: String, span: &Span) -> String {
     directory.map_or(word.clone(), |directory| word.replace(CONFIG_DIR, &directory.to_string_lossy()))
 }
 
-/// Warns of a word that names a file beside that of the configuration: jobs run in directories of their own.
+/// Warns of a word that names a file beside that of the configuration, for jobs run elsewhere.
 fn warn_of_relative(section: &mut Section<'_>, word: &str, span: &Span) {
     let is_beside = Path::new(word).is_relative() && section.reader().directory(span).join(word).is_file();
     if is_beside && !word.is_empty() {
         let word = shown_value(word);
         let message =
-            format!("`{}` has `{word}`, which jobs look for in directories of their own", section.key("exec"));
+            format!("`{}` has `{word}`, which jobs do not look for beside the configuration", section.key("exec"));
         let help = format!("write `{CONFIG_DIR}/{word}` for the file beside the configuration");
         section.reader().warn(Warning { message, help });
     }

@@ -46,14 +46,14 @@ impl Handler for Exec {
             return Err(HandlerError::Stopped);
         }
         let process = start::start(&self.command, &job, &cx).await?;
-        run(&self.command, process, job.payload, &cx).await
+        run(&self.command, process, &cx).await
     }
 }
 
 /// Feeds, reads and watches the process until its leader has exited. The exit of the leader ends the job: what the
 /// rest of its group holds open, or still does, is not waited for.
-async fn run(command: &ExecCommand, process: Process, payload: Bytes, cx: &Context) -> Result<Output, HandlerError> {
-    let Process { leader, mut exit, stdin, stdout, stderr } = process;
+async fn run(command: &ExecCommand, process: Process, cx: &Context) -> Result<Output, HandlerError> {
+    let Process { leader, mut exit, input, stdout, stderr } = process;
     cx.note_program(leader.pid());
     let ended = CancellationToken::new();
     let (alarm, alarmed) = oneshot::channel();
@@ -66,7 +66,7 @@ async fn run(command: &ExecCommand, process: Process, payload: Bytes, cx: &Conte
         watch,
         send_output(Pipe::new(stdout), cx, &ended, alarm),
         stderr::drain(Pipe::new(stderr), command.stderr_tail, &ended),
-        feed(stdin, payload, &ended),
+        feed(input, &ended),
     );
     let status = leader.reap().map(|status| ending::end(command, status, &tail));
     if let Ok(end) = &status {
@@ -134,16 +134,12 @@ async fn send_output(
     Ok(())
 }
 
-/// A program may close its input before it read everything, or exit without a look at it: only its exit code tells
-/// whether that was a failure.
-async fn feed(mut stdin: ChildStdin, payload: Bytes, ended: &CancellationToken) {
+/// Writes the rest of the input, and closes it.
+async fn feed(input: Option<(ChildStdin, Bytes)>, ended: &CancellationToken) {
+    let Some((mut stdin, payload)) = input else { return };
     tokio::select! {
         biased;
         () = ended.cancelled() => {}
-        written = stdin.write_all(&payload) => {
-            if let Err(fault) = written {
-                tracing::debug!(%fault, "the program did not read all of its input");
-            }
-        }
+        written = stdin.write_all(&payload) => start::note_unread(written),
     }
 }

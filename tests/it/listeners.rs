@@ -29,6 +29,7 @@ use crate::{
 const CONFIG: &str = r#"
     drain = { notice = "0s", finish = "5s", kill = "1s" }
     kind.echo = { pool = "one", builtin = "echo" }
+    kind.sockets = { pool = "one", exec = ["/bin/sh", "-c", "for fd in /proc/$$/fd/*; do test -S $fd && echo $fd; done; true"] }
     pool.one.workers = 2
 "#;
 
@@ -124,6 +125,22 @@ async fn sockets_of_the_service_manager_are_served() {
 }
 
 #[tokio::test]
+async fn programs_inherit_no_descriptor_that_the_server_was_handed() {
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = inheriting(held.into(), dir.path(), "systemd:0");
+    let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+    timeout(PATIENCE, stdout.next_line()).await.expect("an announcement").unwrap().unwrap();
+    let told = Caller::of(Address(address)).await.leave(job("sockets", "")).await.unwrap().unwrap();
+    assert_eq!(
+        told.into_inner().result.unwrap().output,
+        b"",
+        "the socket that is served is 3, and one that is not is 9"
+    );
+}
+
+#[tokio::test]
 async fn a_socket_that_was_not_handed_over_is_named() {
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -149,8 +166,8 @@ async fn a_socket_of_the_service_manager_that_others_reach_needs_the_permission(
 fn inheriting(socket: OwnedFd, dir: &Path, listen: &str) -> tokio::process::Child {
     let file = dir.join("waterwheel.toml");
     std::fs::write(&file, CONFIG).unwrap();
-    // The first socket is descriptor 3, and the process that it is for is named by its id.
-    let script = r#"exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" "$@""#;
+    // The first socket is descriptor 3, and the process that it is for is named by its id. Nobody tells of descriptor 9.
+    let script = r#"exec 3<&0 9<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" "$@""#;
     let mut command = Command::new("/bin/sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_waterwheel"), "serve", "--config", file.to_str().unwrap()]);
     command.args(["--listen", listen, "--ops-listen", "127.0.0.1:0"]);

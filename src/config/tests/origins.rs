@@ -136,6 +136,7 @@ idempotent = false                      # default
 # limit.per_key.rate is not set
 # limit.per_key.burst is not set
 # limit.per_key.keys is not set
+workspace = false                       # default
 env.A = "(withheld)"                    # ww.toml:10
 env.B = "(withheld)"                    # env WATERWHEEL_KIND__THUMBNAIL__ENV__B
 pass_env = ["HOME"]                     # ww.toml:11

@@ -1,6 +1,15 @@
 //! Faults of the programs of kinds.
 
 use super::{Case, check};
+use crate::config::program::KEYS;
+
+#[test]
+fn every_key_of_a_program_is_documented() {
+    let documented = include_str!("../../../docs/exec.md");
+    for key in KEYS {
+        assert!(documented.contains(&format!("\n{key} = ")), "docs/exec.md does not tell of {key}");
+    }
+}
 
 #[test]
 fn programs_that_cannot_start() {

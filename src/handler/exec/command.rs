@@ -8,12 +8,13 @@ const RESERVED: &str = "WATERWHEEL_";
 
 /// A program that an operator lets jobs run. A caller names the kind, never the program.
 ///
-/// The program starts without a shell, in an empty directory of its own that is removed afterwards, as the leader of a
-/// process group of its own, with the payload on its standard input. What it writes to its standard output is the
-/// output of the job. Its exit ends the job; processes that it leaves in its group are killed.
+/// The program starts without a shell, in `/` or a [`workspace`](Self::workspace) of its own, as the leader of a process
+/// group of its own, with the payload on its standard input, which is `/dev/null` where that is empty. What it writes to
+/// its standard output is the output of the job. It inherits no other descriptor. Its exit ends the job; processes that
+/// it leaves in its group are killed.
 ///
 /// It sees these variables and no other one of the server's: `PATH=/usr/local/bin:/usr/bin:/bin`, `HOME` and `TMPDIR`
-/// (its directory), then those of [`env`](Self::env), then `WATERWHEEL_JOB_ID`, `WATERWHEEL_KIND`,
+/// (its workspace, where it has one), then those of [`env`](Self::env), then `WATERWHEEL_JOB_ID`, `WATERWHEEL_KIND`,
 /// `WATERWHEEL_REQUEST_ID`, `WATERWHEEL_DEADLINE_MS` (milliseconds left at its start), `WATERWHEEL_CONTENT_TYPE` and
 /// `WATERWHEEL_TENANT` (empty when unspecified), `WATERWHEEL_LABEL_<NAME>` for each label (upper-case letters and
 /// digits, anything else becomes `_`; of labels that become the same the last in byte order stays), and in a traced job
@@ -29,6 +30,8 @@ pub struct ExecCommand {
     pub program: PathBuf,
     /// Its arguments, without the program's name.
     pub args: Vec<String>,
+    /// Whether each job gets an empty directory of its own, which is removed afterwards. Default `false`.
+    pub workspace: bool,
     /// Variables that it sees besides the fixed ones. `PATH`, `HOME` and `TMPDIR` may be set here.
     pub env: BTreeMap<String, String>,
     /// What its exit codes mean, where that differs from `sysexits.h`.
@@ -44,10 +47,11 @@ pub struct ExecCommand {
 
 impl fmt::Debug for ExecCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { program, args, env, exit_codes, content_type, stderr_tail, kill_grace } = self;
+        let Self { program, args, workspace, env, exit_codes, content_type, stderr_tail, kill_grace } = self;
         f.debug_struct("ExecCommand")
             .field("program", program)
             .field("args", args)
+            .field("workspace", workspace)
             .field("env", &env.keys())
             .field("exit_codes", exit_codes)
             .field("content_type", content_type)
@@ -91,6 +95,7 @@ impl ExecCommand {
         Self {
             program: program.into(),
             args: args.into_iter().map(Into::into).collect(),
+            workspace: false,
             env: BTreeMap::new(),
             exit_codes: BTreeMap::new(),
             content_type: String::new(),

@@ -13,18 +13,21 @@
 use std::io;
 #[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
-use std::process::ExitStatus;
+use std::process::{Child, ExitStatus};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tempfile::TempDir;
 #[cfg(target_os = "linux")]
 use tokio::io::{Interest, unix::AsyncFd};
-use tokio::{process::Child, signal::unix};
+use tokio::signal::unix;
 
 use super::workspace;
-use crate::{model::JobId, task::Tasks};
+use crate::{
+    model::JobId,
+    task::{Tasks, off_thread},
+};
 
-/// A process that is not reaped. Dropping it kills its group, reaps it, and removes its directory.
+/// A process that is not reaped. Dropping it kills its group, reaps it, and removes its workspace.
 #[derive(Debug)]
 pub(super) struct Leader {
     id: Pid,
@@ -36,10 +39,8 @@ pub(super) struct Leader {
 
 impl Leader {
     /// Takes charge of a child that was just spawned as the leader of its own group.
-    pub(super) fn new(child: Child, workspace: TempDir, tasks: Tasks, job: JobId) -> Self {
-        let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
-        let id = id.expect("a child that was never waited for has an id");
-        Self { id, child: Some(child), workspace: Some(workspace), tasks, job }
+    pub(super) fn new(child: Child, workspace: Option<TempDir>, tasks: Tasks, job: JobId) -> Self {
+        Self { id: Pid::from_child(&child), child: Some(child), workspace, tasks, job }
     }
 
     /// Its process id.
@@ -87,11 +88,13 @@ impl Drop for Leader {
             self.signal_group(Signal::KILL);
         }
         let (child, workspace, job) = (self.child.take(), self.workspace.take(), self.job);
+        if child.is_none() && workspace.is_none() {
+            return;
+        }
         self.tasks.spawn(async move {
-            // Killed above: the wait is short. tokio's own queue of orphans may leave a zombie until the next signal
-            // of another child, hence a wait of our own.
+            // Killed above: the wait is short.
             if let Some(mut child) = child
-                && let Err(fault) = child.wait().await
+                && let Ok(Err(fault)) = off_thread(move || child.wait()).await
             {
                 tracing::warn!(%job, %fault, "cannot reap the program");
             }
@@ -128,15 +131,12 @@ impl ExitWatch {
 
     /// Returns when the leader that this was made for has exited. Cancel safe.
     pub(super) async fn wait(&mut self, leader: &Leader) {
-        while !leader.has_exited() {
-            match self {
-                #[cfg(target_os = "linux")]
-                Self::Descriptor(descriptor) => match descriptor.readable().await {
-                    Ok(mut ready) if !leader.has_exited() => ready.clear_ready(),
-                    // The runtime goes away, and this future with it.
-                    Ok(_) | Err(_) => return,
-                },
-                Self::AnyChild(signals) => {
+        match self {
+            // It is readable from the exit on. An error means that the runtime goes away, and this future with it.
+            #[cfg(target_os = "linux")]
+            Self::Descriptor(descriptor) => drop(descriptor.readable().await),
+            Self::AnyChild(signals) => {
+                while !leader.has_exited() {
                     signals.recv().await;
                 }
             }
@@ -146,14 +146,15 @@ impl ExitWatch {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Stdio;
-
-    use tokio::{io::AsyncWriteExt, process::Command};
+    #[expect(clippy::disallowed_types, reason = "as where programs are started")]
+    use std::process::Command;
+    use std::{os::unix::process::CommandExt, process::Stdio};
 
     use super::*;
 
-    fn start(tasks: &Tasks) -> (Leader, impl AsyncWriteExt) {
-        let workspace = workspace::create().expect("a directory");
+    fn start(tasks: &Tasks) -> (Leader, impl Sized + use<>) {
+        let workspace = Some(workspace::create().expect("a directory"));
+        #[expect(clippy::disallowed_types, reason = "as where programs are started")]
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "read line; exit 7"]).process_group(0).stdin(Stdio::piped());
         let mut child = command.spawn().expect("a shell");

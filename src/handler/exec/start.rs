@@ -1,7 +1,18 @@
-use std::{collections::BTreeMap, io, path::Path, process::Stdio, sync::Arc};
+#[expect(clippy::disallowed_types, reason = "its children are reaped by their leader, and watched by it alone")]
+use std::process::Command;
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{self, Stdio},
+    sync::Arc,
+};
 
+use bytes::Bytes;
 use rustix::fs::{Access, access};
-use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tempfile::TempDir;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 
 use super::{
     ExecCommand,
@@ -19,10 +30,14 @@ use crate::{
 pub(super) struct Process {
     pub(super) leader: Leader,
     pub(super) exit: ExitWatch,
-    pub(super) stdin: ChildStdin,
+    /// What is not written yet of the payload, and where it goes.
+    pub(super) input: Option<(ChildStdin, Bytes)>,
     pub(super) stdout: ChildStdout,
     pub(super) stderr: ChildStderr,
 }
+
+/// Most bytes that an empty pipe takes at once, however little room the system has left for pipes.
+const AT_ONCE: usize = 4096;
 
 /// Starts the program of `command` for `job`.
 ///
@@ -31,8 +46,8 @@ pub(super) struct Process {
 /// dies with its [`Leader`] as soon as it is made, and the job's tasks do not end before.
 pub(super) async fn start(command: &Arc<ExecCommand>, job: &Job, cx: &Context) -> Result<Process, HandlerError> {
     let variables = environment(command, job, cx);
-    let (command, tasks, id) = (Arc::clone(command), cx.tasks().clone(), cx.job());
-    let started = cx.shield(off_thread(move || spawn(&command, variables, tasks, id))).await?;
+    let (command, payload, tasks, id) = (Arc::clone(command), job.payload.clone(), cx.tasks().clone(), cx.job());
+    let started = cx.shield(off_thread(move || spawn(&command, payload, variables, tasks, id))).await?;
     started.unwrap_or_else(|_| Err(unavailable("the server goes away; the program was not started".into())))
 }
 
@@ -48,32 +63,59 @@ pub(super) fn check(command: &ExecCommand) -> Result<(), HandlerError> {
 
 fn spawn(
     command: &ExecCommand,
+    payload: Bytes,
     variables: BTreeMap<String, String>,
     tasks: Tasks,
     job: JobId,
 ) -> Result<Process, HandlerError> {
-    let workspace = workspace::create().map_err(|fault| {
+    let workspace = command.workspace.then(workspace::create).transpose().map_err(|fault| {
         unavailable(format!("cannot make a directory for the job: {fault}; make room there or point TMPDIR elsewhere"))
     })?;
-    let directory = workspace.path();
+    let own = workspace.as_ref().map(TempDir::path);
+    // Nothing here needs code between fork and exec, so that the library spawns without a copy of the page tables.
+    #[expect(clippy::disallowed_types, reason = "its children are reaped by their leader, and watched by it alone")]
     let child = Command::new(&command.program)
         .args(&command.args)
         .env_clear()
-        .envs([("HOME", directory), ("TMPDIR", directory)])
+        .envs(own.iter().flat_map(|own| [("HOME", own), ("TMPDIR", own)]))
         .envs(variables)
-        .current_dir(directory)
+        .current_dir(own.unwrap_or(Path::new("/")))
         .process_group(0)
-        .stdin(Stdio::piped())
+        .stdin(if payload.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
     let mut child = child.map_err(|fault| unavailable(cannot_start(&command.program, &fault)))?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let leader = Leader::new(child, workspace, tasks, job);
-    let exit = ExitWatch::new(&leader)
-        .map_err(|fault| crashed(format!("cannot watch the program: {fault}; raise the limit on open files")))?;
-    let (Some(stdin), Some(stdout), Some(stderr)) = pipes else { unreachable!("all three pipes were asked for") };
-    Ok(Process { leader, exit, stdin, stdout, stderr })
+    watched(leader, payload, pipes)
+        .map_err(|fault| crashed(format!("cannot watch the program: {fault}; raise the limit on open files")))
+}
+
+type Pipes = (Option<process::ChildStdin>, Option<process::ChildStdout>, Option<process::ChildStderr>);
+
+/// Watches the ends of a process, with what the system does not take at once of its input still to be written.
+fn watched(leader: Leader, payload: Bytes, pipes: Pipes) -> io::Result<Process> {
+    let exit = ExitWatch::new(&leader)?;
+    let (stdin, Some(stdout), Some(stderr)) = pipes else { unreachable!("both pipes were asked for") };
+    let input = match stdin {
+        Some(mut stdin) if payload.len() <= AT_ONCE => {
+            note_unread(stdin.write_all(&payload));
+            None
+        }
+        Some(stdin) => Some((ChildStdin::from_std(stdin)?, payload)),
+        None => None,
+    };
+    let (stdout, stderr) = (ChildStdout::from_std(stdout)?, ChildStderr::from_std(stderr)?);
+    Ok(Process { leader, exit, input, stdout, stderr })
+}
+
+/// A program may close its input before it read everything, or exit without a look at it: only its exit code tells
+/// whether that was a failure.
+pub(super) fn note_unread(written: io::Result<()>) {
+    if let Err(fault) = written {
+        tracing::debug!(%fault, "the program did not read all of its input");
+    }
 }
 
 fn unavailable(message: String) -> HandlerError {

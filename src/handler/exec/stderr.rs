@@ -60,8 +60,8 @@ impl Tail {
         text[text.ceil_char_boundary(text.len().saturating_sub(ExecCommand::MAX_STDERR_TAIL))..].to_owned()
     }
 
-    /// The tail as one printable line of at most `room` bytes: invalid UTF-8 becomes U+FFFD, control characters are
-    /// escaped, and neither a character nor an escape is split. An ellipsis stands for what is cut off.
+    /// The tail as printable text of at most `room` bytes: lines and tabs stay, other control characters are escaped,
+    /// invalid UTF-8 becomes U+FFFD, and neither a character nor an escape is split. An ellipsis stands for what is cut off.
     pub(super) fn printable(&self, room: usize) -> String {
         let mut bytes: Vec<u8> = self.bytes.iter().copied().collect();
         if self.cut {
@@ -77,7 +77,8 @@ const ELLIPSIS: &str = "…";
 
 fn last_of(text: &str, cut: bool, room: usize) -> String {
     let text = text.trim_end();
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    let escaped = |c: char| if is_plain(c) { c.to_string() } else { c.escape_default().to_string() };
     let whole: usize = text.chars().map(|c| escaped(c).len()).sum();
     if !cut && whole <= room {
         return text.chars().map(escaped).collect();
@@ -162,10 +163,11 @@ mod tests {
 
     #[test]
     fn the_tail_is_printable_and_never_splits_a_character() {
-        let cases: [(usize, &[&[u8]], usize, &str); 10] = [
+        let cases: [(usize, &[&[u8]], usize, &str); 11] = [
             (64, &[], 64, ""),
             (64, &[b"no such", b" file\n"], 64, "no such file"),
-            (64, &[b"a\nb\t\x1b[31m\n\n"], 64, r"a\nb\t\u{1b}[31m"),
+            (64, &[b"a\nb\t\x1b[31m\r\n\n"], 64, "a\nb\t\\u{1b}[31m"),
+            (64, &[b"a\r\nb\0"], 64, "a\\r\nb\\u{0}"),
             (4, &[b"abc", b"defg"], 64, "…defg"),
             (4, &[b"abcdefg"], 64, "…defg"),
             (4, &["aéé€".as_bytes()], 64, "…€"),

@@ -181,7 +181,8 @@ async fn the_exit_of_the_program_ends_what_it_left_behind() {
 async fn a_descendant_that_escaped_holds_nothing_up() {
     // It writes to the FIFO only when it has left the group, so that it is not killed with it.
     let script = "mkfifo f; setsid sh -c 'echo $$ >f; exec sleep 1000' & read -r stray <f; echo \"$stray\"";
-    let stray = text_of(sh(script)).await.trim().parse().ok().and_then(Pid::from_raw).expect("a process id");
+    let command = ExecCommand { workspace: true, ..sh(script) };
+    let stray = text_of(command).await.trim().parse().ok().and_then(Pid::from_raw).expect("a process id");
     assert_eq!(test_kill_process(stray), Ok(()), "it still holds the output open");
     kill_process(stray, Signal::KILL).expect("it lives");
 }
@@ -203,6 +204,21 @@ async fn a_failure_has_its_code_and_quotes_standard_error() {
 
     let message = "/bin/sh was ended by signal: 11 (SIGSEGV): oops".into();
     assert_eq!(run(sh("echo oops >&2; kill -SEGV $$"), "").await, Err(HandlerError::Crashed { message }));
+}
+
+#[tokio::test]
+async fn the_lines_of_a_traceback_stay_lines_and_the_rest_is_escaped() {
+    let message = run(sh("printf 'Traceback:\\n\\tat \\033[2Jmain\\r\\nboom\\n' >&2; exit 1"), "")
+        .await
+        .expect_err("exit code 1");
+    assert_eq!(message.to_string(), "/bin/sh exited with code 1: Traceback:\n\tat \\u{1b}[2Jmain\\r\nboom");
+}
+
+#[tokio::test]
+async fn the_input_ends_whatever_its_size() {
+    for size in [0, 1, 4096, 4097, 200_000] {
+        assert_eq!(run(sh("wc -c"), vec![7; size]).await, Ok(format!("{size}\n").into()));
+    }
 }
 
 #[tokio::test]
@@ -240,12 +256,9 @@ async fn the_program_sees_these_variables_and_no_other() {
 
     let left: u64 = seen.remove("WATERWHEEL_DEADLINE_MS").and_then(|left| left.parse().ok()).expect("a number");
     assert!((1..=60_000).contains(&left), "{left}");
-    let home = seen.remove("HOME").expect("set");
-    assert!(home.contains("/waterwheel-"), "{home}");
     let expected = BTreeMap::from([
         ("LANG", "C"),
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
-        ("TMPDIR", home),
         ("TRACEPARENT", "00-a-b-01"),
         ("TRACESTATE", "v=1"),
         ("WATERWHEEL_CONTENT_TYPE", "a/b"),
@@ -256,13 +269,20 @@ async fn the_program_sees_these_variables_and_no_other() {
         ("WATERWHEEL_TENANT", "acme"),
     ]);
     assert_eq!(seen, expected);
+    let documented = include_str!("../../../docs/exec.md");
+    for name in expected.keys().filter(|name| !matches!(**name, "LANG" | "WATERWHEEL_LABEL_A_B")) {
+        assert!(documented.contains(&format!("`{name}`")), "docs/exec.md does not tell of {name}");
+    }
 }
 
 #[tokio::test]
-async fn the_directory_is_private_and_goes_afterwards() {
-    let seen = text_of(sh("pwd; echo \"$HOME\"; stat -c %a .; ls -A; mkdir -p deep/er; touch deep/er/file")).await;
+async fn a_workspace_is_made_where_it_is_asked_for_is_private_and_goes_afterwards() {
+    let script = "pwd; echo \"$HOME\"; echo \"$TMPDIR\"; stat -c %a .; ls -A; mkdir -p deep/er; touch deep/er/file";
+    let seen = text_of(ExecCommand { workspace: true, ..sh(script) }).await;
     let lines: Vec<&str> = seen.lines().collect();
-    assert_eq!(lines, [lines[0], lines[0], "700"], "a new directory is empty");
+    assert_eq!(lines, [lines[0], lines[0], lines[0], "700"], "a new directory is empty");
+    assert!(lines[0].contains("/waterwheel-"), "{seen}");
+    assert_eq!(text_of(sh("pwd; echo \"$HOME$TMPDIR\"")).await, "/\n\n");
     assert!(!PathBuf::from(lines[0]).exists());
 }
 
