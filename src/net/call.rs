@@ -23,6 +23,9 @@ use tokio::{
 
 use crate::model::Peer;
 
+/// What a stream lasts longer than it may: at its deadline, the clock of its caller is to speak first.
+const GRACE: Duration = Duration::from_millis(100);
+
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How long the stream of a call may last, by the path of the call and its headers. `None` is for ever.
@@ -39,7 +42,7 @@ impl StreamLimit {
 
     fn end<B>(&self, request: &Request<B>) -> Option<Instant> {
         let limit = (self.0)(request.uri().path(), request.headers())?;
-        Instant::now().checked_add(limit)
+        Instant::now().checked_add(limit)?.checked_add(GRACE)
     }
 }
 

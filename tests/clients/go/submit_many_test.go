@@ -162,5 +162,5 @@ func TestSubmitManyEndsByTheDeadlineOfItsCall(t *testing.T) {
 	}
 	check(t, failure(response), codes.DeadlineExceeded, "RUN_TIMEOUT")
 	_, err = call.Recv()
-	check(t, err, codes.DeadlineExceeded, "RUN_TIMEOUT")
+	check(t, err, codes.DeadlineExceeded, "CALL_TIMEOUT")
 }

@@ -85,7 +85,7 @@ test("a SubmitMany call that stays open ends at its deadline", async (t) => {
   const call = service.client.SubmitMany({ deadline: Date.now() + 2_000 });
   call.write({ tag: "1", job: job("echo", "1") });
   const said = await refusal(all(call));
-  assert.deepEqual([said.code, said.reason, said.pushbackMs], ["DEADLINE_EXCEEDED", "RUN_TIMEOUT", -1]);
+  assert.deepEqual([said.code, said.reason, said.pushbackMs], ["DEADLINE_EXCEEDED", "CALL_TIMEOUT", -1]);
   assert.equal(said.metadata.execution, "UNKNOWN");
 });
 

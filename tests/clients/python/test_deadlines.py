@@ -98,7 +98,7 @@ def test_a_submit_many_call_that_stays_open_ends_at_its_deadline():
         assert next(call).result.output == b"1"
         said = refusal(lambda: list(call))
         more.set()
-    assert (said.code.name, said.reason, said.pushback_ms) == ("DEADLINE_EXCEEDED", "RUN_TIMEOUT", -1)
+    assert (said.code.name, said.reason, said.pushback_ms) == ("DEADLINE_EXCEEDED", "CALL_TIMEOUT", -1)
     assert said.metadata["execution"] == "UNKNOWN"
 
 

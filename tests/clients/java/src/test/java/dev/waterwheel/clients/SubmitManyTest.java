@@ -131,7 +131,7 @@ class SubmitManyTest {
       var call = server.client().withDeadlineAfter(1, TimeUnit.SECONDS).submitMany();
       call.write(request("long", job("sleep", "60000")));
       check(status(call.read()), Code.DEADLINE_EXCEEDED, "RUN_TIMEOUT");
-      check(failure(call::read), Code.DEADLINE_EXCEEDED, "RUN_TIMEOUT");
+      check(failure(call::read), Code.DEADLINE_EXCEEDED, "CALL_TIMEOUT");
     }
   }
 }
