@@ -17,7 +17,7 @@ const CONFIG: &str = r#"
     pool.one = { workers = 1, queue.jobs = 2 }
     pool.programs.workers = 2
     kind.sleep = { pool = "one", builtin = "sleep" }
-    kind.crash = { pool = "programs", exec = ["/bin/sh", "-c", "kill -SEGV $$"] }
+    kind.crash = { pool = "programs", workspace = true, exec = ["/bin/sh", "-c", "kill -SEGV $$"] }
     kind.nap = { pool = "programs", exec = ["/bin/sleep", "60"], run_timeout = "50ms" }
 "#;
 

@@ -35,7 +35,7 @@ async fn a_sweep_accounts_for_each_job_and_for_the_time_of_the_workers() {
 
 #[tokio::test]
 async fn a_sweep_tells_what_callers_did_who_were_refused_and_of_what_class_they_were() {
-    let sweep = ["bench", "overload", "--load", "4", "--duration", "1s", "--workers", "2", "--deadline", "5s"];
+    let sweep = ["bench", "overload", "--load", "4", "--duration", "3s", "--workers", "2", "--deadline", "1s"];
     let report = lines(&[&sweep[..], &["--retry", "obey", "--classes", "--output", "json"]].concat()).await.remove(0);
     let step = &report["steps"][0];
     assert_eq!((report["retry"].as_str(), report["classes"].as_bool()), (Some("obey"), Some(true)), "{report}");
