@@ -32,6 +32,8 @@ use super::{ConnectionMemory, MemoryLimits};
 const LOOK: usize = 64;
 /// Time in which a message that others wait for must make progress.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a message that is not whole is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Bytes that are progress.
 const PROGRESS: usize = 64 << 10;
 
@@ -84,8 +86,9 @@ pub struct Upload {
     age: u64,
     signal: Arc<Signal>,
     bytes: usize,
-    /// What there was when the alarm was set.
+    /// What there was when progress was last looked for, and how often the alarm went since then.
     seen: usize,
+    looks: u32,
     alarm: Option<std::pin::Pin<Box<Sleep>>>,
 }
 
@@ -100,7 +103,7 @@ impl ConnectionMemory {
         let connection = Arc::clone(self);
         uploads.by_age.insert(age, Unfinished { bytes: 0, length, connection, signal: Arc::clone(&signal) });
         uploads.by_connection.entry(self.number).or_default().insert(age);
-        Upload { connection: Arc::clone(self), age, signal, bytes: 0, seen: 0, alarm: None }
+        Upload { connection: Arc::clone(self), age, signal, bytes: 0, seen: 0, looks: 0, alarm: None }
     }
 }
 
@@ -111,20 +114,25 @@ impl Upload {
         self.connection.memory.0.uploads.lock().hold(self.age, bytes)
     }
 
-    /// Ready when a message that waits may go on, or has to give way. A message that may go on has to make progress.
+    /// Ready when a message that waits may go on, or has to give way. A message that may go on has to make progress, and
+    /// is looked at ten times a second: its window may have become smaller since bytes were given back, which h2 notices
+    /// when bytes are given back again.
     pub fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
         self.signal.waker.register(cx.waker());
         match self.signal.turn.load(Acquire) {
             WAIT => Poll::Pending,
             EVICTED => Poll::Ready(Turn::Evicted),
             _ => {
-                let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+                let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
                 while alarm.poll_unpin(cx).is_ready() {
-                    if self.bytes - self.seen < PROGRESS {
-                        self.connection.memory.0.uploads.lock().give_way(self.age);
+                    self.looks += 1;
+                    if LOOK_EVERY * self.looks >= PATIENCE {
+                        if self.bytes - self.seen < PROGRESS {
+                            self.connection.memory.0.uploads.lock().give_way(self.age);
+                        }
+                        (self.seen, self.looks) = (self.bytes, 0);
                     }
-                    self.seen = self.bytes;
-                    alarm.as_mut().reset(Instant::now() + PATIENCE);
+                    alarm.as_mut().reset(Instant::now() + LOOK_EVERY);
                 }
                 Poll::Ready(if self.signal.turn.load(Acquire) == EVICTED { Turn::Evicted } else { Turn::Go })
             }
@@ -277,6 +285,14 @@ mod tests {
         }
     }
 
+    /// Has a message make no progress for as long as it may.
+    async fn stand(upload: &mut Upload) {
+        for _ in 0..=PATIENCE.as_millis() / LOOK_EVERY.as_millis() {
+            tokio::time::advance(LOOK_EVERY).await;
+            turn(upload);
+        }
+    }
+
     fn held(memory: &Memory) -> (usize, usize, usize, usize) {
         let uploads = memory.0.uploads.lock();
         (uploads.bytes, uploads.by_age.len(), uploads.by_connection.len(), uploads.waiting)
@@ -306,10 +322,10 @@ mod tests {
         let (mut still, mut next) = (connection.upload(900 << 10), connection.upload(900 << 10));
         assert_eq!(still.hold(300 << 10), Turn::Go);
         assert_eq!(turn(&mut still), Some(Turn::Go));
-        tokio::time::advance(3 * PATIENCE).await;
+        stand(&mut still).await;
         assert_eq!(turn(&mut still), Some(Turn::Go), "nobody waits");
         assert_eq!(next.hold(100), Turn::Wait);
-        tokio::time::advance(PATIENCE).await;
+        stand(&mut still).await;
         assert_eq!(turn(&mut still), Some(Turn::Evicted));
         assert_eq!(turn(&mut next), Some(Turn::Go));
         assert_eq!(still.hold(400 << 10), Turn::Evicted);

@@ -167,7 +167,11 @@ where
                 self.give_back();
                 Poll::Ready(Ok(()))
             }
-            Turn::Go | Turn::Wait => Poll::Pending,
+            Turn::Go => {
+                self.body.give_back(0);
+                Poll::Pending
+            }
+            Turn::Wait => Poll::Pending,
         }
     }
 }
