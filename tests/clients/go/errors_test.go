@@ -154,7 +154,7 @@ func TestExitCodeOfAProgramBecomesTheStatus(t *testing.T) {
 		{"away", codes.Unavailable, "HANDLER_FAILED", "exited with code 75"},
 		{"unmapped", codes.Unknown, "HANDLER_FAILED", "exited with code 9"},
 		{"crashing", codes.Internal, "WORKER_CRASHED", "SIGSEGV"},
-		{"verbose", codes.ResourceExhausted, "OUTPUT_TOO_LARGE", "65536"},
+		{"verbose", codes.ResourceExhausted, "OUTPUT_TOO_LARGE", "larger than the job may put out"},
 	} {
 		t.Run(c.kind, func(t *testing.T) {
 			var trailers metadata.MD

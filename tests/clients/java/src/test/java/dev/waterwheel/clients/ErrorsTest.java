@@ -144,7 +144,7 @@ class ErrorsTest {
     "away, UNAVAILABLE, HANDLER_FAILED, exited with code 75",
     "unmapped, UNKNOWN, HANDLER_FAILED, exited with code 9",
     "crashing, INTERNAL, WORKER_CRASHED, SIGSEGV",
-    "verbose, RESOURCE_EXHAUSTED, OUTPUT_TOO_LARGE, 65536",
+    "verbose, RESOURCE_EXHAUSTED, OUTPUT_TOO_LARGE, larger than the job may put out",
   })
   void endOfAProgramBecomesTheStatus(String kind, Code code, String reason, String message) throws Exception {
     try (var server = Server.start(PROGRAMS)) {
