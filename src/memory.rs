@@ -1,5 +1,5 @@
 //! The account of what callers make the server hold outside of its pools: messages that are not whole, and answers that
-//! nobody has read. Both are counted for each connection and in all, and each is bounded in both ways.
+//! are not read. Both are counted for each connection and in all, and each is bounded in both ways.
 //!
 //! A bound is not met by refusing at first. Uploads are held back by flow control (see [`uploads`]), and a connection
 //! that does not read its answers has no further message handed on ([`ConnectionMemory::poll_room`]). What is refused

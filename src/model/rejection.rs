@@ -130,7 +130,7 @@ fn describe(violations: &[FieldViolation]) -> String {
 }
 
 impl RejectionReason {
-    /// What a payload over its limit is answered with, whoever finds it.
+    /// The sentence for a payload over its limit, whichever check finds it.
     pub const TOO_LARGE: &str = "the payload is larger than the server takes";
 
     /// All reasons as `google.rpc.ErrorInfo` names them, in the order of [`index`](Self::index).

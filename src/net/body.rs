@@ -45,7 +45,7 @@ impl HeldBack for RequestBody {
     /// HTTP/1.1 has no windows: its peers send what is read.
     fn give_back(&mut self, bytes: usize) {
         if let Inner::Http2(body) = &mut self.body {
-            // It fails where the stream is gone, which nobody misses.
+            // It fails where the stream is gone, and then there is nothing to give back.
             let _ = body.flow_control().release_capacity(bytes);
         }
     }

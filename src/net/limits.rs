@@ -47,7 +47,7 @@ pub struct Http2 {
     /// Receive window of one stream, in bytes. Default 1 MiB. While messages of its connection are held back it is 64 KiB.
     pub stream_window: u32,
     /// Receive window of one connection, in bytes. Default 4 MiB. With many connections it is less, so that a quarter of
-    /// the memory for uploads is not exceeded by what nobody has read.
+    /// the memory for uploads is not exceeded by bytes that were received and not read.
     pub connection_window: u32,
     /// Time without a sign of the peer until it is asked for one. Default 30 s.
     pub keepalive_interval: Duration,

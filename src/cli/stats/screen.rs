@@ -143,7 +143,7 @@ fn job(job: &ListedJob) -> Row<'static> {
 }
 
 fn tenants(tenants: &[TenantRate]) -> Vec<Row<'static>> {
-    // One tenant alone is nobody to tell apart.
+    // One tenant alone needs no table.
     let told = tenants.iter().take(if tenants.len() > 1 { TENANTS } else { 0 });
     told.map(|rate| Row::new([tenant(&rate.tenant), format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)]))
         .collect()
