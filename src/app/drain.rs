@@ -44,22 +44,23 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
         let _ = timeout_at(end, emptied(pools)).await;
     }
 
-    // Nothing runs any more. Answers that are on their way have until the hard stop.
-    let ended = async || tokio::join!(public.ended(), ops.ended());
-    let _ = timeout(LINGER, public.ended()).await;
-    control.within(hard_stop, public.answered()).await;
-    let cut_answers = public.unsent_answers();
-
     let lost = pools.iter().flat_map(|pool| pool.report().lost).collect();
     control.phase().advance(Phase::Stopped);
     ops.close_listener();
     ops.go_away();
-    let cut = Instant::now() + LINGER;
-    let _ = timeout_at(cut, ended()).await;
+    // Nothing runs any more. The last answers leave, and those whose callers read slowly have until the hard stop.
+    let ended = async || tokio::join!(public.ended(), ops.ended());
+    let quiet = Instant::now() + LINGER;
+    let _ = timeout_at(quiet, ended()).await;
+    if !public.unsent_answers().is_empty() {
+        control.within(hard_stop, public.answered()).await;
+        let _ = timeout(LINGER, ended()).await;
+    }
+    let cut_answers = public.unsent_answers();
     public.cut();
     ops.cut();
     let _ = timeout(BEHIND, ended()).await;
-    let _ = timeout_at(cut, tasks.wait()).await;
+    let _ = timeout_at(quiet, tasks.wait()).await;
     Receipt::new(begin, plan, control.finished(), lost, cut_answers)
 }
 

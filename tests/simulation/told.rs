@@ -42,10 +42,13 @@ impl Told {
             };
         };
         let fact = |name: &str| info.metadata.get(name).cloned();
-        if (info.reason.as_str(), fact("execution").as_deref()) == ("RUN_TIMEOUT", Some("UNKNOWN")) {
+        if (info.reason.as_str(), fact("execution").as_deref()) == ("CALL_TIMEOUT", Some("UNKNOWN")) {
             return Self::Late;
         }
-        Self::Failed { execution: fact("execution").unwrap_or_default(), job_id: fact("job"), reason: info.reason }
+        // A job whose time was up when it arrived was not taken: the pool counts it among those that it refused.
+        let is_refused = info.reason == "EXPIRED_IN_QUEUE" && fact("job").is_none();
+        let reason = if is_refused { "DEADLINE_UNREACHABLE".to_owned() } else { info.reason.clone() };
+        Self::Failed { execution: fact("execution").unwrap_or_default(), job_id: fact("job"), reason }
     }
 
     /// The status inside a response.
