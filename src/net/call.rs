@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderName, Request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use parking_lot::Mutex;
 use slab::Slab;
 use tokio::{
@@ -26,7 +26,7 @@ use crate::model::Peer;
 /// What a stream lasts longer than it may: at its deadline, the clock of its caller is to speak first.
 const GRACE: Duration = Duration::from_millis(100);
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How long the stream of a call may last, by the path of the call and its headers. `None` is for ever.
 #[derive(Clone)]
@@ -160,7 +160,7 @@ impl Call {
     }
 
     /// Notes that the answer waits for its reader with so many bytes. It may, for so long as some of them are read.
-    pub(super) fn wait(&mut self, headers: Option<&HeaderMap>, unsent: usize) {
+    pub(super) fn wait(&mut self, request_id: Option<&HeaderValue>, unsent: usize) {
         let until = Instant::now().checked_add(self.calls.stall);
         let mut answers = self.calls.unsent.0.answers.lock();
         match &mut self.waiting {
@@ -170,7 +170,7 @@ impl Call {
                 answers[waiting.entry].unsent_bytes = unsent;
             }
             None => {
-                let id = headers.and_then(|headers| headers.get(REQUEST_ID)?.to_str().ok()).unwrap_or_default();
+                let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
                 let (request_id, peer) = (id.to_owned(), self.calls.peer.origin.to_string());
                 let entry = answers.insert(UnsentAnswer { request_id, peer, unsent_bytes: unsent });
                 self.waiting = Some(Waiting { entry, unsent, until });

@@ -7,19 +7,19 @@ use std::{
 
 use bytes::Bytes;
 use h2::{Reason, SendStream, server::SendResponse};
-use http::{HeaderMap, Response};
+use http::{HeaderValue, Response};
 use http_body::Body;
 
-use super::call::Call;
+use super::call::{Call, REQUEST_ID};
 
 /// One call of HTTP/2: its answer is awaited and sent, as fast as the peer reads it. It ends when the answer is with the
 /// connection, the peer has reset the stream, or the time of the call is over. What is dropped is reset.
 pub(super) struct Exchange<F, B> {
-    stage: Stage<F, B>,
+    stage: Step<F, B>,
     call: Call,
 }
 
-enum Stage<F, B> {
+enum Step<F, B> {
     Answering { answer: F, respond: SendResponse<Bytes> },
     Sending(Sending<B>),
 }
@@ -29,7 +29,7 @@ struct Sending<B> {
     stream: SendStream<Bytes>,
     /// What the stream has no window for yet.
     unsent: Bytes,
-    headers: HeaderMap,
+    request_id: Option<HeaderValue>,
 }
 
 impl<F, B> Exchange<F, B>
@@ -39,27 +39,27 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     pub(super) fn new(answer: F, respond: SendResponse<Bytes>, call: Call) -> Self {
-        Self { stage: Stage::Answering { answer, respond }, call }
+        Self { stage: Step::Answering { answer, respond }, call }
     }
 
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
             match &mut self.stage {
-                Stage::Answering { answer, respond } => {
+                Step::Answering { answer, respond } => {
                     let Poll::Ready(Ok(response)) = Pin::new(answer).poll(cx) else {
                         // The peer may have lost interest.
                         return respond.poll_reset(cx).map(|reset| reset.map(drop));
                     };
                     let (head, body) = response.into_parts();
-                    let headers = if body.is_end_stream() { HeaderMap::new() } else { head.headers.clone() };
+                    let request_id = head.headers.get(REQUEST_ID).cloned();
                     let is_whole = body.is_end_stream();
                     let stream = respond.send_response(Response::from_parts(head, ()), is_whole)?;
                     if is_whole {
                         return Poll::Ready(Ok(()));
                     }
-                    self.stage = Stage::Sending(Sending { body, stream, unsent: Bytes::new(), headers });
+                    self.stage = Step::Sending(Sending { body, stream, unsent: Bytes::new(), request_id });
                 }
-                Stage::Sending(sending) => return sending.advance(&mut self.call, cx),
+                Step::Sending(sending) => return sending.advance(&mut self.call, cx),
             }
         }
     }
@@ -107,7 +107,7 @@ where
                     Poll::Ready(Some(granted)) => room = granted?,
                     Poll::Ready(None) => return Poll::Ready(Err(Reason::CANCEL.into())),
                     Poll::Pending => {
-                        call.wait(Some(&self.headers), self.unsent.len());
+                        call.wait(self.request_id.as_ref(), self.unsent.len());
                         return Poll::Pending;
                     }
                 }

@@ -167,7 +167,7 @@ impl Attempt {
         Poll::Ready(result)
     }
 
-    /// Gives the worker back, with the outcome of the job where nobody decided it before.
+    /// Gives the worker back, with the outcome of the job where it was not decided before.
     fn end(&mut self, result: Result<Output, Raised>) -> Option<Told> {
         self.span = None;
         let elsewhere = Hold::Elsewhere(self.shell().clone(), self.key());

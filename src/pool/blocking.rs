@@ -93,8 +93,8 @@ impl Work {
             drop(span);
             cx.span().in_scope(|| conclude(lease, kind, &cx, Instant::now(), result))
         });
-        // The thread holds nothing of the pool any more, nor of the job, whose span ends with the answer: whoever hears of
-        // the end may be the last who does.
+        // The thread holds nothing of the pool any more, nor of the job: its span ends with the answer, and the
+        // process may end right after it.
         drop(cx);
         if let Some(told) = told {
             done.reports.push(Report::Ended(done.caller, told));

@@ -39,7 +39,7 @@ struct Pending {
     reader: Option<Waker>,
 }
 
-/// What a worker's thread has to tell. Where nobody listens any more, it is dropped.
+/// What a worker's thread has to tell. Without a reader it is dropped.
 pub(super) enum Report {
     /// A queued job began to run.
     Began(oneshot::Sender<TurnSignal>),
@@ -74,7 +74,7 @@ impl Reports {
         Self(Arc::default())
     }
 
-    /// Returns whether nobody reads yet.
+    /// Returns whether it has no reader yet.
     fn begin_to_read(&self) -> bool {
         let _pending = self.0.pending.lock();
         !self.0.is_read.swap(true, Ordering::Relaxed)

@@ -139,7 +139,7 @@ impl Shell {
         let mut core = self.core.lock();
         let is_ours = core.end(now, key, ending, run);
         if is_ours {
-            // Under the lock: whoever sees the end of a drain sees the names of what it lost.
+            // Under the lock: the end of a drain is never seen without the names of what it lost.
             note_lost(self, cx);
         }
         is_ours

@@ -40,7 +40,7 @@ pub(super) struct Waiter {
     pub(super) parcel: Option<Arc<Parcel>>,
 }
 
-/// A queued job of a blocking kind: whoever gives it a worker begins it, so that no serving thread stands between two
+/// A queued job of a blocking kind: the thread that gives it a worker begins it, so that no serving thread stands between two
 /// jobs of a worker.
 pub(super) struct Parcel {
     kind: usize,
