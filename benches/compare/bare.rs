@@ -1,14 +1,14 @@
-//! A bare tonic server of the shape of waterwheel's: a current-thread runtime for each core, sockets dealt in turn.
-//!
-//! It has no queue, no deadlines and no stats; what it does, it does in the call's own task.
+//! A bare tonic server as one is written first: stock settings of tonic and tokio, and a job done in the call's own task.
+//! It has no queue, no deadlines and no stats.
 
-use std::{io, net::TcpListener, pin::Pin, thread};
+use std::{io, pin::Pin};
 
 use futures_util::{Stream, StreamExt};
 use sha2::Digest;
-use tokio::{net::TcpStream, runtime::Builder, sync::mpsc};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Server, server::TcpIncoming},
+};
 use waterwheel::proto::{
     Job, JobResult, StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse,
     SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
@@ -18,40 +18,16 @@ use waterwheel::proto::{
 
 use crate::server::LISTENING;
 
-/// Sockets that wait for their runtime.
-const DEALT: usize = 1024;
-
 /// Serves until standard input ends, which it does with the parent, however that ends.
-pub(crate) fn serve() -> io::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    println!("{LISTENING}{}", listener.local_addr()?);
-    let runtimes = (0..thread::available_parallelism()?.get()).map(|_| start_runtime()).collect::<Vec<_>>();
-    thread::spawn(move || {
-        for (socket, runtime) in listener.incoming().zip(runtimes.iter().cycle()) {
-            if runtime.blocking_send(socket).is_err() {
-                return;
-            }
-        }
-    });
-    io::copy(&mut io::stdin(), &mut io::sink()).map(drop)
-}
-
-fn start_runtime() -> mpsc::Sender<io::Result<std::net::TcpStream>> {
-    let (sender, sockets) = mpsc::channel(DEALT);
-    thread::spawn(move || {
-        let sockets = ReceiverStream::new(sockets).map(|socket: io::Result<std::net::TcpStream>| {
-            let socket = socket?;
-            socket.set_nodelay(true)?;
-            socket.set_nonblocking(true)?;
-            TcpStream::from_std(socket)
-        });
-        let server = Server::builder().add_service(WorkerPoolServiceServer::new(Bare)).serve_with_incoming(sockets);
-        let runtime = Builder::new_current_thread().enable_all().build();
-        if let Err(error) = runtime.map(|runtime| runtime.block_on(server)) {
-            eprintln!("bare: {error}");
-        }
-    });
-    sender
+pub(crate) async fn serve() -> io::Result<()> {
+    let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
+    println!("{LISTENING}{}", incoming.local_addr()?);
+    let server = Server::builder().add_service(WorkerPoolServiceServer::new(Bare));
+    let (mut stdin, mut nowhere) = (tokio::io::stdin(), tokio::io::sink());
+    tokio::select! {
+        served = server.serve_with_incoming(incoming) => served.map_err(io::Error::other),
+        ended = tokio::io::copy(&mut stdin, &mut nowhere) => ended.map(drop),
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! waterwheel beside servers that do the same work without its promises, process beside process, in one run.
 //!
-//! `cargo bench --bench compare` starts waterwheel, a bare tonic server of the same build and shape of runtime, and where
+//! `cargo bench --bench compare` starts waterwheel, a bare tonic server of the same build with stock settings, and where
 //! Go is installed a grpc-go server with a pool of goroutines. Each regime loads them in turn in short bursts, so that
 //! what disturbs the machine disturbs all of them, and compares burst with burst.
 
@@ -79,10 +79,14 @@ type Round = Vec<Burst>;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match args.command {
-        Some(Command::ServeBare) => bare::serve().map_err(Failure::from),
-        None => tokio::runtime::Runtime::new().map_err(Failure::from).and_then(|runtime| runtime.block_on(run(&args))),
-    };
+    let done = tokio::runtime::Runtime::new().map_err(Failure::from).and_then(|runtime| {
+        runtime.block_on(async {
+            match args.command {
+                Some(Command::ServeBare) => bare::serve().await.map_err(Failure::from),
+                None => run(&args).await,
+            }
+        })
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -87,7 +87,7 @@ impl Report {
         Self {
             machine: json!({
                 "cores": thread::available_parallelism().map_or(1, Into::into),
-                "build": if cfg!(debug_assertions) { "debug" } else { "release" },
+                "build": build(),
                 "version": env!("CARGO_PKG_VERSION"),
                 "go": has_go,
             }),
@@ -107,6 +107,13 @@ impl Report {
             bursts,
         }
     }
+}
+
+/// The profile that this was built by: cargo names the directory of what it builds for it.
+fn build() -> Option<String> {
+    let program = std::env::current_exe().ok()?;
+    let profile = program.parent()?.parent()?.file_name()?;
+    Some(profile.to_string_lossy().into_owned())
 }
 
 impl Spread {

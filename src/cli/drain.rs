@@ -4,16 +4,15 @@ use clap::Args;
 use tonic::Streaming;
 
 use super::{
-    access::AccessArgs,
     call::{Call, CallArgs},
-    connect::Address,
     console::{BAD, Console, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
     output::{
-        Format, OutputArgs, countdown, duration, elapsed, rough,
+        Format, countdown, duration, elapsed, rough,
         views::{self, DrainResponseView},
     },
+    steer::SteerArgs,
 };
 use crate::proto::{DrainRequest, DrainResponse, Phase};
 
@@ -35,31 +34,23 @@ pub(super) struct DrainArgs {
     /// Report until the drain ends; exit 3 if jobs were lost.
     #[arg(long)]
     watch: bool,
-    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. There it
-    /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
-    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
-    ops: Address,
-    /// Why, for the server's log.
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    reason: String,
     #[command(flatten)]
-    access: AccessArgs,
-    #[command(flatten)]
-    output: OutputArgs,
+    steer: SteerArgs,
 }
 
 impl DrainArgs {
     pub(super) fn format(&self) -> Format {
-        self.output.output
+        self.steer.format()
     }
 }
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let format = args.format();
-    let of_ops = |failure: Failure| failure.of_ops(&args.ops);
-    let (call, connection) = Call::begin(&args.ops, &args.access, CallArgs::none()).await.map_err(of_ops)?;
-    let request = call.request(DrainRequest { pool: args.pool.clone(), reason: args.reason.clone() });
-    let mut reports = call.wait(connection.admin().drain(request)).await.map_err(of_ops)?.into_inner();
+    let DrainArgs { pool, steer: SteerArgs { operator, reason }, .. } = &args;
+    let (call, connection) = operator.begin_with(CallArgs::none()).await?;
+    let request = call.request(DrainRequest { pool: pool.clone(), reason: reason.clone() });
+    let reports = call.wait(connection.admin().drain(request)).await;
+    let mut reports = reports.map_err(|failure| failure.of_ops(&operator.ops))?.into_inner();
     let mut watch = Watch::default();
     let followed = follow(&call, &mut reports, &args, &mut watch, console).await;
     watch.leave(console).await?;

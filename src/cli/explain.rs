@@ -1,20 +1,16 @@
 //! `waterwheel explain`.
 
-use std::time::Duration;
-
 use clap::Args;
 
 use super::{
-    access::AccessArgs,
-    call::{Call, CallArgs},
-    connect::Address,
     console::{BAD, Console, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
     output::{
-        Format, OutputArgs, duration, plain, rough,
+        Format, duration, plain, rough,
         views::{self, ExplainView},
     },
+    steer::OperatorArgs,
 };
 use crate::proto::{
     Binding, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, explain_response::State,
@@ -24,9 +20,6 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel explain $JOB";
 
-/// Longest wait for an answer, which takes the server no longer than a look at every job.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Tell where a job is and what it waits for, or how it ended.
 ///
 /// A server remembers the last jobs of each pool that ended, as many as pool.NAME.ended_jobs says.
@@ -35,28 +28,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct ExplainArgs {
     /// Id of the job, from its result, an error, "waterwheel jobs" or the log; or the request id of its call.
     job: String,
-    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. There it
-    /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
-    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
-    ops: Address,
     #[command(flatten)]
-    access: AccessArgs,
-    #[command(flatten)]
-    output: OutputArgs,
+    operator: OperatorArgs,
 }
 
 impl ExplainArgs {
     pub(super) fn format(&self) -> Format {
-        self.output.output
+        self.operator.format()
     }
 }
 
 pub(super) async fn run(args: ExplainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let of_ops = |failure: Failure| failure.of_ops(&args.ops);
-    let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
-    let (call, connection) = Call::begin(&args.ops, &args.access, patient).await.map_err(of_ops)?;
-    let request = call.request(ExplainRequest { job_id: args.job.clone() });
-    let answer = call.wait(connection.admin().explain(request)).await.map_err(of_ops)?.into_inner();
+    let request = ExplainRequest { job_id: args.job.clone() };
+    let answer = args.operator.ask(request, async |mut admin, request| admin.explain(request).await).await?;
     let text = match args.format() {
         Format::Text => text(&answer),
         Format::Json => format!("{}\n", views::line(&ExplainView::from(&answer))),

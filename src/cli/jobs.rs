@@ -14,7 +14,7 @@ use super::{
         table::{Align, fitted},
         views::{self, ListJobsView},
     },
-    steer::SteerArgs,
+    steer::OperatorArgs,
 };
 use crate::proto::{JobOrder, JobStage, ListJobsRequest, ListJobsResponse, ListedJob};
 
@@ -54,7 +54,7 @@ pub(super) struct JobsArgs {
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]
-    steer: SteerArgs,
+    operator: OperatorArgs,
 }
 
 /// How far a job is.
@@ -74,12 +74,12 @@ enum State {
 
 impl JobsArgs {
     pub(super) fn format(&self) -> Format {
-        self.steer.format()
+        self.operator.format()
     }
 }
 
 pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let JobsArgs { state, pool, kind, tenant, request_id, older, oldest, limit, steer } = args;
+    let JobsArgs { state, pool, kind, tenant, request_id, older, oldest, limit, operator } = args;
     let request = ListJobsRequest {
         stages: state.into_iter().map(|state| JobStage::from(state).into()).collect(),
         pool,
@@ -90,8 +90,8 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
         order: if oldest { JobOrder::Oldest } else { JobOrder::Newest }.into(),
         limit,
     };
-    let answer = steer.ask(request, async |mut admin, request| admin.list_jobs(request).await).await?;
-    match steer.format() {
+    let answer = operator.ask(request, async |mut admin, request| admin.list_jobs(request).await).await?;
+    match operator.format() {
         Format::Json => console.out.line(&views::line(&ListJobsView::from(&answer))).await?,
         Format::Text => {
             console.out.text(&text(&answer, console.out.width())).await?;

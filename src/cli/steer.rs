@@ -24,28 +24,39 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The flags of a command that goes to the listener for operators.
 #[derive(Debug, Args)]
-pub(super) struct SteerArgs {
+pub(super) struct OperatorArgs {
     /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. There it
     /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     pub(super) ops: Address,
-    /// Why, for the server's log.
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    pub(super) reason: String,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
 
-impl SteerArgs {
+/// The flags of a command that changes something.
+#[derive(Debug, Args)]
+pub(super) struct SteerArgs {
+    /// Why, for the server's log.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) operator: OperatorArgs,
+}
+
+impl OperatorArgs {
     pub(super) fn format(&self) -> Format {
         self.output.output
     }
 
     pub(super) async fn begin(&self) -> Result<(Call, Connection), Failure> {
         let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
-        Call::begin(&self.ops, &self.access, patient).await.map_err(|failure| failure.of_ops(&self.ops))
+        self.begin_with(patient).await
+    }
+
+    pub(super) async fn begin_with(&self, call: CallArgs) -> Result<(Call, Connection), Failure> {
+        Call::begin(&self.ops, &self.access, call).await.map_err(|failure| failure.of_ops(&self.ops))
     }
 
     /// Asks for one thing, and returns what is answered.
@@ -59,10 +70,25 @@ impl SteerArgs {
         let answer = call.wait(ask(connection.admin(), request)).await;
         Ok(answer.map_err(|failure| failure.of_ops(&self.ops))?.into_inner())
     }
+}
+
+impl SteerArgs {
+    pub(super) fn format(&self) -> Format {
+        self.operator.format()
+    }
+
+    /// Asks for one thing, and returns what is answered.
+    pub(super) async fn ask<Q, A>(
+        &self,
+        request: Q,
+        ask: impl AsyncFnOnce(AdminServiceClient<Connection>, Request<Q>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        self.operator.ask(request, ask).await
+    }
 
     /// Shows the pool that an answer holds.
     pub(super) async fn show(&self, pool: Option<PoolState>, console: &mut Console<'_>) -> Result<Exit, Failure> {
-        let missing = || Failure::Incomplete { address: self.ops.clone(), missing: "it has no pool" };
+        let missing = || Failure::Incomplete { address: self.operator.ops.clone(), missing: "it has no pool" };
         let pool = pool.ok_or_else(missing)?;
         let line = match self.format() {
             Format::Text => text(&pool),

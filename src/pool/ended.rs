@@ -87,16 +87,24 @@ pub enum JobEnd {
     DrainKilled,
 }
 
-/// The last jobs that ended, in as many places as were asked for once.
+/// The last jobs that ended. Half of the places are for those that did not complete: the others would push them out
+/// within seconds.
 #[derive(Default)]
-pub(super) struct Ring {
+pub(super) struct EndedJobs {
+    completed: Ring,
+    failed: Ring,
+}
+
+/// The last jobs that were noted, in as many places as were asked for once.
+#[derive(Default)]
+struct Ring {
     jobs: Vec<EndedJob>,
     capacity: usize,
     /// The place of the next one, once all are taken.
     next: usize,
 }
 
-/// Where an ended job was noted, for what becomes known of it later.
+/// Where a failed job was noted, for what becomes known of it later.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark {
     pub(super) home: usize,
@@ -213,32 +221,26 @@ impl JobEnd {
     }
 }
 
-impl Ring {
+impl EndedJobs {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { jobs: Vec::new(), capacity, next: 0 }
+        let failed = capacity.div_ceil(2);
+        Self { completed: Ring::new(capacity - failed), failed: Ring::new(failed) }
     }
 
-    /// Notes a job in the place of the oldest one, which is returned to be dropped outside of a lock.
+    /// Notes a job in the place of the oldest one of its sort, which is returned to be dropped outside of a lock. A mark
+    /// is for those that failed: nothing becomes known later of the others.
     pub(super) fn push(&mut self, home: usize, ended: EndedJob) -> (Option<Mark>, Option<EndedJob>) {
+        if ended.end == JobEnd::Completed {
+            return (None, self.completed.push(ended).1);
+        }
         let job = ended.job;
-        if self.capacity == 0 {
-            return (None, None);
-        }
-        if self.jobs.len() < self.capacity {
-            // All at once, with the first job: no later one allocates.
-            self.jobs.reserve_exact(self.capacity - self.jobs.len());
-            self.jobs.push(ended);
-            return (Some(Mark { home, place: self.jobs.len() - 1, job }), None);
-        }
-        let place = self.next;
-        self.next = if place + 1 < self.capacity { place + 1 } else { 0 };
-        let oldest = std::mem::replace(&mut self.jobs[place], ended);
-        (Some(Mark { home, place, job }), Some(oldest))
+        let (place, oldest) = self.failed.push(ended);
+        (place.map(|place| Mark { home, place, job }), oldest)
     }
 
     /// Tells the rung that a job came to after its end was noted, and how its program ended.
     pub(super) fn climbed(&mut self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
-        if let Some(ended) = self.jobs.get_mut(mark.place).filter(|ended| ended.job == mark.job) {
+        if let Some(ended) = self.failed.jobs.get_mut(mark.place).filter(|ended| ended.job == mark.job) {
             ended.rung = Some(rung);
             if let Some(failure) = &mut ended.failure {
                 failure.program = program.map(EndedFailure::kept);
@@ -247,13 +249,39 @@ impl Ring {
     }
 
     pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
-        self.jobs.iter().find(|ended| ended.job == job).cloned()
+        self.iter().find(|ended| ended.job == job).cloned()
     }
 
     /// Of the jobs that `key` has one for, up to `most` with the least keys, in that order; and how many they are in all.
     pub(super) fn list<K: Ord>(&self, most: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Least<K, EndedJob> {
-        let (least, all) = least(self.jobs.iter().filter_map(|ended| Some((key(ended)?, ended))), most);
+        let (least, all) = least(self.iter().filter_map(|ended| Some((key(ended)?, ended))), most);
         (least.into_iter().map(|(key, ended)| (key, ended.clone())).collect(), all)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &EndedJob> {
+        self.completed.jobs.iter().chain(&self.failed.jobs)
+    }
+}
+
+impl Ring {
+    fn new(capacity: usize) -> Self {
+        Self { jobs: Vec::new(), capacity, next: 0 }
+    }
+
+    /// Returns the place of `ended`, and what had it before.
+    fn push(&mut self, ended: EndedJob) -> (Option<usize>, Option<EndedJob>) {
+        if self.capacity == 0 {
+            return (None, None);
+        }
+        if self.jobs.len() < self.capacity {
+            // All at once, with the first job: no later one allocates.
+            self.jobs.reserve_exact(self.capacity - self.jobs.len());
+            self.jobs.push(ended);
+            return (Some(self.jobs.len() - 1), None);
+        }
+        let place = self.next;
+        self.next = if place + 1 < self.capacity { place + 1 } else { 0 };
+        (Some(place), Some(std::mem::replace(&mut self.jobs[place], ended)))
     }
 }
 
@@ -261,12 +289,12 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn ended(job: JobId) -> EndedJob {
+    fn ended(job: JobId, end: JobEnd) -> EndedJob {
         let zero = Duration::ZERO;
         let waterfall = Waterfall { budget: zero, queue: zero, run: zero, left: zero, worker: 0 };
         EndedJob {
             job,
-            end: JobEnd::Completed,
+            end,
             rung: None,
             started: true,
             waterfall,
@@ -278,19 +306,24 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_the_last_jobs_and_allocates_once() {
+    fn the_last_jobs_are_kept_and_completed_ones_push_no_failure_out() {
         let jobs: Vec<JobId> = std::iter::repeat_with(JobId::next).take(10).collect();
-        let mut ring = Ring::new(3);
-        let marks: Vec<Mark> = jobs.iter().map(|job| ring.push(0, ended(*job)).0.expect("room")).collect();
-        assert_eq!((ring.jobs.len(), ring.jobs.capacity()), (3, 3));
-        let known: Vec<JobId> = jobs.iter().copied().filter(|job| ring.find(*job).is_some()).collect();
-        assert_eq!(known, jobs[7..]);
-        ring.climbed(marks[9], Rung::Forced, None);
+        let mut kept = EndedJobs::new(5);
+        let mut fail = |job: JobId| kept.push(0, ended(job, JobEnd::HandlerFailed)).0.expect("room");
+        let marks: Vec<Mark> = jobs[..5].iter().map(|job| fail(*job)).collect();
+        for job in &jobs[5..] {
+            assert!(kept.push(0, ended(*job, JobEnd::Completed)).0.is_none());
+        }
+        let rings = [&kept.completed.jobs, &kept.failed.jobs].map(|jobs| (jobs.len(), jobs.capacity()));
+        assert_eq!(rings, [(2, 2), (3, 3)], "each allocates once");
+        let known: Vec<JobId> = jobs.iter().copied().filter(|job| kept.find(*job).is_some()).collect();
+        assert_eq!(known, [&jobs[2..5], &jobs[8..]].concat());
+        kept.climbed(marks[4], Rung::Forced, None);
         // Its place is another one's.
-        ring.climbed(marks[0], Rung::Stuck, None);
-        let rungs: Vec<_> = jobs[7..].iter().map(|job| ring.find(*job).and_then(|ended| ended.rung)).collect();
+        kept.climbed(marks[0], Rung::Stuck, None);
+        let rungs: Vec<_> = jobs[2..5].iter().map(|job| kept.find(*job).and_then(|ended| ended.rung)).collect();
         assert_eq!(rungs, [None, None, Some(Rung::Forced)]);
-        assert!(Ring::new(0).push(0, ended(jobs[0])).0.is_none());
+        assert!(EndedJobs::new(0).push(0, ended(jobs[0], JobEnd::HandlerFailed)).0.is_none());
         assert!(size_of::<EndedJob>() <= 192, "{}", size_of::<EndedJob>());
     }
 }

@@ -3,7 +3,7 @@ use parking_lot::Mutex;
 
 use super::{
     core::{Least, least},
-    ended::{EndedJob, Mark, Ring},
+    ended::{EndedJob, EndedJobs, Mark},
     home::home,
     stats::Distribution,
 };
@@ -21,7 +21,7 @@ pub(super) struct Meters {
 struct Part {
     /// Up to the last one of which a job ended here.
     kinds: Vec<KindMeters>,
-    ended: Ring,
+    ended: EndedJobs,
 }
 
 #[derive(Default)]
@@ -42,7 +42,7 @@ impl KindMeters {
 impl Meters {
     /// Parts that remember so many ended jobs together.
     pub(super) fn new(homes: usize, ended: usize) -> Self {
-        let part = || Mutex::new(Part { kinds: Vec::new(), ended: Ring::new(ended.div_ceil(homes.max(1))) });
+        let part = || Mutex::new(Part { kinds: Vec::new(), ended: EndedJobs::new(ended.div_ceil(homes.max(1))) });
         Self { homes: std::iter::repeat_with(part).take(homes).collect() }
     }
 

@@ -6,19 +6,23 @@ use prost::{
 };
 use tonic::{
     Status,
-    codec::{Codec, DecodeBuf, Decoder},
+    codec::{BufferSettings, Codec, DecodeBuf, Decoder},
 };
 use tonic_prost::ProstEncoder;
 
 use super::envelope::{Envelope, Oversized};
 
-/// Largest message that is read out of its receive buffer, in bytes: half of the smallest such buffer.
+/// Largest message that is read out of its receive buffer, in bytes.
 const COPIED: usize = 4096;
+/// Room that a buffer begins with, in bytes.
+const ROOM: usize = 512;
+/// Bytes of answers that are sent together at the most, as tonic has it.
+const YIELD: usize = 32 << 10;
 
 /// The codec of all messages: that of `tonic-prost`, but messages are measured before they are decoded, and what is small
 /// is copied out of the receive buffer.
 ///
-/// A payload that is a part of the buffer keeps all of it, eight kilobytes and more, for as long as the job is queued.
+/// A payload that is a part of the buffer keeps all of it for as long as the job is queued.
 /// A slice is also cheaper to read than the buffer.
 pub(super) struct CopyingCodec<T, U>(PhantomData<(T, U)>);
 
@@ -43,7 +47,7 @@ impl<T: Message + 'static, U: Message + Default + Name + 'static> Codec for Copy
     type Decoder = CopyingDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::default()
+        ProstEncoder::new(buffers())
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -51,9 +55,19 @@ impl<T: Message + 'static, U: Message + Default + Name + 'static> Codec for Copy
     }
 }
 
+/// Room for a small message, which grows where one is larger: each call has one for its request, and each answer one
+/// until it is sent.
+fn buffers() -> BufferSettings {
+    BufferSettings::new(ROOM, YIELD)
+}
+
 impl<U: Message + Default + Name> Decoder for CopyingDecoder<U> {
     type Item = U;
     type Error = Status;
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffers()
+    }
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let length = buffer.remaining();

@@ -5,11 +5,6 @@ use tonic::{Status, body::Body};
 
 use super::{reflection::DESCRIPTORS, status};
 
-/// Longest name that is repeated, in characters.
-const NAME: usize = 128;
-/// How alike two names are, from 0 to 1, of which one may be a slip of the other.
-const ALIKE: f64 = 0.8;
-
 /// The services of one listener with their methods, and the pages beside them.
 #[derive(Debug)]
 pub(super) struct Catalog {
@@ -68,30 +63,16 @@ impl Catalog {
 
     fn unimplemented(&self, path: &str) -> Status {
         let path = path.strip_prefix('/').unwrap_or(path);
-        let (service, method) = path.rsplit_once('/').unwrap_or((path, ""));
-        let short = |name: &str| name.chars().take(NAME).collect::<String>();
-        let Some(served) = self.services.iter().find(|served| served.name == service) else {
-            let meant = did_you_mean(service, self.services.iter().map(|served| served.name.as_str()));
-            let message = format!("no service {:?} here{meant}; there are {}", short(service), self.service_names());
+        let service = path.rsplit_once('/').map_or(path, |(service, _)| service);
+        let Some(Service { name, methods }) = self.services.iter().find(|served| served.name == service) else {
+            let message = format!("no such service here; there are {}", self.service_names());
             return status::unimplemented("UNKNOWN_SERVICE", &message);
         };
-        let meant = did_you_mean(method, served.methods.iter().map(String::as_str));
-        let methods = served.methods.join(", ");
-        let message = format!("{service} has no method {:?}{meant}; it has {methods}", short(method));
+        let message = format!("no such method; {name} has {}", methods.join(", "));
         status::unimplemented("UNKNOWN_METHOD", &message)
     }
 
     fn service_names(&self) -> String {
         self.services.iter().map(|service| service.name.as_str()).collect::<Vec<_>>().join(", ")
     }
-}
-
-fn did_you_mean<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> String {
-    // What is much longer than any name is no slip, and takes long to compare.
-    if given.len() > NAME {
-        return String::new();
-    }
-    let ranked = names.map(|name| (strsim::jaro_winkler(given, name), name));
-    let best = ranked.filter(|(score, _)| *score > ALIKE).max_by(|a, b| a.0.total_cmp(&b.0));
-    best.map(|(_, name)| format!("; did you mean {name:?}?")).unwrap_or_default()
 }

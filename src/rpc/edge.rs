@@ -242,7 +242,8 @@ where
         };
         let is_bound = self.takes_one(hot.map(|(_, method)| method), request.uri().path());
         let upload = |body| Upload::new(body, Arc::clone(&self.memory), self.sizes.message);
-        let request = request.map(|body| Single::new(upload(body), is_bound));
+        // Boxed: the service moves it half a dozen times, and keeps room for each.
+        let request = request.map(|body| Box::new(Single::new(upload(body), is_bound)));
         let telling = hot.map(|(hot, method)| Telling::new(Arc::clone(&hot.meters), method, now));
         let (peer, memory) = (self.peer.clone(), Arc::clone(&self.memory));
         let mut arrival = Arrival { at: now, peer, caller, memory, inbound: None };

@@ -32,8 +32,10 @@ pub(super) async fn submit(parts: &Parts, request: Request<SubmitRequest>) -> Re
             return Err(status);
         }
     };
-    let mut job = Some(job);
-    let begun = poll_fn(|cx| Poll::Ready(parts.pools.begin(job.take().expect("polled once"), cx))).await;
+    let begun = {
+        let mut job = Some(job);
+        poll_fn(|cx| Poll::Ready(parts.pools.begin(job.take().expect("polled once"), cx))).await
+    };
     let outcome = match begun {
         Polled::Ended(outcome) => outcome,
         Polled::Pending(ticket) => ticket.await,

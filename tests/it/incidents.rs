@@ -81,7 +81,22 @@ async fn a_host_that_has_no_room_is_told() {
     let refusal = Way::Submit.fail(&caller.0, Some(job("crash", "")), &[]).await;
     let told = line(&process.log(), "HANDLER_UNAVAILABLE");
     assert_eq!(told["cause"], refusal.message(), "{told}");
-    assert!(refusal.message().contains("cannot make a directory"), "{refusal:?}");
+    assert!(refusal.message().contains("cannot make a directory for the job: entity not found;"), "{refusal:?}");
+}
+
+#[tokio::test]
+async fn a_cancel_is_told_with_its_job_and_why() {
+    let process = Process::serve_logging(CONFIG, &[], "info").await;
+    let caller = Caller::of(process.public).await;
+    let left = caller.leave(job("sleep", "60000"));
+    caller.until_all(|pools| pools[0].in_flight == 1).await;
+    let listed: Value = serde_json::from_str(&run(&process, "jobs --output json").await.out).unwrap();
+    let id = listed["jobs"][0]["job_id"].as_str().unwrap();
+    assert_eq!(run(&process, &format!("cancel {id} --reason=because")).await.code, Some(0));
+    left.await.unwrap().unwrap_err();
+    process.logged("an operator cancelled the job").await;
+    let told = lines(&process.log(), "because").remove(0);
+    assert_eq!((&told["job"], &told["message"]), (&id.into(), &"an operator cancelled the job".into()), "{told}");
 }
 
 #[tokio::test]

@@ -19,6 +19,9 @@ const END: Duration = Duration::from_secs(2);
 /// What a server that does nothing holds, with room for its connections.
 const BASE_MEMORY: u64 = 64 << 20;
 
+/// What a call of `Submit` holds besides its payload while its job waits or runs: its stream, its headers and its timers.
+const CALL_MEMORY: u64 = 6 << 10;
+
 /// Listeners, standard streams, timers, and what a runtime for each thread needs.
 const BASE_FILES: u64 = 64;
 const FILES_OF_THREAD: u64 = 4;
@@ -179,15 +182,18 @@ fn memory(config: &Config, place: &Place) -> Finding {
     let pools = &config.pools;
     let payloads = pools.iter().map(|pool| payloads(config, pool)).fold(0, u64::saturating_add);
     let outputs = pools.iter().map(|pool| outputs(config, pool)).fold(0, u64::saturating_add);
+    let calls = pools.iter().map(calls).fold(0, u64::saturating_add).saturating_mul(CALL_MEMORY);
     let uploads = config.server.memory.total as u64;
     // Messages and answers each have all of it; what was received and is not read has a quarter.
     let edges = uploads.saturating_mul(2).saturating_add(uploads / 4);
-    let [least, all] =
-        [payloads, payloads.saturating_add(outputs)].map(|held| held.saturating_add(edges).saturating_add(BASE_MEMORY));
+    let [least, all] = [0, outputs]
+        .map(|outputs| [payloads, calls, edges, outputs, BASE_MEMORY].into_iter().fold(0, u64::saturating_add));
     let have = place.memory.as_ref();
     let need_for = format!(
-        "{} of payloads, {} of unfinished messages and unread answers, {} of results in the making, {} besides",
+        "{} of payloads, {} of calls that wait or run, {} of unfinished messages and unread answers, {} of results in the \
+         making, {} besides",
         bytes(payloads),
+        bytes(calls),
         bytes(edges),
         bytes(outputs),
         bytes(BASE_MEMORY)
@@ -218,6 +224,14 @@ fn payloads(config: &Config, pool: &Pool) -> u64 {
     let of = |jobs: usize| each.saturating_mul(jobs as u64);
     let waiting = of(pool.queue.waiting).min(queued);
     queued.saturating_add(of(pool.max_workers)).saturating_add(waiting)
+}
+
+/// Most calls that wait for a pool or run on it.
+fn calls(pool: &Pool) -> u64 {
+    [pool.queue.jobs, pool.queue.waiting, pool.max_workers]
+        .map(|calls| calls as u64)
+        .into_iter()
+        .fold(0, u64::saturating_add)
 }
 
 /// Most bytes of results that the workers of a pool hold at once.

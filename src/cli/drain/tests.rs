@@ -25,7 +25,8 @@ async fn drain_for(read_by: ReadBy, line: &[&str], drain_end: DrainEnd, reports:
     let format = line.args.format();
     let script = Script { reports, drain_end, ..Script::default() };
     fake::run(script, read_by, format, async |address, console| {
-        let args = DrainArgs { ops: address, ..line.args };
+        let mut args = line.args;
+        args.steer.operator.ops = address;
         run(args, console).await
     })
     .await
@@ -149,7 +150,7 @@ async fn json_has_one_line_per_report() {
 #[tokio::test]
 async fn nothing_there_names_the_flag_for_it() {
     let mut line = Line::try_parse_from(["drain"]).unwrap();
-    line.args.ops = fake::closed_address().await;
+    line.args.steer.operator.ops = fake::closed_address().await;
     let mut console = Console { out: Sink::pipe(tokio::io::sink()), err: Sink::pipe(tokio::io::sink()) };
     let failure = run(line.args, &mut console).await.unwrap_err();
     assert!(failure.text().ends_with("or pass --ops"), "{}", failure.text());

@@ -69,7 +69,9 @@ fn spawn(
     job: JobId,
 ) -> Result<Process, HandlerError> {
     let workspace = command.workspace.then(workspace::create).transpose().map_err(|fault| {
-        unavailable(format!("cannot make a directory for the job: {fault}; make room there or point TMPDIR elsewhere"))
+        // The fault itself names a directory that no second job asks for.
+        let kind = fault.kind();
+        unavailable(format!("cannot make a directory for the job: {kind}; make room there or point TMPDIR elsewhere"))
     })?;
     let own = workspace.as_ref().map(TempDir::path);
     // Nothing here needs code between fork and exec, so that the library spawns without a copy of the page tables.

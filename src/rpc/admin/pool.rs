@@ -32,8 +32,7 @@ pub(super) fn pause(admin: &Admin, request: &PauseRequest) -> Result<Response<Pa
     let pool = find(admin, &request.pool)?;
     if !pool.pause() {
         check_serving(pool)?;
-        let message = format!("pool {} drains; resume it first", pool.name());
-        return Err(failed_precondition("POOL_DRAINING", &message));
+        return Err(failed_precondition("POOL_DRAINING", "the pool drains; resume it first"));
     }
     info!(pool = %pool.name(), "an operator paused the pool");
     Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
@@ -56,11 +55,11 @@ pub(super) fn resize(admin: &Admin, request: &ResizeRequest) -> Result<Response<
     let ResizeRequest { pool, min_workers: min, max_workers: max, reason: _ } = request;
     let pool = find(admin, pool)?;
     let max = if *max == 0 { min } else { max };
-    let out_of_range =
-        |field, value, low| invalid_field(field, &format!("{value} is out of range; send {low} to {MOST_WORKERS}"));
-    let Some(least) = count(*min) else { return Err(out_of_range("min_workers", *min, 1)) };
+    let Some(least) = count(*min) else {
+        return Err(invalid_field("min_workers", &format!("send 1 to {MOST_WORKERS}")));
+    };
     let Some(most) = count(*max).filter(|most| *most >= least) else {
-        return Err(out_of_range("max_workers", *max, *min));
+        return Err(invalid_field("max_workers", &format!("send min_workers to {MOST_WORKERS}, or 0 for min_workers")));
     };
     check_serving(pool)?;
     pool.resize(least, most);

@@ -109,7 +109,7 @@ async fn errors_say_what_to_do() {
     }
     run(&process, "drain --pool one").await;
     let ran = run(&process, "pause one").await;
-    assert!(ran.err.contains("pool one drains; resume it first"), "{}", ran.err);
+    assert!(ran.err.contains("the pool drains; resume it first"), "{}", ran.err);
     assert_eq!(ran.code, Some(4));
     let ran = run(&process, "resize one 9..2").await;
     assert!(ran.code == Some(2) && ran.err.contains("9 is more than 2"), "{}", ran.err);

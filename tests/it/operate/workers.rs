@@ -82,21 +82,13 @@ async fn calls_that_make_no_sense_say_what_would() {
         (operator.resize("tow", 1, 1).await.unwrap_err(), Code::NotFound, "no pool \"tow\"; there are one, two"),
         (operator.drain("tow").await.unwrap_err(), Code::NotFound, "no pool \"tow\"; there are one, two"),
         (operator.pause("").await.unwrap_err(), Code::InvalidArgument, "pool: name one of one, two"),
-        (
-            operator.resize("one", 0, 0).await.unwrap_err(),
-            Code::InvalidArgument,
-            "min_workers: 0 is out of range; send 1 to 65536",
-        ),
+        (operator.resize("one", 0, 0).await.unwrap_err(), Code::InvalidArgument, "min_workers: send 1 to 65536"),
         (
             operator.resize("one", 5, 4).await.unwrap_err(),
             Code::InvalidArgument,
-            "max_workers: 4 is out of range; send 5 to 65536",
+            "max_workers: send min_workers to 65536, or 0 for min_workers",
         ),
-        (
-            operator.resize("one", 65_537, 0).await.unwrap_err(),
-            Code::InvalidArgument,
-            "min_workers: 65537 is out of range; send 1 to 65536",
-        ),
+        (operator.resize("one", 65_537, 0).await.unwrap_err(), Code::InvalidArgument, "min_workers: send 1 to 65536"),
         (
             operator.cancel("no-job").await.unwrap_err(),
             Code::NotFound,

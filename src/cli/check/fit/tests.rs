@@ -64,18 +64,20 @@ fn a_time_to_stop_that_nobody_knows() {
 
 /// One result of each worker, of the size that a server lets them have.
 const RESULTS: u64 = 66 * (4_032 << 10);
+/// Those that two pools queue, that wait for room in them, and that their workers run.
+const CALLS: u64 = (64 + 1_024 + 2 * 1_024 + 66) * (6 << 10);
 
 #[test]
 fn memory_holds_payloads_at_least_and_results_under_full_load() {
     let config = config("");
     let verdict = |limit| found("memory", &config, Place { memory: of(limit), ..roomy() });
     let mib = |count: u64| count << 20;
-    assert_eq!(verdict(mib(64 + 576 + 520) + RESULTS), (Verdict::Fits, None));
+    assert_eq!(verdict(mib(64 + 576 + 520) + CALLS + RESULTS), (Verdict::Fits, None));
     let help =
         Some("raise the limit to 1.4GiB, or lower queue.bytes, workers, server.memory.total, server.max_payload or max_output".to_owned());
-    assert_eq!(verdict(mib(64 + 576 + 520) + RESULTS - 1), (Verdict::Tight, help.clone()));
-    assert_eq!(verdict(mib(64 + 576 + 520)), (Verdict::Tight, help.clone()));
-    assert_eq!(verdict(mib(64 + 576 + 520) - 1), (Verdict::Short, help));
+    assert_eq!(verdict(mib(64 + 576 + 520) + CALLS + RESULTS - 1), (Verdict::Tight, help.clone()));
+    assert_eq!(verdict(mib(64 + 576 + 520) + CALLS), (Verdict::Tight, help.clone()));
+    assert_eq!(verdict(mib(64 + 576 + 520) + CALLS - 1), (Verdict::Short, help));
     let unknown = found("memory", &config, Place { memory: None, ..roomy() });
     assert_eq!(unknown, (Verdict::Unknown, Some("give it 1.4GiB".into())));
 }
@@ -85,7 +87,9 @@ fn a_kind_bounds_the_results_of_its_pool() {
     let config =
         config("[pool.big]\nworkers = 2\n[kind.big]\npool = \"big\"\nbuiltin = \"gzip\"\nmax_output = \"1GiB\"");
     let need = findings(&config, &roomy())[1].need;
-    assert_eq!(need, RESULTS + ((64 + 576 + 520 + (2 * 64 + 8) + 2_048) << 20));
+    let big = config.pools.iter().find(|pool| &*pool.name == "big").expect("it was written");
+    let calls = CALLS + (big.queue.jobs as u64 + 1_024 + 2) * (6 << 10);
+    assert_eq!(need, RESULTS + calls + ((64 + 576 + 520 + (2 * 64 + 8) + 2_048) << 20));
 }
 
 #[test]
