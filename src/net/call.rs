@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -69,8 +69,15 @@ pub(super) struct UnsentAnswers(Arc<Unsent>);
 
 #[derive(Debug, Default)]
 struct Unsent {
-    answers: Mutex<Slab<UnsentAnswer>>,
+    answers: Mutex<Answers>,
     sent: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Answers {
+    waiting: Slab<UnsentAnswer>,
+    /// Those that were reset because they stood still, in a drain.
+    cut: Option<Vec<UnsentAnswer>>,
 }
 
 impl UnsentAnswers {
@@ -78,16 +85,22 @@ impl UnsentAnswers {
     pub(super) async fn none(&self) {
         loop {
             let sent = self.0.sent.notified();
-            if self.0.answers.lock().is_empty() {
+            if self.0.answers.lock().waiting.is_empty() {
                 return;
             }
             sent.await;
         }
     }
 
-    /// Those that wait.
+    /// From now on, those that are cut are listed.
+    pub(super) fn keep_cut(&self) {
+        self.0.answers.lock().cut.get_or_insert_default();
+    }
+
+    /// Those that wait, and those that were cut since [`keep_cut`](Self::keep_cut).
     pub(super) fn list(&self) -> Vec<UnsentAnswer> {
-        self.0.answers.lock().iter().map(|(_, answer)| answer.clone()).collect()
+        let answers = self.0.answers.lock();
+        answers.waiting.iter().map(|(_, answer)| answer).chain(answers.cut.iter().flatten()).cloned().collect()
     }
 }
 
@@ -156,7 +169,11 @@ impl Call {
         if alarm.deadline() != at {
             alarm.as_mut().reset(at);
         }
-        alarm.poll_unpin(cx)
+        ready!(alarm.poll_unpin(cx));
+        if stalled == Some(at) {
+            self.leave(true);
+        }
+        Poll::Ready(())
     }
 
     /// Notes that the answer waits for its reader with so many bytes. It may, for so long as some of them are read.
@@ -167,12 +184,12 @@ impl Call {
             Some(waiting) if waiting.unsent == unsent => {}
             Some(waiting) => {
                 (waiting.unsent, waiting.until) = (unsent, until);
-                answers[waiting.entry].unsent_bytes = unsent;
+                answers.waiting[waiting.entry].unsent_bytes = unsent;
             }
             None => {
                 let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
                 let (request_id, peer) = (id.to_owned(), self.calls.peer.origin.to_string());
-                let entry = answers.insert(UnsentAnswer { request_id, peer, unsent_bytes: unsent });
+                let entry = answers.waiting.insert(UnsentAnswer { request_id, peer, unsent_bytes: unsent });
                 self.waiting = Some(Waiting { entry, unsent, until });
             }
         }
@@ -180,10 +197,17 @@ impl Call {
 
     /// Notes that nothing waits for the reader.
     pub(super) fn sent(&mut self) {
+        self.leave(false);
+    }
+
+    fn leave(&mut self, is_cut: bool) {
         if let Some(Waiting { entry, .. }) = self.waiting.take() {
             let mut answers = self.calls.unsent.0.answers.lock();
-            answers.remove(entry);
-            if answers.is_empty() {
+            let answer = answers.waiting.remove(entry);
+            if let Some(cut) = answers.cut.as_mut().filter(|_| is_cut) {
+                cut.push(answer);
+            }
+            if answers.waiting.is_empty() {
                 self.calls.unsent.0.sent.notify_waiters();
             }
         }

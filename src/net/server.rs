@@ -108,7 +108,7 @@ impl Server {
         self.unsent.none().await;
     }
 
-    /// Answers that wait for their readers.
+    /// Answers that wait for their readers, and those that were cut since the peers were told to go away.
     #[must_use]
     pub fn unsent_answers(&self) -> Vec<UnsentAnswer> {
         self.unsent.list()
@@ -127,6 +127,7 @@ impl Server {
 
     /// Tells all peers to open no more streams. A connection ends when its last stream does.
     pub fn go_away(&self) {
+        self.unsent.keep_cut();
         advance(&self.stage, Stage::GoAway);
     }
 

@@ -102,7 +102,8 @@ impl Method {
         matches!(self, Self::Stream | Self::SubmitMany | Self::WatchStats)
     }
 
-    fn name(self) -> &'static str {
+    /// Its name in the service.
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Submit => "Submit",
             Self::Stream => "Stream",

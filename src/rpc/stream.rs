@@ -11,6 +11,7 @@ use super::{
     calls::{Calls, Meter, Method},
     context::CallContext,
     convert, status,
+    submit::Accepted,
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
@@ -28,21 +29,9 @@ pub(super) async fn stream(
     parts: &Parts,
     request: Request<StreamRequest>,
 ) -> Result<Response<ResponseStream<StreamResponse>>, Status> {
-    let refused = |status: &Status| parts.calls.refuse(Method::Stream, status.code());
-    let call = CallContext::read(&request, "Stream", &parts.sampler).inspect_err(refused)?;
-    let job = convert::job(request.into_inner().job);
-    let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
-    let mut job = job.inspect_err(refused)?;
-    let meter = Calls::begin(parts.calls.clone(), Method::Stream, Some(&job.kind), call.arrival());
-    let deadline = call.deadline(&parts.deadline);
-    call.own(&mut job, deadline);
-    let hold = match parts.guard.admit(&parts.pools, Rpc::Stream, &call, &mut job) {
-        Ok(hold) => hold,
-        Err(status) => {
-            meter.end(status.code());
-            return Err(status);
-        }
-    };
+    let rpc = (Method::Stream, Rpc::Stream);
+    let Accepted { call, job, meter, hold } =
+        Accepted::read(parts, parts.calls.clone(), rpc, request, |request| request.job)?;
     match parts.pools.stream(*job).await {
         Ok(job) => {
             let answer = call.answer(());

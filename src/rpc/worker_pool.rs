@@ -69,8 +69,16 @@ impl WorkerPoolService for WorkerPool {
     type SubmitManyStream = ResponseStream<SubmitManyResponse>;
     type WatchStatsStream = ResponseStream<WatchStatsResponse>;
 
-    async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitResponse>, Status> {
-        submit::submit(&self.0, request).await
+    // As the macro writes it, but that the request is read before the future is made.
+    fn submit<'a, 'b>(
+        &'a self,
+        request: Request<SubmitRequest>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<SubmitResponse>, Status>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(submit::submit(&self.0, request))
     }
 
     async fn stream(&self, request: Request<StreamRequest>) -> Result<Response<Self::StreamStream>, Status> {

@@ -14,8 +14,8 @@ const LOAD: &str = "endpoint-load-metrics-bin";
 
 /// What leads nowhere on the callers' listener, and what tells what there is.
 const NOWHERE: [(&str, &str, &str); 4] = [
-    ("/waterwheel.v1.WorkerPoolService/Submitt", "UNKNOWN_METHOD", "it has Submit, Stream, SubmitMany"),
-    ("/waterwheel.v1.WorkerPoolService/Drain", "UNKNOWN_METHOD", "it has Submit, Stream, SubmitMany"),
+    ("/waterwheel.v1.WorkerPoolService/Submitt", "UNKNOWN_METHOD", "has Submit, Stream, SubmitMany"),
+    ("/waterwheel.v1.WorkerPoolService/Drain", "UNKNOWN_METHOD", "has Submit, Stream, SubmitMany"),
     ("/waterwheel.v1.AdminService/Drain", "UNKNOWN_SERVICE", "there are waterwheel.v1.WorkerPoolService"),
     ("/none.of/ours", "UNKNOWN_SERVICE", "there are waterwheel.v1.WorkerPoolService"),
 ];

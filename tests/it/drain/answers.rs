@@ -58,7 +58,16 @@ async fn a_slow_reader_gets_its_answer_whole_during_a_drain() {
 
 #[tokio::test]
 async fn an_answer_that_nobody_reads_is_cut_at_the_hard_stop_and_told() {
-    let process = Process::serve(&config("500ms")).await;
+    cut_and_told(&config("500ms")).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_stands_still_for_too_long_during_a_drain_is_told_too() {
+    cut_and_told(&format!("{}\nserver.memory.stall = \"300ms\"\n", config("20s"))).await;
+}
+
+async fn cut_and_told(config: &str) {
+    let process = Process::serve(config).await;
     let mut client = Client::connect(process.public.0).await;
     let _body = unread(&mut client).await;
     process.signal(Signal::TERM);
