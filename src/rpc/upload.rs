@@ -40,6 +40,9 @@ pub(super) struct Upload<B> {
 
 type Failure = Box<dyn Error + Send + Sync>;
 
+/// Bytes of a message that must have come before there is room for the rest of it.
+const LARGE: usize = 64 << 10;
+
 impl<B: HeldBack> Upload<B> {
     pub(super) fn new(mut body: B, memory: Arc<ConnectionMemory>, largest: usize) -> Self {
         body.hold_back();
@@ -113,6 +116,10 @@ impl<B: HeldBack> Upload<B> {
             mem::take(&mut self.kept).freeze()
         };
         self.kept.extend_from_slice(&rest);
+        if unfinished >= LARGE {
+            // At once, not copied from one room into the next. What is not written yet takes no memory.
+            self.kept.reserve(self.framing.length() - unfinished);
+        }
         whole
     }
 }
