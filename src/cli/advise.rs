@@ -16,7 +16,7 @@ use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, duration, views},
+    output::{Format, OutputArgs, duration, json},
 };
 use crate::proto::{Stats, StatsRequest};
 
@@ -88,7 +88,7 @@ pub(super) async fn run(args: AdviseArgs, console: &mut Console<'_>) -> Result<E
     let report = compare(&args, &before, &after)?;
     let shown = match args.format() {
         Format::Text => text::report(&report),
-        Format::Json => format!("{}\n", views::line(&report)),
+        Format::Json => format!("{}\n", json::line(&report)),
     };
     console.out.text(&shown).await?;
     Ok(Exit::Done)

@@ -19,7 +19,7 @@ use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, views},
+    output::{Format, OutputArgs, json},
 };
 use crate::proto::Job;
 
@@ -144,7 +144,7 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
 fn shown(format: Format, report: &(impl Serialize + fmt::Display)) -> String {
     match format {
         Format::Text => report.to_string(),
-        Format::Json => format!("{}\n", views::line(report)),
+        Format::Json => format!("{}\n", json::line(report)),
     }
 }
 

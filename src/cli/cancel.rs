@@ -6,10 +6,7 @@ use super::{
     console::{Console, STRONG, paint},
     exit::Exit,
     failure::Failure,
-    output::{
-        Format, plain,
-        views::{self, CancelJobResponseView},
-    },
+    output::{Format, json, plain},
     steer::SteerArgs,
 };
 use crate::proto::{CancelJobRequest, CancelJobResponse, JobStage};
@@ -43,7 +40,7 @@ pub(super) async fn run(args: CancelArgs, console: &mut Console<'_>) -> Result<E
     let answer = steer.ask(request, async |mut admin, request| admin.cancel_job(request).await).await?;
     let line = match steer.format() {
         Format::Text => text(&answer),
-        Format::Json => views::line(&CancelJobResponseView::from(&answer)),
+        Format::Json => json::message(&answer)?,
     };
     console.out.line(&line).await?;
     Ok(Exit::Done)

@@ -8,10 +8,7 @@ use super::{
     console::{BAD, Console, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{
-        Format, countdown, duration, elapsed, rough,
-        views::{self, DrainResponseView},
-    },
+    output::{Format, countdown, duration, elapsed, json, rough},
     steer::SteerArgs,
 };
 use crate::proto::{DrainRequest, DrainResponse, Phase};
@@ -116,7 +113,7 @@ impl Watch {
     async fn show(&mut self, report: DrainResponse, format: Format, console: &mut Console<'_>) -> Result<(), Failure> {
         match format {
             Format::Json => {
-                let line = views::line(&DrainResponseView::from(&report));
+                let line = json::message(&report)?;
                 console.out.line(&line).await?;
             }
             Format::Text => {

@@ -6,10 +6,7 @@ use super::{
     console::{BAD, Console, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{
-        Format, duration, plain, rough,
-        views::{self, ExplainView},
-    },
+    output::{Format, duration, json, plain, rough},
     steer::OperatorArgs,
 };
 use crate::proto::{
@@ -43,7 +40,7 @@ pub(super) async fn run(args: ExplainArgs, console: &mut Console<'_>) -> Result<
     let answer = args.operator.ask(request, async |mut admin, request| admin.explain(request).await).await?;
     let text = match args.format() {
         Format::Text => text(&answer),
-        Format::Json => format!("{}\n", views::line(&ExplainView::from(&answer))),
+        Format::Json => format!("{}\n", json::message(&answer)?),
     };
     console.out.text(&text).await?;
     Ok(Exit::Done)

@@ -16,7 +16,7 @@ use super::{
     connect::{Address, Misfit, explain, root_cause},
     console::{BAD, Console, FAINT, STRONG, paint},
     exit::Exit,
-    output::{self, Format, counted, setting, views},
+    output::{self, Format, counted, json, setting},
     sim::TooMuch,
 };
 use crate::{config::Faults, file::FileFault, sim::RecordingError};
@@ -166,7 +166,7 @@ impl Failure {
             Self::Config(faults) => Some(faults.to_json()),
             _ => None,
         };
-        views::line(&ErrorLine {
+        json::line(&ErrorLine {
             error: ErrorView {
                 message: self.to_string(),
                 help: self.help(),

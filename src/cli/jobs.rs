@@ -10,9 +10,8 @@ use super::{
     failure::Failure,
     job::message,
     output::{
-        Format, counted, duration, plain, rough,
+        Format, counted, duration, json, plain, rough,
         table::{Align, fitted},
-        views::{self, ListJobsView},
     },
     steer::OperatorArgs,
 };
@@ -92,7 +91,7 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
     };
     let answer = operator.ask(request, async |mut admin, request| admin.list_jobs(request).await).await?;
     match operator.format() {
-        Format::Json => console.out.line(&views::line(&ListJobsView::from(&answer))).await?,
+        Format::Json => console.out.line(&json::message(&answer)?).await?,
         Format::Text => {
             console.out.text(&text(&answer, console.out.width())).await?;
             console.err.line(&paint(FAINT, told(&answer))).await?;

@@ -1,7 +1,7 @@
 //! How figures and texts look. Everything here is a pure function.
 
+pub(super) mod json;
 pub(super) mod table;
-pub(super) mod views;
 
 use std::time::Duration;
 

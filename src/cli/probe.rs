@@ -12,7 +12,7 @@ use super::{
     console::{BAD, Console, GOOD, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, setting, views},
+    output::{Format, OutputArgs, json, setting},
 };
 use crate::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
 
@@ -147,7 +147,7 @@ impl Health {
             Self::NoAnswer(cause) => Some(cause),
             _ => None,
         };
-        views::line(&serde_json::json!({
+        json::line(&serde_json::json!({
             "service": service,
             "status": self.name(),
             "cause": cause,

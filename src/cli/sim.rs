@@ -8,7 +8,7 @@ use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, counted, setting, views},
+    output::{Format, OutputArgs, counted, json, setting},
 };
 use crate::{
     file,
@@ -217,7 +217,7 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
                 let outcome = sim::run(*policy, &Load { seed, ..case.load.clone() });
                 let row = Row::new(*policy, &case, seed, &outcome);
                 if args.format() == Format::Json {
-                    console.out.text(&format!("{}\n", views::line(&row))).await?;
+                    console.out.text(&format!("{}\n", json::line(&row))).await?;
                 }
                 rows.push(row);
                 // So that Ctrl-C is heard.

@@ -4,7 +4,7 @@ mod screen;
 mod text;
 mod watch;
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use clap::Args;
 
@@ -14,10 +14,7 @@ use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{
-        Format, OutputArgs,
-        views::{self, StatsView},
-    },
+    output::{Format, OutputArgs, json},
 };
 use crate::proto::{Stats, StatsRequest, WatchStatsRequest};
 
@@ -78,7 +75,7 @@ async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failur
         .into_inner()
         .stats
         .ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "it has no snapshot" })?;
-    console.out.text(&shown(&stats, format)).await?;
+    console.out.text(&shown(&stats, format)?).await?;
     Ok(Exit::Done)
 }
 
@@ -100,17 +97,17 @@ async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failu
         if frames > 0 && format == Format::Text {
             console.out.text("\n").await?;
         }
-        console.out.text(&shown(&stats, format)).await?;
+        console.out.text(&shown(&stats, format)?).await?;
         frames += 1;
     }
     Ok(Exit::Done)
 }
 
-fn shown(stats: &Stats, format: Format) -> String {
-    match format {
+fn shown(stats: &Stats, format: Format) -> io::Result<String> {
+    Ok(match format {
         Format::Text => text::snapshot(stats),
-        Format::Json => format!("{}\n", views::line(&StatsView::from(stats))),
-    }
+        Format::Json => format!("{}\n", json::message(stats)?),
+    })
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -12,10 +12,7 @@ use super::{
     console::{Console, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{
-        Format, OutputArgs, counted, duration, plain, rough,
-        views::{self, PoolStateView},
-    },
+    output::{Format, OutputArgs, counted, duration, json, plain, rough},
 };
 use crate::proto::{Phase, PoolState, SizeStats, admin_service_client::AdminServiceClient};
 
@@ -92,7 +89,7 @@ impl SteerArgs {
         let pool = pool.ok_or_else(missing)?;
         let line = match self.format() {
             Format::Text => text(&pool),
-            Format::Json => views::line(&PoolStateView::from(&pool)),
+            Format::Json => json::message(&pool)?,
         };
         console.out.line(&line).await?;
         Ok(Exit::Done)

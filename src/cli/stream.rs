@@ -10,10 +10,7 @@ use super::{
     exit::Exit,
     failure::Failure,
     job::JobArgs,
-    output::{
-        self, Format, OutputArgs, bytes, percent, plain,
-        views::{self, StreamResponseView},
-    },
+    output::{self, Format, OutputArgs, bytes, json, percent, plain},
 };
 use crate::proto::{Finished, Progress, StreamRequest, StreamResponse, stream_response::Event};
 
@@ -72,7 +69,7 @@ async fn as_json(
 ) -> Result<Option<Finished>, Failure> {
     let mut end = None;
     while let Some(response) = call.wait(events.message()).await? {
-        let line = views::line(&StreamResponseView::from(&response));
+        let line = json::message(&response)?;
         console.out.line(&line).await?;
         if let Some(Event::Finished(finished)) = response.event {
             end = Some(finished);

@@ -9,10 +9,7 @@ use super::{
     exit::Exit,
     failure::Failure,
     job::JobArgs,
-    output::{
-        self, Format, OutputArgs,
-        views::{self, JobResultView},
-    },
+    output::{self, Format, OutputArgs, json},
 };
 use crate::proto::SubmitRequest;
 
@@ -54,7 +51,7 @@ pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<E
         response.result.ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "it has no result" })?;
     match format {
         Format::Json => {
-            let line = views::line(&JobResultView::from(&result));
+            let line = json::message(&result)?;
             console.out.line(&line).await?;
         }
         Format::Text => {
