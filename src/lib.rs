@@ -79,7 +79,7 @@ mod throttle;
 pub use model::{Completed, Criticality, Job, JobError, Output, Rejection, WhenFull};
 pub use pool::{Pool, Pools};
 
-/// Runs the examples of the README.
+/// Runs the example of the documentation.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/rust.md")]
 pub struct Readme;

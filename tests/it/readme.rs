@@ -1,4 +1,4 @@
-//! Every command of the README runs, in its order, and every file in it is sound.
+//! Every command of the README and of `docs/` runs, in its order, and every file that they show is sound.
 
 use std::{collections::BTreeSet, path::Path, process::Output};
 
@@ -9,11 +9,21 @@ use tokio::process::Command;
 use crate::process::Process;
 
 const README: &str = include_str!("../../README.md");
+const CALLING: &str = include_str!("../../docs/calling.md");
+
+/// The README, and what is below `docs/`.
+fn documents() -> Vec<String> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let mut paths: Vec<_> = std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let docs = paths.iter().map(|path| std::fs::read_to_string(path).unwrap());
+    [README.to_owned()].into_iter().chain(docs).collect()
+}
 
 /// The blocks of one language.
-fn blocks(language: &str) -> Vec<&'static str> {
+fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("```{language}\n");
-    README.split(&fence).skip(1).map(|rest| rest.split("```").next().expect("a block ends")).collect()
+    document.split(&fence).skip(1).map(|rest| rest.split("```").next().expect("a block ends")).collect()
 }
 
 /// Names of reasons in what tells them: words of capitals between quotes.
@@ -38,7 +48,7 @@ fn reasons() -> BTreeSet<String> {
 
 #[test]
 fn the_table_of_reasons_has_each_of_them() {
-    let rows = README.lines().skip_while(|line| !line.starts_with("| reason |")).skip(2);
+    let rows = CALLING.lines().skip_while(|line| !line.starts_with("| reason |")).skip(2);
     let first_cells = rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
     let told: BTreeSet<String> =
         first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
@@ -47,8 +57,8 @@ fn the_table_of_reasons_has_each_of_them() {
     assert_eq!(told, reasons);
 }
 
-fn commands() -> Vec<&'static str> {
-    blocks("console").into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("$ ")).collect()
+fn commands(document: &str) -> Vec<&str> {
+    blocks(document, "console").into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("$ ")).collect()
 }
 
 /// Runs `line` in `directory` as a shell would, beside a server.
@@ -74,28 +84,30 @@ async fn every_command_works() {
     std::fs::write(directory.path().join("README.md"), README).unwrap();
     let mut server = None;
     let mut seen = 0;
-    for line in commands() {
-        seen += 1;
-        match line {
-            "cargo run --release -- dev" => server = Some(first_run().await),
-            "cargo test" => {}
-            "waterwheel serve --config waterwheel.toml" => serve(&directory).await,
-            line => {
-                assert!(line.starts_with("waterwheel "), "this test does not know how to run {line:?}");
-                let output = run(line, &directory, server.as_ref().expect("`dev` comes first")).await;
-                let error = String::from_utf8_lossy(&output.stderr);
-                assert!(output.status.success(), "{line}: {error}{}", String::from_utf8_lossy(&output.stdout));
+    for document in documents() {
+        for line in commands(&document) {
+            seen += 1;
+            match line {
+                "cargo run --release -- dev" => server = Some(first_run().await),
+                "cargo test" => {}
+                "waterwheel serve --config waterwheel.toml" => serve(&directory).await,
+                line => {
+                    assert!(line.starts_with("waterwheel "), "this test does not know how to run {line:?}");
+                    let output = run(line, &directory, server.as_ref().expect("`dev` comes first")).await;
+                    let error = String::from_utf8_lossy(&output.stderr);
+                    assert!(output.status.success(), "{line}: {error}{}", String::from_utf8_lossy(&output.stdout));
+                }
             }
         }
+        assert!(!document.contains("_TABLE"), "a table is left to be filled in");
     }
-    assert!(!README.contains("_TABLE"), "a table is left to be filled in");
     assert!(seen > 8, "only {seen} commands were found");
 }
 
 /// What `dev` prints has the lines that the README shows.
 async fn first_run() -> Process {
     let mut server = Process::dev(&[]).await;
-    let shown = blocks("console")[0];
+    let shown = blocks(README, "console")[0];
     let start = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
     for expected in shown.lines().skip(2) {
         let line = server.line().await;
@@ -117,15 +129,15 @@ fn without_drain(config: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_file_that_is_shown_is_sound() {
-    let shown = blocks("toml");
-    assert_eq!(shown.len(), 1);
+async fn the_files_that_are_shown_are_sound() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("shown.toml"), shown[0]).unwrap();
-    let output = crate::process::program(&["check", "--config"])
-        .arg(directory.path().join("shown.toml"))
-        .output()
-        .await
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (file, documents) = (directory.path().join("shown.toml"), documents());
+    let shown: Vec<_> = documents.iter().flat_map(|document| blocks(document, "toml")).collect();
+    for text in &shown {
+        std::fs::write(&file, text).unwrap();
+        let output =
+            crate::process::program(&["check", "--config"]).arg(&file).env("LANG", "C").output().await.unwrap();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(shown.len() > 2, "{shown:?}");
 }

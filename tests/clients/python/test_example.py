@@ -1,0 +1,18 @@
+"""The example of the documentation does what it says."""
+
+import runpy
+import sys
+from pathlib import Path
+
+from service import ROOMY, Service
+
+
+def test_the_example_runs(capsys, monkeypatch):
+    example = Path(__file__).parents[3] / "examples/python/client.py"
+    with Service(ROOMY) as service:
+        monkeypatch.setattr(sys, "argv", [str(example), service.address])
+        runpy.run_path(str(example), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824 by job ")
+    assert lines[1] == "1 started" and lines[-2].endswith(" finished")
+    assert lines[-1].startswith("UNKNOWN_KIND ") and "NOT_STARTED" in lines[-1]
