@@ -37,6 +37,7 @@ pub(crate) struct Incident {
     pub(crate) kind: String,
     pub(crate) job: String,
     pub(crate) request_id: String,
+    pub(crate) tenant: String,
     pub(crate) principal: String,
     pub(crate) peer: String,
     /// What the caller was told.
@@ -118,7 +119,7 @@ impl Incidents {
 impl Line {
     fn write(&self) {
         let Self { pool, reason, count, example } = self;
-        let Incident { what, kind, job, request_id, principal, peer, cause } = example;
+        let Incident { what, kind, job, request_id, tenant, principal, peer, cause } = example;
         let told = |text: &String| (!text.is_empty()).then(|| text.clone());
         warn!(
             pool = told(pool),
@@ -127,6 +128,7 @@ impl Line {
             kind = told(kind),
             job = told(job),
             request_id = told(request_id),
+            tenant = told(tenant),
             principal = told(principal),
             peer = told(peer),
             cause = told(cause),

@@ -1,4 +1,7 @@
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +26,8 @@ struct Inner {
     hurry: CancellationToken,
     begin: OnceLock<Begin>,
     reloading: OnceLock<Reloading>,
+    /// Answers that the drain cut.
+    cut: AtomicU64,
 }
 
 /// What held when the drain began.
@@ -44,6 +49,7 @@ impl Control {
             hurry: tokens.1,
             begin: OnceLock::new(),
             reloading: OnceLock::new(),
+            cut: AtomicU64::new(0),
         }))
     }
 
@@ -110,6 +116,10 @@ impl Control {
         (ended(&self.stats()) - self.begin().ended).saturating_sub(lost)
     }
 
+    pub(super) fn note_cut(&self, answers: usize) {
+        self.0.cut.store(answers as u64, Relaxed);
+    }
+
     fn lost(&self) -> u64 {
         self.0.pools.all().iter().map(|pool| pool.report().lost.len() as u64).sum()
     }
@@ -143,6 +153,7 @@ impl DrainControl for Control {
             running: stats.iter().map(|pool| pool.in_flight).sum(),
             finished: (ended(&stats) - begin.ended).saturating_sub(lost),
             lost,
+            cut: self.0.cut.load(Relaxed),
             elapsed,
             // Jobs are taken during the notice, so that it does not end before.
             expected: self.0.plan.notice.saturating_sub(elapsed)

@@ -45,18 +45,19 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
     }
 
     let lost = pools.iter().flat_map(|pool| pool.report().lost).collect();
+    // Nothing runs any more. The last answers leave, and those whose callers read slowly have until the hard stop.
+    let quiet = Instant::now() + LINGER;
+    let _ = timeout_at(quiet, public.ended()).await;
+    while !public.is_answered() && control.within(hard_stop, public.answered()).await {
+        let _ = timeout(LINGER, public.ended()).await;
+    }
+    let cut_answers = public.unsent_answers();
+    control.note_cut(cut_answers.len());
     control.phase().advance(Phase::Stopped);
     ops.close_listener();
     ops.go_away();
-    // Nothing runs any more. The last answers leave, and those whose callers read slowly have until the hard stop.
     let ended = async || tokio::join!(public.ended(), ops.ended());
-    let quiet = Instant::now() + LINGER;
-    let _ = timeout_at(quiet, ended()).await;
-    if !public.unsent_answers().is_empty() {
-        control.within(hard_stop, public.answered()).await;
-        let _ = timeout(LINGER, ended()).await;
-    }
-    let cut_answers = public.unsent_answers();
+    let _ = timeout_at(quiet.max(Instant::now() + LINGER), ended()).await;
     public.cut();
     ops.cut();
     let _ = timeout(BEHIND, ended()).await;

@@ -34,16 +34,8 @@ impl Control {
     /// Why nothing was changed.
     pub fn reload(&self) -> Result<Vec<SettingChange>, ReloadFault> {
         let reloaded = self.read_again(false);
-        match &reloaded {
-            Ok(changes) => {
-                for SettingChange { key, old, new, .. } in changes {
-                    info!(key, "{key}: {old} → {new}");
-                }
-                info!(changes = changes.len(), "the configuration was reloaded");
-            }
-            Err(fault) => warn!(cause = %fault, "the configuration was not reloaded, and nothing was changed"),
-        }
         reloaded
+            .inspect_err(|fault| warn!(cause = %fault, "the configuration was not reloaded, and nothing was changed"))
     }
 
     /// The same; a dry run changes nothing, and is not logged.
@@ -71,7 +63,15 @@ impl Reloading {
         };
         let setups = assemble::setups(&new.config, &self.own, make);
         let setups = setups.map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
-        if is_dry_run || changes.is_empty() {
+        if is_dry_run {
+            return Ok(changes);
+        }
+        // By the filter that still holds: the new one may let none of it through.
+        for SettingChange { key, old, new, .. } in &changes {
+            info!(key, "{key}: {old} → {new}");
+        }
+        info!(changes = changes.len(), "the configuration was reloaded");
+        if changes.is_empty() {
             return Ok(changes);
         }
         self.log.set(&new.config.telemetry.log).map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;

@@ -28,7 +28,7 @@ pub(super) struct DrainArgs {
     /// Drain this pool only.
     #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: String,
-    /// Report until the drain ends; exit 3 if jobs were lost.
+    /// Report until the drain ends; exit 3 if jobs were lost or answers cut.
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     if format == Format::Text {
         console.out.line(&receipt(&last)).await?;
     }
-    match last.lost {
+    match last.lost + last.cut {
         0 => Ok(Exit::Done),
         _ => Ok(Exit::JobsLost),
     }
@@ -186,8 +186,11 @@ fn receipt(last: &DrainResponse) -> String {
         0 => elapsed(time),
         _ => rough(time),
     };
-    let lost = format!("lost {}", last.lost);
-    match last.lost {
+    let mut lost = format!("lost {}", last.lost);
+    if last.cut > 0 {
+        lost.push_str(&format!(", answers cut {}", last.cut));
+    }
+    match last.lost + last.cut {
         0 => format!("drained {}/{all} in {time}, {}", last.finished, paint(GOOD, lost)),
         _ => format!(
             "drained {}/{all} in {time}, {}\n  help: the receipt, the last line of the server's output, names them",

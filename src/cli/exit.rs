@@ -11,7 +11,7 @@ pub enum Exit {
     Failed,
     /// Code 2: an argument, a file or a request is wrong.
     Usage,
-    /// Code 3: the drain lost jobs.
+    /// Code 3: the drain lost jobs, or cut answers.
     JobsLost,
     /// Code 4: refused before the job started; sending it again is safe.
     Refused,
@@ -57,7 +57,7 @@ Exit codes:
     1  the job or the call failed, the output could not be written, or `check --env` found
        that something falls short
     2  wrong usage: an argument, a file, or a request that the server calls invalid
-    3  a drain lost jobs
+    3  a drain lost jobs or cut answers
     4  refused: the job did not start, so that sending it again is safe
     5  the deadline passed
     6  the server cannot be reached

@@ -131,7 +131,7 @@ fn describe(violations: &[FieldViolation]) -> String {
 
 impl RejectionReason {
     /// The sentence for a payload over its limit, whichever check finds it.
-    pub const TOO_LARGE: &str = "the payload is larger than the server takes";
+    pub const TOO_LARGE: &str = "the message is larger than the server takes; its payload, or what is beside that";
 
     /// All reasons as `google.rpc.ErrorInfo` names them, in the order of [`index`](Self::index).
     pub const NAMES: [&str; 9] = [

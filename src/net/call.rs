@@ -59,7 +59,7 @@ pub struct UnsentAnswer {
     pub request_id: String,
     /// The other end of its connection.
     pub peer: String,
-    /// Bytes that were ready and not sent.
+    /// Bytes that were ready and not sent; 0 where it was handed to the connection, whose peer did not take all of it.
     pub unsent_bytes: usize,
 }
 
@@ -85,10 +85,29 @@ impl UnsentAnswers {
     pub(super) async fn none(&self) {
         loop {
             let sent = self.0.sent.notified();
-            if self.0.answers.lock().waiting.is_empty() {
+            if self.is_empty() {
                 return;
             }
             sent.await;
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.answers.lock().waiting.is_empty()
+    }
+
+    fn enter(&self, answer: UnsentAnswer) -> usize {
+        self.0.answers.lock().waiting.insert(answer)
+    }
+
+    fn leave(&self, entry: usize, is_cut: bool) {
+        let mut answers = self.0.answers.lock();
+        let answer = answers.waiting.remove(entry);
+        if let Some(cut) = answers.cut.as_mut().filter(|_| is_cut) {
+            cut.push(answer);
+        }
+        if answers.waiting.is_empty() {
+            self.0.sent.notify_waiters();
         }
     }
 
@@ -117,11 +136,21 @@ struct Seen {
     /// Every open call holds it.
     open: Arc<()>,
     opened: AtomicU64,
+    /// Request id of the last large answer that was handed to the connection.
+    last: Mutex<Option<HeaderValue>>,
 }
 
 impl Calls {
     pub(super) fn new(peer: Arc<Peer>, limit: Option<StreamLimit>, stall: Duration, unsent: UnsentAnswers) -> Self {
-        Self(Arc::new(Seen { peer, limit, stall, unsent, open: Arc::default(), opened: AtomicU64::default() }))
+        Self(Arc::new(Seen {
+            peer,
+            limit,
+            stall,
+            unsent,
+            open: Arc::default(),
+            opened: AtomicU64::default(),
+            last: Mutex::default(),
+        }))
     }
 
     /// Calls that are open.
@@ -134,12 +163,57 @@ impl Calls {
         self.0.opened.load(Relaxed)
     }
 
+    /// What tells that the socket does not take what was handed to it.
+    pub(super) fn backlog(&self) -> Backlog {
+        Backlog { calls: Arc::clone(&self.0), entry: None }
+    }
+
     /// Begins a call.
     pub(super) fn begin<B>(&self, request: &Request<B>) -> Call {
         // Only the task of the connection writes it.
         self.0.opened.store(self.opened() + 1, Relaxed);
         let end = self.0.limit.as_ref().and_then(|limit| limit.end(request));
         Call { calls: Arc::clone(&self.0), _open: Arc::clone(&self.0.open), end, alarm: None, waiting: None }
+    }
+}
+
+impl Seen {
+    fn unsent_answer(&self, request_id: Option<&HeaderValue>, unsent_bytes: usize) -> UnsentAnswer {
+        let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+        UnsentAnswer { request_id: id.to_owned(), peer: self.peer.origin.to_string(), unsent_bytes }
+    }
+}
+
+/// What a connection took of answers and its socket does not take yet: one entry among the answers that wait. A connection
+/// that ends meanwhile has cut them.
+pub(super) struct Backlog {
+    calls: Arc<Seen>,
+    entry: Option<usize>,
+}
+
+impl Backlog {
+    /// Notes whether there is any.
+    pub(super) fn note(&mut self, is_blocked: bool) {
+        match self.entry {
+            None if is_blocked => {
+                let last = self.calls.last.lock().clone();
+                self.entry = Some(self.calls.unsent.enter(self.calls.unsent_answer(last.as_ref(), 0)));
+            }
+            Some(_) if !is_blocked => self.leave(false),
+            _ => {}
+        }
+    }
+
+    fn leave(&mut self, is_cut: bool) {
+        if let Some(entry) = self.entry.take() {
+            self.calls.unsent.leave(entry, is_cut);
+        }
+    }
+}
+
+impl Drop for Backlog {
+    fn drop(&mut self) {
+        self.leave(true);
     }
 }
 
@@ -179,20 +253,22 @@ impl Call {
     /// Notes that the answer waits for its reader with so many bytes. It may, for so long as some of them are read.
     pub(super) fn wait(&mut self, request_id: Option<&HeaderValue>, unsent: usize) {
         let until = Instant::now().checked_add(self.calls.stall);
-        let mut answers = self.calls.unsent.0.answers.lock();
         match &mut self.waiting {
             Some(waiting) if waiting.unsent == unsent => {}
             Some(waiting) => {
                 (waiting.unsent, waiting.until) = (unsent, until);
-                answers.waiting[waiting.entry].unsent_bytes = unsent;
+                self.calls.unsent.0.answers.lock().waiting[waiting.entry].unsent_bytes = unsent;
             }
             None => {
-                let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-                let (request_id, peer) = (id.to_owned(), self.calls.peer.origin.to_string());
-                let entry = answers.waiting.insert(UnsentAnswer { request_id, peer, unsent_bytes: unsent });
+                let entry = self.calls.unsent.enter(self.calls.unsent_answer(request_id, unsent));
                 self.waiting = Some(Waiting { entry, unsent, until });
             }
         }
+    }
+
+    /// Notes that all of the answer is with the connection.
+    pub(super) fn handed_over(&self, request_id: Option<&HeaderValue>) {
+        *self.calls.last.lock() = request_id.cloned();
     }
 
     /// Notes that nothing waits for the reader.
@@ -202,14 +278,7 @@ impl Call {
 
     fn leave(&mut self, is_cut: bool) {
         if let Some(Waiting { entry, .. }) = self.waiting.take() {
-            let mut answers = self.calls.unsent.0.answers.lock();
-            let answer = answers.waiting.remove(entry);
-            if let Some(cut) = answers.cut.as_mut().filter(|_| is_cut) {
-                cut.push(answer);
-            }
-            if answers.waiting.is_empty() {
-                self.calls.unsent.0.sent.notify_waiters();
-            }
+            self.calls.unsent.leave(entry, is_cut);
         }
     }
 }

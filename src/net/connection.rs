@@ -114,6 +114,7 @@ impl<M> Serving<M> {
         let heard = stream.heard();
         let socket = Linger::new(stream);
         let mut events = Events::new(connections, calls.clone(), stage);
+        let (mut backlog, written) = (calls.backlog(), heard.clone());
         if !is_http2 {
             let connection = http1::connection(socket, http2, connections.preface_timeout, service, calls);
             let mut connection = pin!(connection);
@@ -122,7 +123,9 @@ impl<M> Serving<M> {
                     if order.is_some() {
                         connection.as_mut().graceful_shutdown();
                     }
-                    connection.as_mut().poll(cx).map_err(Into::into)
+                    let polled = connection.as_mut().poll(cx).map_err(Into::into);
+                    backlog.note(written.is_blocked());
+                    polled
                 })
                 .await;
         }
@@ -139,7 +142,9 @@ impl<M> Serving<M> {
                     // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last one that was taken.
                     connection.graceful_shutdown();
                 }
-                connection.poll(cx).map_err(Into::into)
+                let polled = connection.poll(cx).map_err(Into::into);
+                backlog.note(written.is_blocked());
+                polled
             })
             .await
     }

@@ -12,6 +12,9 @@ use http_body::Body;
 
 use super::call::{Call, REQUEST_ID};
 
+/// Bytes of an answer that a socket may not take at once.
+const LARGE: usize = 16 << 10;
+
 /// One call of HTTP/2: its answer is awaited and sent, as fast as the peer reads it. It ends when the answer is with the
 /// connection, the peer has reset the stream, or the time of the call is over. What is dropped is reset.
 pub(super) struct Exchange<F, B> {
@@ -99,6 +102,7 @@ where
     /// Hands what is unsent to the connection, piece by piece as the peer gives room for it: what was handed over can be
     /// neither counted nor called back.
     fn send(&mut self, call: &mut Call, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        let is_large = self.unsent.len() >= LARGE;
         while !self.unsent.is_empty() {
             self.stream.reserve_capacity(self.unsent.len());
             let mut room = self.stream.capacity();
@@ -114,6 +118,9 @@ where
             }
             let piece = self.unsent.split_to(room.min(self.unsent.len()));
             self.stream.send_data(piece, false)?;
+        }
+        if is_large {
+            call.handed_over(self.request_id.as_ref());
         }
         call.sent();
         Poll::Ready(Ok(()))

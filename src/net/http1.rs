@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::{
     body::RequestBody,
-    call::{Call, Calls},
+    call::{Call, Calls, REQUEST_ID},
     connection::Socket,
     http2::AnswerService,
     limits::Http2,
@@ -94,6 +94,7 @@ where
             return Poll::Ready(Err(Late));
         };
         let call = this.call.take().ok_or(Late)?;
+        call.handed_over(response.headers().get(REQUEST_ID));
         Poll::Ready(Ok(response.map(|body| AnswerBody { body, call })))
     }
 }

@@ -108,6 +108,12 @@ impl Server {
         self.unsent.none().await;
     }
 
+    /// Whether no answer waits for its reader.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
     /// Answers that wait for their readers, and those that were cut since the peers were told to go away.
     #[must_use]
     pub fn unsent_answers(&self) -> Vec<UnsentAnswer> {

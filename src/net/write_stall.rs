@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll},
     time::Duration,
@@ -28,13 +28,25 @@ pub(super) struct WriteStall<S> {
     heard: Heard,
 }
 
-/// How often something was read. Clones share it.
+/// What a stream does. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Heard(Arc<AtomicU64>);
+pub(super) struct Heard(Arc<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    reads: AtomicU64,
+    is_blocked: AtomicBool,
+}
 
 impl Heard {
+    /// How often something was read.
     pub(super) fn reads(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.0.reads.load(Relaxed)
+    }
+
+    /// Whether there is something to write that the peer does not take yet.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.0.is_blocked.load(Relaxed)
     }
 }
 
@@ -49,6 +61,10 @@ impl<S> WriteStall<S> {
     }
 
     fn bound<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        // Only the task of the connection writes it.
+        if self.heard.is_blocked() != written.is_pending() {
+            self.heard.0.is_blocked.store(written.is_pending(), Relaxed);
+        }
         if written.is_ready() {
             self.alarm = None;
             return written;
@@ -63,8 +79,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteStall<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if read.is_ready() {
-            // Only the task of the connection writes it.
-            self.heard.0.store(self.heard.reads() + 1, Relaxed);
+            self.heard.0.reads.store(self.heard.reads() + 1, Relaxed);
         }
         read
     }

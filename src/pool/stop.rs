@@ -1,10 +1,13 @@
 use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until};
-use tracing::warn;
 
 use super::{attempt::Attempt, conclude::Told, shell::Shell};
-use crate::{model::Rung, phase::Phase};
+use crate::{
+    incidents::{self, Incident},
+    model::Rung,
+    phase::Phase,
+};
 
 /// Where a job that was asked to stop came to rest.
 pub(super) enum Fall {
@@ -29,16 +32,19 @@ pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
     let (cx, blocking) = (attempt.cx.clone(), attempt.is_blocking());
     let replaced = blocking && attempt.shell().stick(attempt.key());
     cx.span().in_scope(|| {
-        warn!(
-            pool = %cx.pool(),
-            kind = %cx.kind(),
-            job = %cx.job(),
-            request_id = %cx.request_id(),
-            grace_ms = grace.as_millis(),
-            blocking,
-            replaced,
-            "a handler ignored the request to stop",
-        );
+        incidents::tell(cx.pool(), "STOP_IGNORED", || Incident {
+            what: "handlers ignored the request to stop",
+            kind: cx.kind().to_string(),
+            job: cx.job().to_string(),
+            request_id: cx.request_id().to_string(),
+            tenant: cx.tenant().map(|tenant| tenant.to_string()).unwrap_or_default(),
+            cause: match (blocking, replaced) {
+                (false, _) => format!("it was forced after {} ms", grace.as_millis()),
+                (true, true) => "its thread was replaced".to_owned(),
+                (true, false) => "its thread is stuck, and was not replaced".to_owned(),
+            },
+            ..Incident::default()
+        });
     });
     Fall::CutOff(if blocking { Rung::Stuck } else { Rung::Forced })
 }

@@ -56,6 +56,8 @@ pub struct DrainProgress {
     pub finished: u64,
     /// Jobs that could not be finished.
     pub lost: u64,
+    /// Answers that were cut.
+    pub cut: u64,
     /// Time since the drain began.
     pub elapsed: Duration,
     /// Expected time until nothing is left.

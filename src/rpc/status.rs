@@ -138,6 +138,7 @@ impl Answer {
             kind: self.known("kind").to_owned(),
             job: self.known("job").to_owned(),
             request_id: request_id.map(ToString::to_string).unwrap_or_default(),
+            tenant: self.known("tenant").to_owned(),
             principal: self.known("principal").to_owned(),
             peer: peer.map(ToString::to_string).unwrap_or_default(),
             cause: self.message.clone(),

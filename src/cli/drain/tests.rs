@@ -42,6 +42,7 @@ fn report(phase: Phase, [queued, running, finished, lost]: [u64; 4]) -> DrainRes
         elapsed: Some("6.800s".parse().unwrap()),
         expected: Some("6.100s".parse().unwrap()),
         hard_stop: Some("30s".parse().unwrap()),
+        cut: 0,
     }
 }
 
@@ -121,6 +122,14 @@ async fn lost_jobs_have_their_own_code() {
          drained 45/47 in 6.8s, lost 2\n  \
          help: the receipt, the last line of the server's output, names them\n"
     );
+    assert_eq!(ran.exit, Exit::JobsLost);
+}
+
+#[tokio::test]
+async fn answers_that_were_cut_have_the_code_of_lost_jobs() {
+    let last = DrainResponse { cut: 1, ..report(Phase::Stopped, [0, 0, 47, 0]) };
+    let ran = drain(&["--watch"], DrainEnd::Closed, vec![last]).await;
+    assert!(ran.text().starts_with("drained 47/47 in 6.8s, lost 0, answers cut 1\n"), "{}", ran.text());
     assert_eq!(ran.exit, Exit::JobsLost);
 }
 

@@ -63,13 +63,15 @@ fn ticks() -> impl Stream<Item = ()> {
 }
 
 fn report(progress: &DrainProgress) -> DrainResponse {
-    let DrainProgress { phase: reached, queued, running, finished, lost, elapsed, expected, hard_stop } = *progress;
+    let DrainProgress { phase: reached, queued, running, finished, lost, cut, elapsed, expected, hard_stop } =
+        *progress;
     DrainResponse {
         phase: phase(reached).into(),
         queued: queued as u64,
         running: running as u64,
         finished,
         lost,
+        cut,
         elapsed: Some(duration(elapsed)),
         expected: Some(duration(expected)),
         hard_stop: Some(duration(hard_stop)),
@@ -85,6 +87,7 @@ fn report_of(pool: &Pool, begin: Instant, before: u64) -> DrainResponse {
         running: stats.in_flight as u64,
         finished: (stats.counts.ended() - before).saturating_sub(lost),
         lost,
+        cut: 0,
         elapsed: Some(duration(begin.elapsed())),
         expected: Some(duration(stats.expected_wait)),
         hard_stop: None,

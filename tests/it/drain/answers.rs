@@ -2,11 +2,17 @@
 //!
 // tidy: real time, because what is promised is how long a slow reader has.
 
+use std::{net::SocketAddr, time::Duration};
+
 use bytes::Bytes;
 use h2::RecvStream;
 use prost::Message;
 use rustix::process::Signal;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+    time::{sleep, timeout},
+};
 use waterwheel::proto::SubmitRequest;
 
 use crate::{
@@ -78,4 +84,86 @@ async fn cut_and_told(config: &str) {
     assert!(cut[0]["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1")), "{cut:?}");
     let unsent = cut[0]["unsent_bytes"].as_u64().expect("a number");
     assert!((1..LARGE as u64).contains(&unsent), "{cut:?}");
+}
+
+/// Bytes of an answer that fit no buffer of the system.
+const HUGE: usize = 12_000_000;
+/// Longer than a server waits for connections that have nothing to say.
+const PAUSE: Duration = Duration::from_millis(600);
+
+async fn serve_huge() -> Process {
+    let config = format!(
+        r#"
+        server = {{ grpc_web_origins = ["http://page.example"], max_output = "16MiB" }}
+        drain = {{ notice = "0s", finish = "20s", kill = "200ms" }}
+        pool.one.workers = 1
+        kind.huge = {{ pool = "one", exec = ["/bin/sh", "-c", "sleep 0.3; head -c {HUGE} /dev/zero"] }}
+        "#
+    );
+    Process::serve(&config).await
+}
+
+/// A connection that takes little at once.
+async fn narrow(address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+fn huge() -> Vec<u8> {
+    let message = SubmitRequest { job: Some(job("huge", "")) }.encode_to_vec();
+    [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat()
+}
+
+#[tokio::test]
+async fn an_answer_by_http_1_is_whole_after_a_drain() {
+    let process = serve_huge().await;
+    let body = huge();
+    let head = format!(
+        "POST /waterwheel.v1.WorkerPoolService/Submit HTTP/1.1\r\nhost: test\r\norigin: http://page.example\r\n\
+         content-type: application/grpc-web+proto\r\nx-grpc-web: 1\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut socket = narrow(process.public.0).await;
+    socket.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+    let mut answer = vec![0; 1 << 10];
+    timeout(PATIENCE, socket.read_exact(&mut answer)).await.expect("its begin").unwrap();
+    process.signal(Signal::TERM);
+    sleep(PAUSE).await;
+    timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("its end").unwrap();
+    assert!(answer.len() > HUGE, "{} bytes", answer.len());
+    let ended = process.ended().await;
+    assert_eq!((ended.code, ended.receipt["cut"].to_string()), (Some(0), "[]".to_owned()), "{:?}", ended.receipt);
+}
+
+#[tokio::test]
+async fn an_answer_that_only_its_socket_holds_up_is_whole_after_a_drain() {
+    let process = serve_huge().await;
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(1 << 24).initial_connection_window_size(1 << 24);
+    let (requests, mut connection) = builder.handshake::<_, Bytes>(narrow(process.public.0).await).await.unwrap();
+    let request = http::Request::post("http://test/waterwheel.v1.WorkerPoolService/Submit");
+    let request = request.header("content-type", "application/grpc").body(()).unwrap();
+    let (answer, mut message) = requests.ready().await.unwrap().send_request(request, false).unwrap();
+    message.send_data(huge().into(), true).unwrap();
+    let answer = tokio::spawn(async move {
+        let (mut body, mut read) = (answer.await.unwrap().into_body(), 0);
+        while let Some(data) = body.data().await {
+            let length = data.expect("no reset").len();
+            read += length;
+            body.flow_control().release_capacity(length).unwrap();
+        }
+        read
+    });
+    // Nobody reads what comes meanwhile.
+    let _ = timeout(Duration::from_millis(100), &mut connection).await;
+    sleep(PAUSE).await;
+    process.signal(Signal::TERM);
+    sleep(PAUSE).await;
+    let connection = tokio::spawn(connection);
+    let read = timeout(PATIENCE, answer).await.expect("its end").unwrap();
+    assert!(read > HUGE, "{read} bytes");
+    drop(connection);
+    let ended = process.ended().await;
+    assert_eq!((ended.code, ended.receipt["cut"].to_string()), (Some(0), "[]".to_owned()), "{:?}", ended.receipt);
 }
