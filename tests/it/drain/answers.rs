@@ -135,35 +135,3 @@ async fn an_answer_by_http_1_is_whole_after_a_drain() {
     let ended = process.ended().await;
     assert_eq!((ended.code, ended.receipt["cut"].to_string()), (Some(0), "[]".to_owned()), "{:?}", ended.receipt);
 }
-
-#[tokio::test]
-async fn an_answer_that_only_its_socket_holds_up_is_whole_after_a_drain() {
-    let process = serve_huge().await;
-    let mut builder = h2::client::Builder::new();
-    builder.initial_window_size(1 << 24).initial_connection_window_size(1 << 24);
-    let (requests, mut connection) = builder.handshake::<_, Bytes>(narrow(process.public.0).await).await.unwrap();
-    let request = http::Request::post("http://test/waterwheel.v1.WorkerPoolService/Submit");
-    let request = request.header("content-type", "application/grpc").body(()).unwrap();
-    let (answer, mut message) = requests.ready().await.unwrap().send_request(request, false).unwrap();
-    message.send_data(huge().into(), true).unwrap();
-    let answer = tokio::spawn(async move {
-        let (mut body, mut read) = (answer.await.unwrap().into_body(), 0);
-        while let Some(data) = body.data().await {
-            let length = data.expect("no reset").len();
-            read += length;
-            body.flow_control().release_capacity(length).unwrap();
-        }
-        read
-    });
-    // Nobody reads what comes meanwhile.
-    let _ = timeout(Duration::from_millis(100), &mut connection).await;
-    sleep(PAUSE).await;
-    process.signal(Signal::TERM);
-    sleep(PAUSE).await;
-    let connection = tokio::spawn(connection);
-    let read = timeout(PATIENCE, answer).await.expect("its end").unwrap();
-    assert!(read > HUGE, "{read} bytes");
-    drop(connection);
-    let ended = process.ended().await;
-    assert_eq!((ended.code, ended.receipt["cut"].to_string()), (Some(0), "[]".to_owned()), "{:?}", ended.receipt);
-}
