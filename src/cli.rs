@@ -6,7 +6,6 @@
 
 mod access;
 mod advise;
-mod arguments;
 mod bench;
 mod call;
 mod cancel;
@@ -48,7 +47,12 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{
+    ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand,
+    error::{ContextKind, ContextValue},
+};
+
+use crate::model::{WITHHELD, without_userinfo};
 
 pub use exit::Exit;
 pub use server::run_server;
@@ -105,9 +109,23 @@ pub fn main() -> ExitCode {
     let parsed = groups::grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let exit = match parsed {
         Ok(cli) => run(cli),
-        Err(told) => tell(&arguments::without_secrets(told)),
+        Err(told) => tell(&without_secrets(told)),
     };
     exit.into()
+}
+
+/// The same error without the value of `--set`, which may be a program's variable, and without the userinfo of a URL.
+fn without_secrets(mut error: clap::Error) -> clap::Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    if let Some(given) = text(ContextKind::InvalidValue) {
+        let is_set = text(ContextKind::InvalidArg).is_some_and(|flag| flag.starts_with("--set"));
+        let shown = if is_set { WITHHELD.to_owned() } else { without_userinfo(&given).into_owned() };
+        error.insert(ContextKind::InvalidValue, ContextValue::String(shown));
+    }
+    error
 }
 
 /// Prints help, the version, or what is wrong with the arguments.
@@ -159,7 +177,26 @@ pub fn run(cli: Cli) -> Exit {
 mod tests {
     use clap::CommandFactory;
 
-    use super::Cli;
+    use super::*;
+
+    #[test]
+    fn what_is_given_to_a_flag_is_quoted_without_its_secrets() {
+        for (line, what) in [
+            (
+                ["serve", "--set", "kind.k.env.A hunter2"],
+                "invalid value '(withheld)' for '--set <KEY=VALUE>': write it like",
+            ),
+            (
+                ["bench", "--server", "http://user:hunter2@host:1"],
+                "invalid value 'http://(withheld)@host:1' for '--server",
+            ),
+            (["bench", "--duration", "soon"], "invalid value 'soon' for '--duration"),
+        ] {
+            let parsed = Cli::try_parse_from(["waterwheel"].iter().chain(&line));
+            let told = without_secrets(parsed.expect_err("something is wrong")).to_string();
+            assert!(told.contains(what), "{line:?}: {told}");
+        }
+    }
 
     #[test]
     fn the_tree_of_commands_is_sound() {

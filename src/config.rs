@@ -63,7 +63,6 @@ pub use warning::Warning;
 use reader::Reader;
 use source::{Medium, Texts};
 use tree::Table;
-use withhold::Open;
 
 /// A configuration and where each of its values comes from.
 #[derive(Clone, Debug)]
@@ -101,7 +100,7 @@ fn read(sources: &Sources, no_kinds: clash::NoKinds) -> Result<Loaded, Faults> {
         let index = texts.add(Medium::File(name.clone()), text.clone());
         match Table::parse(text, index) {
             Ok(table) => tree = table,
-            Err(faults) => return Err(Faults::new(texts, faults, Open::default())),
+            Err(faults) => return Err(Faults::new(texts, faults)),
         }
     }
     let mut faults = overlay::environment(&mut tree, &mut texts, env);
@@ -111,15 +110,4 @@ fn read(sources: &Sources, no_kinds: clash::NoKinds) -> Result<Loaded, Faults> {
     reader.report_strays(env);
     let (settings, warnings) = reader.finish()?;
     Ok(Loaded { config, settings, warnings })
-}
-
-/// Whether faults may show a value where the schema has it for a key: for what no reader of a whole file sees.
-fn takes_openly(key: &str, value: &str) -> bool {
-    let mut texts = Texts::default();
-    let text = format!("{key} = {}", toml::Value::String(value.to_owned()));
-    let index = texts.add(Medium::File(String::new()), text.clone());
-    let Ok(table) = Table::parse(&text, index) else { return false };
-    let mut reader = Reader::new(texts, Vec::new(), 1);
-    reader.root(table, |root| schema::config(root, &[], clash::NoKinds::Fine));
-    reader.is_any_open()
 }

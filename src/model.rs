@@ -12,7 +12,6 @@ mod peer;
 mod program;
 mod rejection;
 mod request_id;
-pub(crate) mod shown;
 mod span_target;
 mod trace_context;
 mod userinfo;

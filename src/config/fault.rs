@@ -12,12 +12,12 @@ use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snip
 use serde_json::json;
 
 use super::problem::Problem;
-use super::source::{Medium, Origin, Span, Texts};
-use super::withhold::{self, Open, Shown};
-use crate::model::shown;
+use super::source::{Medium, Span, Texts};
+use super::withhold::{self, Excerpt};
+use crate::model::without_userinfo;
 
-/// What is shown of each text.
-type Sources<'t> = BTreeMap<usize, Shown<'t>>;
+/// Where the secrets of each text are.
+type Secrets = BTreeMap<usize, Vec<Range<usize>>>;
 
 /// One problem and the places that it is about.
 #[derive(Clone, Debug)]
@@ -32,7 +32,6 @@ pub struct Fault {
 pub struct Faults {
     texts: Texts,
     faults: Vec<Fault>,
-    open: Open,
 }
 
 impl Fault {
@@ -66,16 +65,16 @@ impl Fault {
 }
 
 impl Faults {
-    pub(super) fn new(texts: Texts, mut faults: Vec<Fault>, open: Open) -> Self {
+    pub(super) fn new(texts: Texts, mut faults: Vec<Fault>) -> Self {
         faults.sort_by_key(Fault::position);
-        Self { texts, faults, open }
+        Self { texts, faults }
     }
 
     /// The fault of a file that could not be read.
     pub fn unreadable(path: &Path, detail: String) -> Self {
-        let path = shown::path(path).into_owned();
+        let path = path.display().to_string();
         let fault = Fault::new(Problem::Unreadable { path, detail });
-        Self::new(Texts::default(), vec![fault], Open::default())
+        Self::new(Texts::default(), vec![fault])
     }
 
     /// The faults, in the order of the sources.
@@ -94,8 +93,8 @@ impl Faults {
         let fault = |fault: &Fault| {
             let places = fault.places.iter().map(|span| self.place(span));
             json!({
-                "message": withhold::from_words(&fault.problem.to_string()),
-                "help": withhold::from_words(&fault.problem.help()),
+                "message": without_userinfo(&fault.problem.to_string()),
+                "help": without_userinfo(&fault.problem.help()),
                 "places": places.collect::<Vec<_>>(),
             })
         };
@@ -104,9 +103,6 @@ impl Faults {
 
     fn place(&self, span: &Span) -> serde_json::Value {
         let mut place = self.texts.origin(span).to_json();
-        if let Origin::Environment(name) = self.texts.origin(span) {
-            place["name"] = json!(withhold::name_of_variable(&name));
-        }
         place["column"] = json!(self.texts.column(span));
         place
     }
@@ -115,15 +111,15 @@ impl Faults {
         let faults = self.faults.iter();
         // Each text once: it may have as many faults as lines.
         let texts = faults.clone().flat_map(|fault| &fault.places).map(|place| place.text).collect::<BTreeSet<_>>();
-        let shown = |text: usize| (text, withhold::from_source(self.texts.get(text), text, &self.open));
-        let shown: Sources<'_> = texts.into_iter().map(shown).collect();
-        let reports = faults.map(|fault| renderer.render(&[self.report(fault, &shown)]));
+        let secrets = texts.into_iter().map(|text| (text, withhold::secrets(self.texts.get(text)))).collect();
+        let reports = faults.map(|fault| renderer.render(&[self.report(fault, &secrets)]));
         let reports: Vec<String> = reports.collect();
         reports.join("\n\n")
     }
 
-    fn report<'a>(&'a self, fault: &'a Fault, sources: &'a Sources<'_>) -> Group<'a> {
-        let mut group = Group::with_title(Level::ERROR.primary_title(withhold::from_words(&fault.problem.to_string())));
+    fn report<'a>(&'a self, fault: &'a Fault, secrets: &Secrets) -> Group<'a> {
+        let mut group =
+            Group::with_title(Level::ERROR.primary_title(without_userinfo(&fault.problem.to_string()).into_owned()));
         for (index, first) in fault.places.iter().enumerate() {
             let same_text = |other: &Span| other.text == first.text;
             if fault.places[..index].iter().any(same_text) {
@@ -132,24 +128,18 @@ impl Faults {
             let places = fault.places.iter().enumerate();
             let places: Vec<(usize, &Span)> = places.filter(|(_, place)| same_text(place)).collect();
             let text = self.texts.get(first.text);
-            let excerpt = sources.get(&first.text);
-            let excerpt = excerpt.and_then(|shown| shown.excerpt(places.iter().map(|(_, place)| &place.range)));
-            let Some(excerpt) = excerpt else {
-                if let Origin::File { name, line } = self.texts.origin(first) {
-                    let place = annotate_snippets::Origin::path(name).line(line);
-                    group = group.element(place.char_column(self.texts.column(first)));
-                }
-                continue;
-            };
-            let annotations = places.iter().zip(excerpt.places).map(|((index, _), range)| annotation(*index, range));
-            let snippet = Snippet::source(excerpt.text).line_start(excerpt.line).annotations(annotations);
+            let ranges: Vec<_> = places.iter().map(|(_, place)| place.range.clone()).collect();
+            let line = places.iter().map(|(_, place)| text.line(place)).min().unwrap_or_default();
+            let Excerpt { text: lines, places: ranges } = withhold::excerpt(&text.text, &ranges, &secrets[&first.text]);
+            let annotations = places.iter().zip(ranges).map(|((index, _), range)| annotation(*index, range));
+            let snippet = Snippet::source(lines).line_start(line).annotations(annotations);
             group = match &text.medium {
                 Medium::File(name) => group.element(snippet.path(name)),
                 Medium::Environment(_) => group.element(snippet.path("environment").line_numbering(false)),
                 Medium::Flag(_) => group.element(snippet.path("command line").line_numbering(false)),
             };
         }
-        group.element(Level::HELP.message(withhold::from_words(&fault.problem.help())))
+        group.element(Level::HELP.message(without_userinfo(&fault.problem.help()).into_owned()))
     }
 }
 
@@ -171,19 +161,3 @@ impl fmt::Display for Faults {
 }
 
 impl std::error::Error for Faults {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_in_place_of_its_path_is_not_shown() {
-        for given in ["-----BEGIN PRIVATE KEY-----\nsekret\n-----END PRIVATE KEY-----", "sekret", "{\"k\":\"sekret\"}"]
-        {
-            let faults = Faults::unreadable(Path::new(given), "file name too long".into());
-            for shown in [faults.to_string(), format!("{faults:?}"), faults.styled(), faults.to_json().to_string()] {
-                assert!(!shown.contains("sekret") && shown.contains("cannot read `(withheld)`"), "{shown}");
-            }
-        }
-    }
-}

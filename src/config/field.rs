@@ -7,7 +7,7 @@ use super::fault::Fault;
 use super::problem::{Problem, WrittenProblem};
 use super::source::Span;
 use super::tree::{Data, Node};
-use super::withhold::{is_name, is_value, value};
+use super::withhold::value;
 use crate::model::WITHHELD;
 
 /// A type that a key can take.
@@ -22,11 +22,6 @@ pub(super) trait Field: Sized {
 
     /// The value as TOML that reads as the same value.
     fn show(&self) -> toml::Value;
-
-    /// Whether a text that was given as a value, or as an item of one, may be repeated by a fault.
-    fn is_open(text: &str) -> bool {
-        is_value(text)
-    }
 }
 
 /// A number of bytes.
@@ -43,14 +38,6 @@ pub(super) enum Count {
 /// Strings with their places.
 #[derive(Clone, Debug)]
 pub(super) struct Words(pub(super) Vec<(String, Span)>);
-
-/// Names of variables, in the form in which others are no values: `TOKEN=hunter2` is not repeated.
-#[derive(Clone, Debug)]
-pub(super) struct Names(pub(super) Words);
-
-/// What somebody may give a secret as: it is shown, and no fault repeats it.
-#[derive(Clone, Debug)]
-pub(super) struct Unrepeated(pub(super) String);
 
 impl Words {
     pub(super) fn into_strings(self) -> Vec<String> {
@@ -96,27 +83,11 @@ pub(super) fn misfit<T: Field>(node: &Node, key: &str) -> Fault {
         (None, Data::Integer(integer)) if *integer < 0 => Some(integer.to_string()),
         (None, _) => None,
     };
-    let problem = match (text, &node.data) {
-        (Some(given), _) if T::is_open(&given) => Problem::Malformed { key, expected, value: value(&given), example },
-        (Some(_), Data::String(_)) => Problem::Malformed { key, expected, value: WITHHELD.into(), example },
-        (_, data) => Problem::WrongType { key, expected, found: data.type_name(), example },
+    let problem = match text {
+        Some(given) => Problem::Malformed { key, expected, value: value(&given), example },
+        None => Problem::WrongType { key, expected, found: node.data.type_name(), example },
     };
     Fault::at(problem, &node.span)
-}
-
-/// Tells where in a value stands what a fault may repeat.
-pub(super) fn tell_open<T: Field>(node: &Node, tell: &mut impl FnMut(&Span)) {
-    let is_open = match (&node.data, &node.bare) {
-        (Data::Array(items), _) => return items.iter().for_each(|item| tell_open::<T>(item, tell)),
-        // The keys in there are none that anybody knows.
-        (Data::Table(_), _) => false,
-        (Data::String(text), _) | (_, Some(text)) => T::is_open(text),
-        // What could be wrong with a number does not depend on which one it is.
-        (_, None) => T::is_open("0"),
-    };
-    if is_open {
-        tell(&node.span);
-    }
 }
 
 /// A value as a message shows it: without quotes.
@@ -193,32 +164,6 @@ impl Field for String {
 
     fn show(&self) -> toml::Value {
         toml::Value::String(self.clone())
-    }
-}
-
-impl Field for Unrepeated {
-    const EXPECTED: &'static str = String::EXPECTED;
-    const EXAMPLE: &'static str = String::EXAMPLE;
-
-    fn read(node: &Node, key: &str) -> Result<Self, Fault> {
-        match (&node.data, &node.bare) {
-            (Data::String(_), _) | (_, Some(_)) => String::read(node, key).map(Self),
-            (_, None) => Err(misfit::<Self>(node, key)),
-        }
-    }
-
-    fn show(&self) -> toml::Value {
-        self.0.show()
-    }
-
-    fn is_open(_text: &str) -> bool {
-        false
-    }
-}
-
-impl AsRef<str> for Unrepeated {
-    fn as_ref(&self) -> &str {
-        &self.0
     }
 }
 
@@ -347,23 +292,6 @@ impl Field for Words {
     fn show(&self) -> toml::Value {
         let words = self.0.iter().map(|(word, _)| word.show());
         toml::Value::Array(words.collect())
-    }
-}
-
-impl Field for Names {
-    const EXPECTED: &'static str = Words::EXPECTED;
-    const EXAMPLE: &'static str = Words::EXAMPLE;
-
-    fn read(node: &Node, key: &str) -> Result<Self, Fault> {
-        words::<Self>(node, key).map(Self)
-    }
-
-    fn show(&self) -> toml::Value {
-        self.0.show()
-    }
-
-    fn is_open(text: &str) -> bool {
-        is_name(text)
     }
 }
 

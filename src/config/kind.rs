@@ -85,7 +85,6 @@ fn handler(
     let Choice { exec, builtin } = choice;
     match (exec, builtin) {
         (Found::Absent, Found::Absent) => {
-            section.try_out(|section| program::read(name, section, None, pool, context.env));
             section.skip(program::KEYS);
             if section.in_file() {
                 section.report(Problem::NoHandler { kind }, &[]);
@@ -93,7 +92,6 @@ fn handler(
             None
         }
         (Found::Absent, builtin) => {
-            section.try_out(|section| program::read(name, section, None, pool, context.env));
             section.refuse(program::KEYS, |key| Problem::ExecOnly { key });
             builtin.value().map(Handler::Builtin)
         }

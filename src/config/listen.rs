@@ -6,7 +6,7 @@ use super::fault::Fault;
 use super::field::{Field, misfit};
 use super::problem::WrittenProblem;
 use super::tree::{Data, Node};
-use super::withhold::{name as shown_name, value};
+use super::withhold::value;
 use crate::net::{InvalidListenAddress, ListenAddress};
 
 /// One address, or an array of them.
@@ -74,10 +74,9 @@ fn address<T: Field>(node: &Node, key: &str) -> Result<ListenAddress, Fault> {
     let Data::String(text) = &node.data else { return Err(misfit::<T>(node, key)) };
     text.parse().map_err(|error| match error {
         InvalidListenAddress::Form => misfit::<T>(node, key),
-        InvalidListenAddress::Parameter(name) => Fault::at(
-            WrittenProblem::SocketParameter { key: key.to_owned(), name: shown_name(&name).to_owned() }.into(),
-            &node.span,
-        ),
+        InvalidListenAddress::Parameter(name) => {
+            Fault::at(WrittenProblem::SocketParameter { key: key.to_owned(), name: value(&name) }.into(), &node.span)
+        }
         InvalidListenAddress::Mode(mode) => {
             Fault::at(WrittenProblem::SocketMode { key: key.to_owned(), mode: value(&mode) }.into(), &node.span)
         }

@@ -69,35 +69,6 @@ pub(super) fn flags(tree: &mut Table, texts: &mut Texts, flags: &[Flag]) -> Vec<
     flags.iter().filter_map(lay).collect()
 }
 
-/// Where in its text a variable or a flag says what it sets.
-pub(super) struct SetBy {
-    /// The segments of the key. A flag that stands for one key names none.
-    pub(super) keys: Vec<Range<usize>>,
-    /// Where the value begins.
-    pub(super) value: usize,
-}
-
-/// What a variable or a flag sets; none for a file.
-pub(super) fn set_by(medium: &Medium, text: &str) -> Option<SetBy> {
-    match medium {
-        Medium::File(_) => None,
-        Medium::Environment(name) => {
-            let keys = segments(&text[PREFIX.len()..name.len()], SEPARATOR, PREFIX.len()).map(|(_, range)| range);
-            Some(SetBy { keys: keys.collect(), value: name.len() + 1 })
-        }
-        Medium::Flag(flag) => {
-            let start = flag.len() + 1;
-            match text[start..].split_once('=') {
-                Some((key, _)) if *flag == "--set" => {
-                    let keys = segments(key, ".", start).map(|(_, range)| range);
-                    Some(SetBy { keys: keys.collect(), value: start + key.len() + 1 })
-                }
-                _ => Some(SetBy { keys: Vec::new(), value: start }),
-            }
-        }
-    }
-}
-
 fn steps(key: &str, separator: &str, text: usize, offset: usize) -> Vec<Step> {
     let steps = segments(key, separator, offset);
     steps.map(|(segment, range)| Step { key: segment.to_owned(), span: Span { text, range } }).collect()

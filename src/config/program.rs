@@ -7,15 +7,15 @@ use std::time::Duration;
 use rustix::fs::{Access, access};
 
 use super::fault::Fault;
-use super::field::{Field, Names, Size, Unrepeated, Words, any, within};
+use super::field::{Field, Size, Words, any, within};
 use super::model::Pool;
 use super::problem::{Problem, ProgramFault};
 use super::schema::GRACE;
 use super::section::Section;
 use super::source::Span;
-use super::tree::Node;
+use super::tree::{Data, Node};
 use super::warning::Warning;
-use super::withhold::{name as shown_name, value as shown_value};
+use super::withhold::value as shown;
 use crate::handler::ExecCommand;
 use crate::model::{FailureCode, WITHHELD};
 
@@ -66,7 +66,7 @@ fn command(section: &mut Section<'_>, words: Words) -> Option<(PathBuf, Vec<Stri
     let mut words = words.into_iter();
     let (program, span) = words.next()?;
     if let Err(why) = check_program(Path::new(&program)) {
-        let program = shown_value(&program);
+        let program = shown(&program);
         section.report_at(Problem::Program { program, why }, &span);
     }
     let args: Vec<_> = words.collect();
@@ -90,7 +90,7 @@ fn placed(section: &mut Section<'_>, word: String, span: &Span) -> String {
 fn warn_of_relative(section: &mut Section<'_>, word: &str, span: &Span) {
     let is_beside = Path::new(word).is_relative() && section.reader().directory(span).join(word).is_file();
     if is_beside && !word.is_empty() {
-        let word = shown_value(word);
+        let word = shown(word);
         let message =
             format!("`{}` has `{word}`, which jobs do not look for beside the configuration", section.key("exec"));
         let help = format!("write `{CONFIG_DIR}/{word}` for the file beside the configuration");
@@ -117,15 +117,18 @@ impl Field for EnvValue {
     const EXAMPLE: &'static str = String::EXAMPLE;
 
     fn read(node: &Node, key: &str) -> Result<Self, Fault> {
-        Unrepeated::read(node, key).map(|Unrepeated(value)| Self(value))
+        match (&node.data, &node.bare) {
+            (Data::String(_), _) | (_, Some(_)) => String::read(node, key).map(Self),
+            (data, None) => {
+                let (key, found) = (key.to_owned(), data.type_name());
+                let (expected, example) = (Self::EXPECTED, Self::EXAMPLE);
+                Err(Fault::at(Problem::WrongType { key, expected, found, example }, &node.span))
+            }
+        }
     }
 
     fn show(&self) -> toml::Value {
         toml::Value::String(WITHHELD.into())
-    }
-
-    fn is_open(_text: &str) -> bool {
-        false
     }
 }
 
@@ -133,7 +136,7 @@ impl Field for EnvValue {
 fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -> BTreeMap<String, String> {
     let env = section.map("env", env_name).into_iter().map(|(name, EnvValue(value))| (name, value));
     let mut env: BTreeMap<String, String> = env.collect();
-    let Names(passed) = section.value("pass_env", Names(Words(Vec::new())), any);
+    let passed = section.value("pass_env", Words(Vec::new()), any);
     for (name, span) in passed.0 {
         if let Err(reserved) = unreserved(&name) {
             section.report_at(reserved, &span);
@@ -146,9 +149,7 @@ fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -
                 continue;
             }
             (Entry::Vacant(free), None) => missing(free.key()),
-            (Entry::Occupied(taken), _) => {
-                Problem::EnvTwice { kind: kind.to_owned(), name: shown_name(taken.key()).to_owned() }
-            }
+            (Entry::Occupied(taken), _) => Problem::EnvTwice { kind: kind.to_owned(), name: shown(taken.key()) },
         };
         section.report_at(fault, &span);
     }
@@ -166,20 +167,20 @@ fn env_name(name: &str) -> Result<(), Problem> {
     if valid {
         return unreserved(name);
     }
-    Err(Problem::EnvName { name: shown_name(name).to_owned() })
+    Err(Problem::EnvName { name: shown(name) })
 }
 
 /// Accepts names that no job's own variable could have.
 fn unreserved(name: &str) -> Result<(), Problem> {
     let reserved = name.starts_with(ExecCommand::RESERVED);
-    let name = shown_name(name).to_owned();
+    let name = shown(name);
     (!reserved).then_some(()).ok_or(Problem::EnvReserved { name })
 }
 
 fn exit_code(code: &str) -> Result<(), Problem> {
     // The canonical spelling only, so that no code is given twice as "3" and "03".
     let valid = code.parse::<u8>().is_ok_and(|parsed| parsed > 0 && parsed.to_string() == code);
-    let code = shown_name(code).to_owned();
+    let code = shown(code);
     valid.then_some(()).ok_or(Problem::ExitCode { code })
 }
 

@@ -11,7 +11,6 @@ use super::show::Setting;
 use super::source::{Medium, Span, Texts};
 use super::tree::Table;
 use super::warning::Warning;
-use super::withhold::Open;
 
 /// What has been read.
 pub(super) struct Reader {
@@ -19,16 +18,8 @@ pub(super) struct Reader {
     faults: Vec<Fault>,
     settings: Vec<Setting>,
     standings: BTreeMap<String, Standing>,
-    open: Open,
     warnings: Vec<Warning>,
     cpus: usize,
-}
-
-/// What was read before something was tried.
-pub(super) struct Kept {
-    faults: Vec<Fault>,
-    settings: Vec<Setting>,
-    standings: BTreeMap<String, Standing>,
 }
 
 /// What later checks need to know about a key that a source sets.
@@ -40,8 +31,8 @@ enum Standing {
 impl Reader {
     /// CPUs are what `"cpus"` stands for; 0 counts as 1.
     pub(super) fn new(texts: Texts, faults: Vec<Fault>, cpus: usize) -> Self {
-        let (settings, standings, open) = (Vec::new(), BTreeMap::new(), Open::default());
-        Self { texts, faults, settings, standings, open, warnings: Vec::new(), cpus: cpus.max(1) }
+        let (settings, standings) = (Vec::new(), BTreeMap::new());
+        Self { texts, faults, settings, standings, warnings: Vec::new(), cpus: cpus.max(1) }
     }
 
     /// Reads the whole tree.
@@ -73,30 +64,7 @@ impl Reader {
         if self.faults.is_empty() {
             return Ok((self.settings, self.warnings));
         }
-        Err(Faults::new(self.texts, self.faults, self.open))
-    }
-
-    /// Notes a value that faults may show.
-    pub(super) fn open(&mut self, span: &Span) {
-        self.open.add(span);
-    }
-
-    /// Whether there is a value that faults may show.
-    pub(super) fn is_any_open(&self) -> bool {
-        !self.open.is_empty()
-    }
-
-    /// Begins to try something, of which [`put_back`](Self::put_back) keeps only which values faults may show.
-    pub(super) fn set_aside(&mut self) -> Kept {
-        Kept {
-            faults: std::mem::take(&mut self.faults),
-            settings: std::mem::take(&mut self.settings),
-            standings: std::mem::take(&mut self.standings),
-        }
-    }
-
-    pub(super) fn put_back(&mut self, kept: Kept) {
-        Kept { faults: self.faults, settings: self.settings, standings: self.standings } = kept;
+        Err(Faults::new(self.texts, self.faults))
     }
 
     /// Records an effective value that no source sets.

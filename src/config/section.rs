@@ -4,13 +4,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use super::fault::Fault;
-use super::field::{Count, Field, Unrepeated, any, filled, tell_open, within};
+use super::field::{Count, Field, any, filled, within};
 use super::problem::Problem;
 use super::reader::Reader;
 use super::show::Setting;
 use super::source::{Origin, Span};
 use super::tree::{Data, Entry, Node, Table};
-use super::withhold;
 
 /// One table on its way into a struct.
 pub(super) struct Section<'r> {
@@ -123,12 +122,9 @@ impl<'r> Section<'r> {
         if let Some(Entry { node: Node { data: Data::String(path), span, .. }, .. }) = self.table.get_mut(key)
             && !path.is_empty()
         {
-            if withhold::is_path(path) {
-                self.reader.open(span);
-            }
             *path = self.reader.directory(span).join(&*path).to_string_lossy().into_owned();
         }
-        self.optional(key, filled::<Unrepeated>).map(|Unrepeated(path)| PathBuf::from(path))
+        self.optional(key, filled::<String>).map(PathBuf::from)
     }
 
     /// A key as the sources have it.
@@ -163,7 +159,7 @@ impl<'r> Section<'r> {
         self.section(key, |names| {
             let mut values = Vec::new();
             for entry in std::mem::take(&mut names.table).into_entries() {
-                let (name, span) = (withhold::name(&entry.key).to_owned(), entry.key_span.clone());
+                let (name, span) = (entry.key.clone(), entry.key_span.clone());
                 let path = names.join(&name);
                 let table = names.open(entry, &path);
                 if !is_name(&name) {
@@ -214,14 +210,6 @@ impl<'r> Section<'r> {
         for key in keys {
             self.table.take(key);
         }
-    }
-
-    /// Has a reader see the table for nothing but which values faults may show.
-    pub(super) fn try_out<T>(&mut self, read: impl FnOnce(&mut Section<'_>) -> T) {
-        let kept = self.reader.set_aside();
-        let (path, table) = (self.path.clone(), self.table.clone());
-        read(&mut Section { reader: self.reader, path, table, known: Vec::new() });
-        self.reader.put_back(kept);
     }
 
     /// Reports a problem of some keys of this table; of the table itself where there are none.
@@ -287,15 +275,12 @@ impl<'r> Section<'r> {
     fn read<T: Field>(&mut self, entry: &Entry, check: impl Fn(&str, &T) -> Result<(), Problem>) -> Found<T> {
         let path = self.join(&entry.key);
         let span = &entry.node.span;
-        tell_open::<T>(&entry.node, &mut |span| self.reader.open(span));
         let checked = T::read(&entry.node, &path).and_then(|value| match check(&path, &value) {
             Ok(()) => Ok(value),
             Err(problem) => Err(Fault::at(problem, span)),
         });
         match checked {
             Ok(value) => {
-                // A sound name may be longer than what a fault repeats.
-                let path = dotted(&self.path, &entry.key);
                 self.reader.record_at(path, value.show(), span);
                 Found::Value(value)
             }
@@ -321,20 +306,14 @@ impl<'r> Section<'r> {
 
     fn report_unknown(self) {
         for entry in self.table.into_entries() {
-            let key = withhold::name(&entry.key).to_owned();
-            let problem = Problem::UnknownKey { key, section: self.path.clone(), known: self.known.clone() };
+            let problem = Problem::UnknownKey { key: entry.key, section: self.path.clone(), known: self.known.clone() };
             self.reader.push(Fault::at(problem, &entry.key_span));
         }
     }
 
-    /// Dotted path of a key in this table, as a fault repeats it.
     fn join(&self, key: &str) -> String {
-        dotted(&self.path, withhold::name(key))
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
-}
-
-fn dotted(table: &str, key: &str) -> String {
-    if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
 }
 
 /// Names are part of metrics, health names and variables, so they stay simple: `[a-z][a-z0-9_-]{0,62}`.

@@ -91,7 +91,7 @@ pub(super) struct Texts(Vec<Text>);
 
 impl Text {
     /// Line of the first character, counted from 1.
-    fn line(&self, span: &Span) -> usize {
+    pub(super) fn line(&self, span: &Span) -> usize {
         self.lines.partition_point(|start| *start <= span.range.start)
     }
 }

@@ -6,8 +6,7 @@ use super::fault::Fault;
 use super::field::{Field, misfit};
 use super::problem::Problem;
 use super::tree::Node;
-use super::withhold::{is_value, value as shown};
-use crate::model::{WITHHELD, without_userinfo};
+use super::withhold::value as shown;
 
 /// What a line of log may have, the least first.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -69,12 +68,6 @@ impl Field for Collector {
 
     fn show(&self) -> toml::Value {
         self.0.show()
-    }
-
-    /// Somebody at a host is one who logs in, even without the scheme that makes it a URL.
-    fn is_open(text: &str) -> bool {
-        let shown = without_userinfo(text).replace(&format!("://{WITHHELD}@"), "");
-        is_value(text) && !shown.contains('@')
     }
 }
 

@@ -6,7 +6,6 @@ use toml::de::{DeTable, DeValue};
 use super::fault::Fault;
 use super::problem::Problem;
 use super::source::Span;
-use super::withhold::name;
 
 /// A value and its place.
 #[derive(Clone, Debug)]
@@ -156,7 +155,7 @@ impl Table {
                 Ok(())
             }
             (_, _) => {
-                let key = name(&step.key).to_owned();
+                let key = step.key.clone();
                 let fault = Fault::at(Problem::ValueAndTable { key }, &step.span);
                 Err(fault.and(&entry.key_span))
             }

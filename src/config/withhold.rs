@@ -1,44 +1,33 @@
-//! What of a configuration is shown, as faults end in logs and `config show` in tickets. A value is shown where a reader
-//! of the schema took it as one that may be: what stands under keys that no reader knows, the values of programs'
-//! variables and what has not the form of the path that was asked for are withheld, and so are comments, and who a URL
-//! logs in as. What is no TOML is read by no reader; of it only single lines are shown, see [`broken`].
+//! What of a configuration is not shown, as faults end in logs and `config show` in tickets: values below a key `env`,
+//! and the userinfo of URLs.
 
-mod broken;
-mod excerpt;
-
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-use super::overlay;
-use super::source::{Span, Text};
-pub(super) use crate::model::shown::{is_name, is_path, is_value, name, value};
+use super::source::{Medium, Text};
 use crate::model::{WITHHELD, userinfo, without_userinfo};
-pub(super) use excerpt::Shown;
 
-/// Where the values begin that may be shown: the number of their text, and the place in it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Open(BTreeSet<(usize, usize)>);
+/// Longest value that a message quotes, in characters.
+const LONGEST_VALUE: usize = 256;
 
-impl Open {
-    /// Notes a value that may be shown.
-    pub(super) fn add(&mut self, span: &Span) {
-        self.0.insert((span.text, span.range.start));
-    }
+/// The lines of a text that some places are in, without its secrets.
+pub(super) struct Excerpt {
+    pub(super) text: String,
+    /// Where the places are in it.
+    pub(super) places: Vec<Range<usize>>,
+}
 
-    /// Whether any value may be shown.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// A value as a message quotes it: in one line of bounded length.
+pub(super) fn value(text: &str) -> String {
+    let shown = without_userinfo(text).replace(char::is_control, "?");
+    match shown.char_indices().nth(LONGEST_VALUE) {
+        Some((end, _)) => format!("{}…", &shown[..end]),
+        None => shown,
     }
 }
 
-/// The words of a fault without what is withheld.
-pub(super) fn from_words(words: &str) -> String {
-    without_userinfo(words).into_owned()
-}
-
-/// A value as it is shown.
+/// A value as `config show` has it.
 pub(super) fn from_value(value: toml::Value) -> toml::Value {
     match value {
         toml::Value::String(text) => toml::Value::String(without_userinfo(&text).into_owned()),
@@ -47,119 +36,101 @@ pub(super) fn from_value(value: toml::Value) -> toml::Value {
     }
 }
 
-/// A source as it is shown. `number` is that of its text.
-pub(super) fn from_source<'t>(source: &'t Text, number: usize, open: &Open) -> Shown<'t> {
-    #[cfg(test)]
-    PREPARED.set(PREPARED.get() + 1);
+/// Where a text holds secrets, in order.
+pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
     let Text { medium, text, .. } = source;
-    let is_open = |start: usize| open.0.contains(&(number, start));
-    let mut shown = Shown::of(text);
-    let mut end = 0;
-    let values = match overlay::set_by(medium, text) {
-        None => match DeTable::parse(text) {
-            Ok(table) => sorted(|values| within_table(table.get_ref(), 0, values)),
-            Err(_) => return broken::shown(text),
-        },
-        Some(set) => {
-            for key in set.keys.into_iter().filter(|key| !is_name(&text[key.clone()])) {
-                shown.cut(key, WITHHELD);
-            }
-            end = set.value;
-            let value = DeValue::parse(&text[end..]);
-            sorted(|values| match &value {
-                Ok(value) => within_value(value.get_ref(), end..text.len(), end, values),
-                Err(_) => values.push(end..text.len()),
-            })
-        }
+    let start = match medium {
+        Medium::File(_) => 0,
+        Medium::Environment(name) => name.len() + 1,
+        Medium::Flag(flag @ "--set") => text.find('=').map_or(flag.len(), |at| at + 1),
+        Medium::Flag(flag) => flag.len() + 1,
     };
-    for value in values {
-        names(text, end..value.start, &mut shown);
-        end = value.end;
-        if is_open(value.start) {
-            let logins = userinfo(&text[value.clone()]);
-            logins.into_iter().for_each(|cut| shown.cut(cut.start + value.start..cut.end + value.start, WITHHELD));
-        } else {
-            shown.cut(value, WITHHELD);
+    let key = text[..start].to_lowercase().replace("pass_env", "");
+    if key.split(|c: char| !c.is_alphanumeric()).any(is_env) {
+        return vec![start..text.len()];
+    }
+    let value = &text[start..];
+    let mut found = Vec::new();
+    let parsed = match medium {
+        Medium::File(_) => DeTable::parse(text).map(|table| below_table(table.get_ref(), false, &mut found)),
+        _ => DeValue::parse(value).map(|value| below(value.get_ref(), value.span(), false, &mut found)),
+    };
+    if parsed.is_err() {
+        unparsed(value, &mut found);
+    }
+    found.extend(userinfo(value));
+    found.sort_by_key(|range| range.start);
+    found.into_iter().map(|range| range.start + start..range.end + start).collect()
+}
+
+/// The lines of `text` from the first to the last of `places`.
+pub(super) fn excerpt(text: &str, places: &[Range<usize>], secrets: &[Range<usize>]) -> Excerpt {
+    let first = places.iter().map(|place| place.start).min().unwrap_or_default();
+    let last = places.iter().map(|place| place.end).max().unwrap_or_default();
+    let start = text[..first].rfind('\n').map_or(0, |at| at + 1);
+    let end = text[last..].find('\n').map_or(text.len(), |at| last + at + 1);
+    let mut shown = String::new();
+    // For each stretch that is shown as it is: where it begins in the text, and where in the excerpt.
+    let mut stretches = vec![(start, 0)];
+    let mut at = start;
+    for secret in secrets.iter().filter(|secret| secret.start < end && secret.end > start) {
+        if secret.start >= at {
+            shown.push_str(&text[at..secret.start]);
+            shown.push_str(WITHHELD);
         }
+        let cut = at.max(secret.start)..secret.end.clamp(at, end);
+        // What follows keeps the number of its line.
+        shown.extend(text[cut.clone()].matches('\n'));
+        at = cut.end;
+        stretches.push((at, shown.len()));
     }
-    names(text, end..text.len(), &mut shown);
-    shown.whole()
+    shown.push_str(&text[at..end]);
+    // A place within a secret is one within what stands for it.
+    let place = |at: usize| {
+        let next = stretches.partition_point(|(start, _)| *start <= at);
+        let (start, begin) = stretches[next.saturating_sub(1)];
+        let limit = stretches.get(next).map_or(shown.len(), |(_, begin)| *begin);
+        (begin + at - start).min(limit)
+    };
+    let places = places.iter().map(|range| place(range.start)..place(range.end).max(place(range.start))).collect();
+    Excerpt { text: shown, places }
 }
 
-#[cfg(test)]
-thread_local! {
-    /// How many sources were prepared for being shown.
-    pub(super) static PREPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
-    /// How many bytes of them were given to be drawn.
-    pub(super) static EXCERPTED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+/// Whether a key is `env`, or a slip for it.
+fn is_env(key: &str) -> bool {
+    let key = key.to_lowercase();
+    key == "environment" || strsim::osa_distance(&key, "env") <= 1
 }
 
-fn sorted(find: impl FnOnce(&mut Vec<Range<usize>>)) -> Vec<Range<usize>> {
-    let mut values = Vec::new();
-    find(&mut values);
-    values.sort_by_key(|value| value.start);
-    values
-}
-
-/// The places of all values that are neither a table nor an array.
-fn within_table(table: &DeTable<'_>, offset: usize, values: &mut Vec<Range<usize>>) {
-    for value in table.values() {
-        let range = value.span();
-        within_value(value.get_ref(), range.start + offset..range.end + offset, offset, values);
+fn below_table(table: &DeTable<'_>, is_secret: bool, found: &mut Vec<Range<usize>>) {
+    for (key, value) in table {
+        below(value.get_ref(), value.span(), is_secret || is_env(key.get_ref()), found);
     }
 }
 
-fn within_value(value: &DeValue<'_>, range: Range<usize>, offset: usize, values: &mut Vec<Range<usize>>) {
+fn below(value: &DeValue<'_>, range: Range<usize>, is_secret: bool, found: &mut Vec<Range<usize>>) {
     match value {
-        DeValue::Table(table) => within_table(table, offset, values),
+        DeValue::Table(table) => below_table(table, is_secret, found),
         DeValue::Array(items) => {
-            for item in items.iter() {
-                let range = item.span();
-                within_value(item.get_ref(), range.start + offset..range.end + offset, offset, values);
-            }
+            items.iter().for_each(|item| below(item.get_ref(), item.span(), is_secret, found));
         }
-        _ => values.push(range),
+        _ if is_secret => found.push(range),
+        _ => {}
     }
 }
 
-/// The name of a variable as it may be repeated.
-pub(super) fn name_of_variable(text: &str) -> &str {
-    if text.split("__").all(is_name) { text } else { WITHHELD }
-}
-
-/// Cuts out of the text between two values the comments, and the keys that are no names.
-fn names(text: &str, range: Range<usize>, shown: &mut Shown<'_>) {
-    let structure = |c: char| c.is_whitespace() || matches!(c, '.' | '=' | ',' | '[' | ']' | '{' | '}');
-    let mut at = range.start;
-    while let Some(first) = text[at..range.end].chars().next() {
-        let rest = &text[at..range.end];
-        let (length, is_shown) = match first {
-            '#' => (rest.find('\n').unwrap_or(rest.len()), false),
-            '"' | '\'' => {
-                let length = quoted(rest, first);
-                (length, is_name(rest[1..length].trim_end_matches(first)))
-            }
-            _ if structure(first) => (first.len_utf8(), true),
-            _ => {
-                let ends = |c: char| structure(c) || matches!(c, '#' | '"' | '\'');
-                let length = rest.find(ends).unwrap_or(rest.len());
-                (length, is_name(&rest[..length]))
-            }
-        };
-        if !is_shown {
-            shown.cut(at..at + length, if first == '#' { "" } else { WITHHELD });
+/// What may be secret in a text that is no TOML: all from a key `env` up to the next header of a table.
+fn unparsed(text: &str, found: &mut Vec<Range<usize>>) {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let (mut start, mut at) = (0, 0);
+    for word in text.split(|c: char| !is_word(c)) {
+        let end = start + word.len();
+        start = end + text[end..].chars().next().map_or(0, char::len_utf8);
+        if end >= at && is_env(word) {
+            let header = text[end..].match_indices("\n[").map(|(at, _)| end + at);
+            let header = header.into_iter().find(|at| text[at + 2..].trim_start_matches('[').starts_with(is_word));
+            at = header.unwrap_or(text.len());
+            found.push(end..at);
         }
-        at += length;
     }
-}
-
-/// How long the quoted key is with which a text begins.
-fn quoted(text: &str, quote: char) -> usize {
-    let mut escaped = false;
-    let closes = |(_, c): &(usize, char)| {
-        let closes = *c == quote && !escaped;
-        escaped = *c == '\\' && quote == '"' && !escaped;
-        closes
-    };
-    text.char_indices().skip(1).find(closes).map_or(text.len(), |(at, _)| at + 1)
 }

@@ -82,40 +82,6 @@ async fn a_server_writes_no_core_dump() {
     setrlimit(Resource::Core, limit).unwrap();
 }
 
-/// A key that was pasted where its path belongs, and what a slip tears off a flag.
-#[tokio::test]
-async fn no_command_repeats_what_was_given_in_place_of_a_path() {
-    let files = Files::new();
-    files.put("ww.toml", ECHO);
-    let (config, set) = (files.path("ww.toml"), format!("server.tls.key={TOKEN}"));
-    let config = config.to_str().unwrap();
-    let cases = [
-        &["check", "--config", config, "--set", &set][..],
-        &["serve", "--config", config, "--set", &set, "--output"],
-        &["check", "--config", config, "--set", TOKEN],
-        &["check", "--config", config, "--set", "server.tls.key", TOKEN],
-        &["check", "--config", TOKEN],
-        &["stats", "--token-file", TOKEN],
-        &["stats", "--tls", "--ca", TOKEN],
-        &["stats", "--cert", "/etc/hostname", "--key", TOKEN],
-        &["stats", "--token", TOKEN],
-    ];
-    for line in cases {
-        let output = process::program(line).output().await.unwrap();
-        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).join("\n");
-        assert_eq!(output.status.code(), Some(2), "{line:?}: {text}");
-        assert_free_of(&text, &[TOKEN, TOKEN.rsplit('.').next().unwrap()], &format!("{line:?}"));
-    }
-    let variables =
-        [("WATERWHEEL_SERVER__TLS__KEY", "check"), ("WATERWHEEL_TOKEN_FILE", "stats"), ("WATERWHEEL_CONFIG", "check")];
-    for (name, verb) in variables {
-        let output = process::program(&[verb]).env(name, TOKEN).output().await.unwrap();
-        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).join("\n");
-        assert_eq!(output.status.code(), Some(2), "{name}: {text}");
-        assert_free_of(&text, &[TOKEN], name);
-    }
-}
-
 /// `check` and `config show` name files, and say nothing of what is in them, be it sound or broken.
 #[tokio::test]
 async fn no_report_of_a_configuration_holds_a_secret() {

@@ -175,7 +175,7 @@ workers = { min = 0, most = 2 }",
 error: `pool.cpu.workers.min` is 0, outside of 1 to 65536
  --> ww.toml:2:19
   |
-2 | workers = { min = 0, most = (withheld) }
+2 | workers = { min = 0, most = 2 }
   |                   ^
   |
   = help: give a value from 1 to 65536
@@ -183,7 +183,7 @@ error: `pool.cpu.workers.min` is 0, outside of 1 to 65536
 error: unknown key `most` in [pool.cpu.workers]
  --> ww.toml:2:22
   |
-2 | workers = { min = 0, most = (withheld) }
+2 | workers = { min = 0, most = 2 }
   |                      ^^^^
   |
   = help: choose from min, max

@@ -45,7 +45,7 @@ fn every_mistake_is_told_with_what_to_do() {
         ("quota.rate = 0", "`quota.rate` is 0, outside of 1 to 1000000", "give a value from 1 to 1000000"),
         (
             "quota.tenant.\"A b\".rate = 1",
-            "`(withheld)` is no name for a tenant",
+            "`A b` is no name for a tenant",
             "a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`",
         ),
     ]);

@@ -127,7 +127,7 @@ listne = "127.0.0.1:1""#,
 error: unknown key `listne` in [server]
  --> ww.toml:2:1
   |
-2 | listne = (withheld)
+2 | listne = "127.0.0.1:1"
   | ^^^^^^
   |
   = help: did you mean `listen`?
@@ -141,7 +141,7 @@ grace = "5s""#,
 error: unknown key `grace` in [drain]
  --> ww.toml:2:1
   |
-2 | grace = (withheld)
+2 | grace = "5s"
   | ^^^^^
   |
   = help: choose from notice, finish, kill
@@ -169,7 +169,7 @@ queue = { jbos = 1 }",
 error: unknown key `jbos` in [pool.cpu.queue]
  --> ww.toml:2:11
   |
-2 | queue = { jbos = (withheld) }
+2 | queue = { jbos = 1 }
   |           ^^^^
   |
   = help: did you mean `jobs`?
@@ -184,7 +184,7 @@ When-Full = "wait""#,
 error: unknown key `When-Full` in [pool.cpu]
  --> ww.toml:3:1
   |
-3 | When-Full = (withheld)
+3 | When-Full = "wait"
   | ^^^^^^^^^
   |
   = help: did you mean `when_full`?
@@ -200,7 +200,7 @@ timeout = "5s""#,
 error: unknown key `timeout` in [kind.k]
  --> ww.toml:4:1
   |
-4 | timeout = (withheld)
+4 | timeout = "5s"
   | ^^^^^^^
   |
   = help: choose from pool, exec, builtin, run_timeout, max_output, idempotent, limit
@@ -221,8 +221,8 @@ const A_VALUE_WHERE_A_TABLE_BELONGS: &[Case] = &[
 error: `server` is a table, not an integer
  --> ww.toml:1:10
   |
-1 | server = (withheld)
-  |          ^^^^^^^^^^
+1 | server = 5
+  |          ^
   |
   = help: start a section [server]
 ",
@@ -234,8 +234,8 @@ error: `server` is a table, not an integer
 error: `pool.cpu` is a table, not an integer
  --> ww.toml:1:12
   |
-1 | pool.cpu = (withheld)
-  |            ^^^^^^^^^^
+1 | pool.cpu = 4
+  |            ^
   |
   = help: start a section [pool.cpu]
 ",
@@ -262,8 +262,8 @@ queue = 64",
 error: `pool.cpu.queue` is a table, not an integer
  --> ww.toml:2:9
   |
-2 | queue = (withheld)
-  |         ^^^^^^^^^^
+2 | queue = 64
+  |         ^^
   |
   = help: start a section [pool.cpu.queue]
 ",
@@ -293,11 +293,11 @@ error: `CPU` is no name for a pool
     Case {
         file: r#"[pool."a b"]"#,
         faults: r#"
-error: `(withheld)` is no name for a pool
+error: `a b` is no name for a pool
  --> ww.toml:1:7
   |
-1 | [pool.(withheld)]
-  |       ^^^^^^^^^^
+1 | [pool."a b"]
+  |       ^^^^^
   |
   = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 "#,

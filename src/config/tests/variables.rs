@@ -76,7 +76,7 @@ const A_VARIABLE_THAT_MAPS_TO_NO_KEY: &[Case] = &[
 error: unknown key `workrs` in [pool.base]
 --> environment:1:24
  |
- | WATERWHEEL_POOL__BASE__WORKRS=(withheld)
+ | WATERWHEEL_POOL__BASE__WORKRS=8
  |                        ^^^^^^
  |
  = help: did you mean `workers`?
@@ -89,7 +89,7 @@ error: unknown key `workrs` in [pool.base]
 error: unknown key `srver`
 --> environment:1:12
  |
- | WATERWHEEL_SRVER__LISTEN=(withheld)
+ | WATERWHEEL_SRVER__LISTEN=127.0.0.1:1
  |            ^^^^^
  |
  = help: did you mean `server`?
@@ -102,7 +102,7 @@ error: unknown key `srver`
 error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, not a table
 --> environment:1:20
  |
- | WATERWHEEL_SERVER__LISTEN__X=(withheld)
+ | WATERWHEEL_SERVER__LISTEN__X=1
  |                    ^^^^^^
  |
  = help: write it like `"127.0.0.1:7070"`
@@ -117,7 +117,7 @@ listen = "127.0.0.1:1""#,
 error: `listen` is both a value and a table
  --> environment:1:20
   |
-  | WATERWHEEL_SERVER__LISTEN__X=(withheld)
+  | WATERWHEEL_SERVER__LISTEN__X=1
   |                    ^^^^^^
   |
  ::: ww.toml:2:1
@@ -182,8 +182,8 @@ error: pool `gpu` is not in the file, and no kind uses it
 error: `pool.base` is a table, not an integer
 --> environment:1:23
  |
- | WATERWHEEL_POOL__BASE=(withheld)
- |                       ^^^^^^^^^^
+ | WATERWHEEL_POOL__BASE=8
+ |                       ^
  |
  = help: start a section [pool.base]
 ",
@@ -216,7 +216,7 @@ error: `pool.base.workers` is 0, outside of 1 to 65536
 error: unknown key `wrokers` in [pool.base]
 --> command line:1:17
  |
- | --set pool.base.wrokers=(withheld)
+ | --set pool.base.wrokers=1
  |                 ^^^^^^^
  |
  = help: did you mean `workers`?
@@ -242,8 +242,8 @@ error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them,
 error: `drain` is a table, not a string
 --> command line:1:13
  |
- | --set drain=(withheld)
- |             ^^^^^^^^^^
+ | --set drain=5s
+ |             ^^
  |
  = help: start a section [drain]
 ",
