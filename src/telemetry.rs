@@ -39,7 +39,7 @@ use self::{
 /// What is logged and traced, and where to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which lines are logged: directives of `tracing_subscriber::EnvFilter`, such as `warn,waterwheel=debug`. The spans
+    /// Which lines are logged: directives of [`Targets`](tracing_subscriber::filter::Targets), such as `warn,waterwheel=debug`. The spans
     /// and events that handlers add to a trace pass the same directives, those of calls and jobs need not. Default
     /// `info`.
     pub log: String,

@@ -1,6 +1,6 @@
 //! Values of `[telemetry]` that have a syntax of their own.
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 use super::fault::Fault;
 use super::field::{Field, misfit};
@@ -39,8 +39,9 @@ impl Field for LogFilter {
 
     fn read(node: &Node, key: &str) -> Result<Self, Fault> {
         let filter = String::read(node, key).map_err(|_| misfit::<Self>(node, key))?;
-        // An empty filter parses and mutes everything, which nobody asks for by an empty string.
-        let valid = !filter.trim().is_empty() && EnvFilter::builder().parse(&filter).is_ok();
+        // An empty part would parse: as a filter that mutes everything, or as the target of all.
+        let whole = filter.split([',', '=']).all(|part| !part.trim().is_empty());
+        let valid = whole && filter.parse::<Targets>().is_ok();
         // It would be taken for a target, so that a slip in a level mutes all the others.
         if let Some(word) = filter.split(',').map(str::trim).find(|word| valid && is_no_directive(word)) {
             let known = LEVELS.to_vec();

@@ -1,14 +1,10 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tracing::{
-    Metadata, Subscriber,
-    level_filters::LevelFilter,
-    span::{Attributes, Id, Record},
-    subscriber::Interest,
-};
+use tracing::{Metadata, Subscriber, level_filters::LevelFilter, subscriber::Interest};
 use tracing_subscriber::{
-    EnvFilter, Layer,
+    Layer,
+    filter::{ParseError, Targets},
     layer::{Context, Filter},
     registry::LookupSpan,
 };
@@ -27,11 +23,9 @@ pub(super) struct LogFilter(Arc<ArcSwap<Directives>>);
 /// What a [`LogFilter`] goes by.
 #[derive(Debug)]
 struct Directives {
-    filter: EnvFilter,
+    filter: Targets,
     /// Whether the spans of [`TRACE_TARGET`] pass in any case.
     keeps_identity: bool,
-    /// Whether a directive asks for the fields of spans, so that it must see them.
-    sees_spans: bool,
 }
 
 /// Replaces what is logged while the process runs.
@@ -75,12 +69,13 @@ impl LogFilter {
 
 impl Directives {
     fn parse(log: &str, exports: bool) -> Result<Self, TelemetryError> {
-        let filter = EnvFilter::builder()
-            .parse(log)
-            .map_err(|error| TelemetryError::Log { directives: log.to_owned(), reason: error.to_string() })?;
-        let silent = filter.max_level_hint() == Some(LevelFilter::OFF);
-        let sees_spans = filter.to_string().contains('[');
-        Ok(Self { filter, keeps_identity: exports || !silent, sees_spans })
+        let filter: Targets = log.parse().map_err(|error: ParseError| TelemetryError::Log {
+            directives: log.to_owned(),
+            reason: error.to_string(),
+        })?;
+        let silent = filter.iter().all(|(_, level)| level == LevelFilter::OFF)
+            && filter.default_level().is_none_or(|level| level == LevelFilter::OFF);
+        Ok(Self { filter, keeps_identity: exports || !silent })
     }
 
     fn keeps(&self, metadata: &Metadata<'_>) -> bool {
@@ -91,9 +86,11 @@ impl Directives {
 impl<S: Subscriber> Layer<S> for LogFilter {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         let directives = self.0.load();
-        // Asked in any case, for directives on fields of spans learn of their call sites here.
-        let asked = Layer::<S>::register_callsite(&directives.filter, metadata);
-        if directives.keeps(metadata) { Interest::always() } else { asked }
+        if directives.keeps(metadata) {
+            Interest::always()
+        } else {
+            Layer::<S>::register_callsite(&directives.filter, metadata)
+        }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>, cx: Context<'_, S>) -> bool {
@@ -106,41 +103,6 @@ impl<S: Subscriber> Layer<S> for LogFilter {
         let asked = Layer::<S>::max_level_hint(&directives.filter)?;
         // Spans that pass in any case are made at ERROR, which a hint of OFF would hide from this filter.
         Some(if directives.keeps_identity { asked.max(LevelFilter::ERROR) } else { asked })
-    }
-
-    fn on_new_span(&self, attrs: &Attributes<'_>, id: &Id, cx: Context<'_, S>) {
-        let directives = self.0.load();
-        if directives.sees_spans {
-            Layer::on_new_span(&directives.filter, attrs, id, cx);
-        }
-    }
-
-    fn on_record(&self, id: &Id, values: &Record<'_>, cx: Context<'_, S>) {
-        let directives = self.0.load();
-        if directives.sees_spans {
-            Layer::on_record(&directives.filter, id, values, cx);
-        }
-    }
-
-    fn on_enter(&self, id: &Id, cx: Context<'_, S>) {
-        let directives = self.0.load();
-        if directives.sees_spans {
-            Layer::on_enter(&directives.filter, id, cx);
-        }
-    }
-
-    fn on_exit(&self, id: &Id, cx: Context<'_, S>) {
-        let directives = self.0.load();
-        if directives.sees_spans {
-            Layer::on_exit(&directives.filter, id, cx);
-        }
-    }
-
-    fn on_close(&self, id: Id, cx: Context<'_, S>) {
-        let directives = self.0.load();
-        if directives.sees_spans {
-            Layer::on_close(&directives.filter, id, cx);
-        }
     }
 }
 

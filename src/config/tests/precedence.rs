@@ -94,7 +94,7 @@ fn tables_merge_and_the_more_precise_variable_wins() {
 fn a_bare_value_takes_the_type_of_its_key() {
     let env = [
         ("WATERWHEEL_TELEMETRY__SERVICE_NAME", "8"),
-        ("WATERWHEEL_TELEMETRY__LOG", "[job{id=\"a\"}]=debug,info"),
+        ("WATERWHEEL_TELEMETRY__LOG", "warn,waterwheel=debug"),
         ("WATERWHEEL_TELEMETRY__SAMPLE_RATIO", "1"),
         ("WATERWHEEL_SERVER__MAX_PAYLOAD", "1048576"),
         ("WATERWHEEL_SERVER__LISTEN", "\"[::1]:80\""),
@@ -103,7 +103,7 @@ fn a_bare_value_takes_the_type_of_its_key() {
     ];
     let config = ok(FINE, &env, &[]).config;
     assert_eq!(config.telemetry.service_name, "8");
-    assert_eq!(config.telemetry.log, "[job{id=\"a\"}]=debug,info");
+    assert_eq!(config.telemetry.log, "warn,waterwheel=debug");
     assert_eq!(config.telemetry.sample_ratio, 1.0);
     assert_eq!(config.server.max_payload, 1 << 20);
     assert_eq!(config.server.listen[0].to_string(), "[::1]:80");

@@ -34,7 +34,6 @@ fn what_is_written_as_it_is_meant_is_fine() {
         "server.max_payload = 1024",
         r#"telemetry.log = "WARN,waterwheel=debug,h2::proto=3""#,
         r#"telemetry.log = "waterwheel""#,
-        r#"telemetry.log = "info,[job{kind=x}]=debug""#,
     ] {
         ok(&format!("{line}{}", super::FINE), &[], &[]);
     }
