@@ -9,12 +9,6 @@ use std::{
     time::Duration,
 };
 
-use governor::{
-    Quota, RateLimiter,
-    clock::Clock,
-    middleware::NoOpMiddleware,
-    state::{InMemoryState, NotKeyed},
-};
 use parking_lot::Mutex;
 use rand::RngExt;
 use rustc_hash::FxBuildHasher;
@@ -24,6 +18,7 @@ use super::{QuotaConfig, TenantQuota};
 use crate::model::LONGEST_HINT;
 
 const SHARDS: usize = 16;
+const NANOS: u64 = 1_000_000_000;
 /// Least time between two sweeps of a shard that is full.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -36,7 +31,8 @@ pub struct Quotas {
     most_in_shard: usize,
     /// Whoever finds no room in the table.
     others: Arc<Tenant>,
-    clock: Elapsed,
+    /// When the quotas were made: what is stored as a time is counted from there.
+    began: Instant,
     /// Keyed at random: nobody can choose names that meet in one shard.
     hasher: std::hash::RandomState,
     refused: AtomicU64,
@@ -73,24 +69,11 @@ pub struct Hold(Arc<Tenant>);
 #[derive(Debug)]
 struct Tenant {
     bounds: TenantQuota,
-    limiter: Option<RateLimiter<NotKeyed, InMemoryState, Elapsed, NoOpMiddleware<Duration>>>,
+    /// Time when its bucket will be full again, in nanoseconds since the quotas were made.
+    full_at: AtomicU64,
     in_flight: AtomicUsize,
-    /// Time of the last room that a refused caller was told of, in nanoseconds of the clock.
+    /// Time of the last room that a refused caller was told of, likewise.
     promised: AtomicU64,
-    /// Time of the last job, likewise.
-    touched: AtomicU64,
-}
-
-/// Time since the quotas were made, by the clock that tests can pause.
-#[derive(Debug, Clone, Copy)]
-struct Elapsed(Instant);
-
-impl Clock for Elapsed {
-    type Instant = Duration;
-
-    fn now(&self) -> Duration {
-        self.0.elapsed()
-    }
 }
 
 impl Quotas {
@@ -101,15 +84,14 @@ impl Quotas {
         if !config.is_bound() {
             return None;
         }
-        let clock = Elapsed(Instant::now());
-        let named = named.iter().map(|(name, bounds)| (name.as_str().into(), Arc::new(Tenant::new(*bounds, clock))));
+        let named = named.iter().map(|(name, bounds)| (name.as_str().into(), Arc::new(Tenant::new(*bounds))));
         Some(Self {
             each: *each,
             named: named.collect(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             most_in_shard: tenants.div_ceil(SHARDS),
-            others: Arc::new(Tenant::new(*each, clock)),
-            clock,
+            others: Arc::new(Tenant::new(*each)),
+            began: Instant::now(),
             hasher: std::hash::RandomState::new(),
             refused: AtomicU64::new(0),
         })
@@ -125,7 +107,7 @@ impl Quotas {
             None if self.each.is_bound() => self.tenant(tenant),
             None => return Ok(None),
         };
-        let taken = tenant.take(self.clock.now());
+        let taken = tenant.take(self.began.elapsed());
         if taken.is_err() {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -151,12 +133,12 @@ impl Quotas {
             return Arc::clone(tenant);
         }
         if shard.tenants.len() >= self.most_in_shard {
-            shard.sweep(self.clock.now());
+            shard.sweep(self.began.elapsed());
         }
         if shard.tenants.len() >= self.most_in_shard {
             return Arc::clone(&self.others);
         }
-        let tenant = Arc::new(Tenant::new(self.each, self.clock));
+        let tenant = Arc::new(Tenant::new(self.each));
         shard.tenants.insert(name.into(), Arc::clone(&tenant));
         tenant
     }
@@ -174,22 +156,11 @@ impl Shard {
 }
 
 impl Tenant {
-    fn new(bounds: TenantQuota, clock: Elapsed) -> Self {
-        let limiter = bounds.rate.map(|rate| {
-            let quota = Quota::per_second(rate).allow_burst(bounds.burst.unwrap_or(rate));
-            RateLimiter::direct_with_clock(quota, clock)
-        });
-        Self {
-            bounds,
-            limiter,
-            in_flight: AtomicUsize::new(0),
-            promised: AtomicU64::new(0),
-            touched: AtomicU64::new(0),
-        }
+    fn new(bounds: TenantQuota) -> Self {
+        Self { bounds, in_flight: AtomicUsize::new(0), full_at: AtomicU64::new(0), promised: AtomicU64::new(0) }
     }
 
     fn take(self: Arc<Self>, now: Duration) -> Result<Hold, OverQuota> {
-        self.touched.store(nanos(now), Ordering::Relaxed);
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let hold = Hold(self);
         let tenant = &hold.0;
@@ -198,20 +169,31 @@ impl Tenant {
         {
             return Err(OverQuota::InFlight { limit });
         }
-        if let (Some(limiter), Some(rate)) = (&tenant.limiter, tenant.bounds.rate)
-            && let Err(full) = limiter.check()
+        if let Some(rate) = tenant.bounds.rate
+            && let Err(refill) = tenant.draw(now, rate)
         {
-            let retry_after = tenant.promise(now, full.wait_time_from(now), rate);
+            let retry_after = tenant.promise(now, refill, rate);
             return Err(OverQuota::Rate { rate, retry_after });
         }
         Ok(hold)
+    }
+
+    /// Takes one job out of the bucket, or says how long it takes until there is one in it: the generic cell rate
+    /// algorithm of ITU-T I.371.
+    fn draw(&self, now: Duration, rate: NonZeroU32) -> Result<(), Duration> {
+        let (now, step) = (nanos(now), NANOS / u64::from(rate.get()));
+        let burst = self.bounds.burst.unwrap_or(rate);
+        let most = step * u64::from(burst.get() - 1);
+        let draw = |full_at: u64| (full_at <= now + most).then(|| full_at.max(now) + step);
+        let drawn = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, draw);
+        drawn.map(drop).map_err(|full_at| Duration::from_nanos(full_at - now - most))
     }
 
     /// The time of the next room that no other caller was told of, as a wait from `now`. Where all the room of a minute was
     /// told of, no more is booked: most of those callers do not come back.
     fn promise(&self, now: Duration, refill: Duration, rate: NonZeroU32) -> Duration {
         let (next, latest) = (nanos(now + refill), nanos(now + LONGEST_HINT));
-        let step = 1_000_000_000 / u64::from(rate.get());
+        let step = NANOS / u64::from(rate.get());
         let turn = |last: u64| next.max(last.saturating_add(step));
         let book = |last: u64| Some(turn(last)).filter(|turn| *turn <= latest);
         match self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, book) {
@@ -221,10 +203,7 @@ impl Tenant {
     }
 
     fn is_at_rest(&self, now: Duration) -> bool {
-        let TenantQuota { rate, burst, in_flight: _ } = self.bounds;
-        let refill = rate.map_or(0.0, |rate| f64::from(burst.unwrap_or(rate).get()) / f64::from(rate.get()));
-        let rested = Duration::from_nanos(self.touched.load(Ordering::Relaxed)) + Duration::from_secs_f64(refill);
-        self.in_flight.load(Ordering::Relaxed) == 0 && rested < now
+        self.in_flight.load(Ordering::Relaxed) == 0 && self.full_at.load(Ordering::Relaxed) < nanos(now)
     }
 }
 

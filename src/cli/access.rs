@@ -8,7 +8,6 @@ use std::{
 
 use clap::Args;
 use http::HeaderValue;
-use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio_rustls::{
@@ -188,8 +187,8 @@ fn token(path: &Path) -> Result<HeaderValue, AccessError> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(no_token());
     }
-    let header = SecretString::from(format!("Bearer {text}"));
-    let mut value = HeaderValue::from_str(header.expose_secret()).map_err(|_| no_token())?;
+    let header = Zeroizing::new(format!("Bearer {text}"));
+    let mut value = HeaderValue::from_str(&header).map_err(|_| no_token())?;
     value.set_sensitive(true);
     Ok(value)
 }

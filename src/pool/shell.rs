@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rand::RngExt;
 use rustc_hash::FxHashMap;
@@ -38,6 +37,10 @@ use crate::{
     task::Tasks,
 };
 
+/// What is written by many threads, on cache lines of its own. Some processors fetch them in pairs of 64 bytes.
+#[repr(align(128))]
+struct Padded<T>(T);
+
 /// A pool: the state machine behind its lock, and what acts on its effects.
 pub(super) struct Shell {
     pub(super) name: Arc<str>,
@@ -48,7 +51,7 @@ pub(super) struct Shell {
     sites: Vec<boxcar::Vec<Arc<Site>>>,
     /// The kinds that are served.
     by_name: Latest<FxHashMap<Arc<str>, usize>>,
-    core: CachePadded<Mutex<Core<Wiring>>>,
+    core: Padded<Mutex<Core<Wiring>>>,
     pub(super) meters: Meters,
     pub(super) factories: Factories,
     /// Whether somebody looks at the size of the pool.
@@ -97,7 +100,7 @@ impl Shell {
             settings: Latest::new(settings),
             kinds: boxcar::Vec::new(),
             by_name: Latest::new(FxHashMap::default()),
-            core: CachePadded::new(Mutex::new(core)),
+            core: Padded(Mutex::new(core)),
             tasks: Tasks::new(),
             phase,
             room: Notify::new(),
@@ -136,7 +139,7 @@ impl Shell {
     /// Decides the outcome of a running job, which did not complete. Returns whether it was open until then.
     pub(super) fn end(&self, key: JobKey, ending: Ending, run: Duration, cx: &Context) -> bool {
         let now = Instant::now();
-        let mut core = self.core.lock();
+        let mut core = self.core.0.lock();
         let is_ours = core.end(now, key, ending, run);
         if is_ours {
             // Under the lock: the end of a drain is never seen without the names of what it lost.
@@ -146,7 +149,7 @@ impl Shell {
     }
 
     pub(super) fn read<T>(&self, look: impl FnOnce(&Core<Wiring>) -> T) -> T {
-        look(&self.core.lock())
+        look(&self.core.0.lock())
     }
 
     /// What the jobs of a kind share, as the home of the calling thread counts it.
@@ -187,7 +190,7 @@ impl Shell {
 
     /// Counts and makes a refusal that needs no look at the queue.
     pub(super) fn reject(&self, kind: Arc<str>, reason: RejectionReason) -> Rejection {
-        self.core.lock().count_rejection(reason.index());
+        self.core.0.lock().count_rejection(reason.index());
         Rejection { reason, pool: Some(Arc::clone(&self.name)), kind, retry_after: None }
     }
 }
@@ -294,7 +297,7 @@ impl Shared {
     pub(super) fn drive<T>(&self, event: impl FnOnce(&mut Core<Wiring>, &mut Vec<Effect<Wiring>>) -> T) -> T {
         let mut effects = Vec::new();
         let (result, finished, admitted) = {
-            let mut core = self.core.lock();
+            let mut core = self.core.0.lock();
             let waiting = core.waiting();
             let result = event(&mut core, &mut effects);
             if let Some(wake) = self.wake.get() {
