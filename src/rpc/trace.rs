@@ -23,6 +23,8 @@ pub(super) const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
 const SERVICE: &str = "waterwheel.v1.WorkerPoolService";
 const SECOND: Duration = Duration::from_secs(1);
+/// Length of a `traceparent` of version 00; later versions may append to it.
+const PARENT_LENGTH: usize = 55;
 const MAX_TRACESTATE: usize = 512;
 const MAX_BAGGAGE: usize = 8_192;
 
@@ -39,8 +41,8 @@ pub struct Sampler {
     followed: Mutex<(Option<Instant>, u32)>,
 }
 
-/// The trace context of a call. `None` without a sound `traceparent`: version 00, lower-case hexadecimal, ids that
-/// are not zero, sent once. `tracestate` over 512 bytes and `baggage` over 8,192 are left out.
+/// The trace context of a call. `None` without a sound `traceparent`: lower-case hexadecimal, ids that are not zero,
+/// sent once. One of a later version is read, and handed on, as one of version 00, as W3C asks for. `tracestate` over 512 bytes and `baggage` over 8,192 are left out.
 #[must_use]
 pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
@@ -50,7 +52,7 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
     }
     parse_parent(parent)?;
     Some(TraceContext {
-        traceparent: parent.to_owned(),
+        traceparent: format!("00{}", &parent[2..PARENT_LENGTH]),
         tracestate: list(headers, &TRACESTATE, MAX_TRACESTATE),
         baggage: list(headers, &BAGGAGE, MAX_BAGGAGE),
     })
@@ -152,17 +154,18 @@ pub(super) fn remote_parent(trace: &TraceContext) -> Option<SpanContext> {
 fn parse_parent(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
     let bytes = text.as_bytes();
     let lower_hex = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
-    let shape = bytes.len() == 55
-        && bytes.iter().enumerate().all(|(at, byte)| match at {
-            2 | 35 | 52 => *byte == b'-',
-            _ => lower_hex(byte),
-        });
-    if !shape || !text.starts_with("00-") {
+    let (known, more) = bytes.split_at_checked(PARENT_LENGTH)?;
+    let shape = known.iter().enumerate().all(|(at, byte)| match at {
+        2 | 35 | 52 => *byte == b'-',
+        _ => lower_hex(byte),
+    });
+    let ends = more.is_empty() || (more.starts_with(b"-") && !text.starts_with("00"));
+    if !shape || !ends || text.starts_with("ff") {
         return None;
     }
     let trace_id = TraceId::from_hex(&text[3..35]).ok().filter(|id| *id != TraceId::INVALID)?;
     let span_id = SpanId::from_hex(&text[36..52]).ok().filter(|id| *id != SpanId::INVALID)?;
-    let flags = u8::from_str_radix(&text[53..], 16).ok()?;
+    let flags = u8::from_str_radix(&text[53..PARENT_LENGTH], 16).ok()?;
     Some((trace_id, span_id, TraceFlags::new(flags)))
 }
 
@@ -218,7 +221,6 @@ mod tests {
             "",
             "00",
             &PARENT.to_uppercase(),
-            &PARENT.replacen("00-", "01-", 1),
             &PARENT.replacen("00-", "ff-", 1),
             &format!("{PARENT}-x"),
             &PARENT[..54],
@@ -231,6 +233,14 @@ mod tests {
             assert_eq!(extract(&headers(&[("traceparent", fault), ("baggage", "k=v")])), None, "{fault:?}");
         }
         assert_eq!(extract(&headers(&[("traceparent", PARENT), ("traceparent", PARENT)])), None, "sent twice");
+    }
+
+    #[test]
+    fn a_later_version_is_read_as_the_first() {
+        for later in [PARENT.replacen("00-", "01-", 1), format!("{}-more", PARENT.replacen("00-", "fe-", 1))] {
+            let found = extract(&headers(&[("traceparent", &later)])).expect("sound");
+            assert_eq!(found.traceparent, PARENT, "{later}");
+        }
     }
 
     #[test]
