@@ -7,7 +7,6 @@ use std::{
     io::{self, Read as _},
     os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use rustix::fs::OFlags;
@@ -44,9 +43,6 @@ pub enum FileFault {
         /// Most bytes that are read.
         most: u64,
     },
-    /// The file system does not answer.
-    #[error("its file system gave no answer within {0:?}")]
-    Slow(Duration),
 }
 
 impl NamedFile {
@@ -81,7 +77,7 @@ impl From<io::Error> for FileFault {
 /// Reads a regular file of at most `most` bytes. It may block for as long as the file system does.
 ///
 /// # Errors
-/// [`FileFault`]; never [`FileFault::Slow`].
+/// [`FileFault`].
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, FileFault> {
     // Opening is an act for some devices, so that what stands there is looked at before.
     check(fs::metadata(path)?.file_type())?;

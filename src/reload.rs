@@ -1,10 +1,7 @@
 //! Files that are read again while the process runs.
 //!
 //! They are polled and compared by their contents: a mounted secret is swapped by a link above it, and a time stamp may
-//! be as coarse as the swap is quick. Each file is read by itself, so that one whose file system does not answer keeps
-//! none of the others from being followed.
-
-mod look;
+//! be as coarse as the swap is quick.
 
 use std::{
     sync::{
@@ -14,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::time::{MissedTickBehavior, interval};
@@ -24,7 +20,6 @@ use crate::{
     file::{FileFault, NamedFile},
     task::off_thread,
 };
-use look::Look;
 
 /// What a look at a file has found.
 pub type Contents = Result<Zeroizing<Vec<u8>>, FileFault>;
@@ -41,18 +36,13 @@ pub trait Reload: Send + Sync + 'static {
 
 /// Looks at the files of `target` at every `interval`, for ever.
 pub async fn keep_fresh(target: Arc<impl Reload>, every: Duration) {
-    let looks = target.files().into_iter().map(Look::at).collect();
-    follow(target, looks, every).await;
-}
-
-async fn follow(target: Arc<impl Reload>, mut looks: Vec<Look>, every: Duration) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let contents = join_all(looks.iter_mut().map(Look::take)).await;
         let target = Arc::clone(&target);
-        if let Err(error) = off_thread(move || target.reload(contents)).await {
+        let look = move || target.reload(target.files().iter().map(NamedFile::read).collect());
+        if let Err(error) = off_thread(look).await {
             tracing::error!(%error, "a reload of files panicked");
         }
     }

@@ -126,7 +126,7 @@ pub enum TokenFault {
     /// `aud` names others.
     #[error("it is for another audience; ask the issuer for one that names this server")]
     Audience,
-    /// A claim that must be there is not, is not of its form, or is there twice.
+    /// A claim that must be there is not, or is not of its form.
     #[error("it lacks a sound claim {claim:?}; ask the issuer for one that has it")]
     Claim {
         /// Name of the claim.

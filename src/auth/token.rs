@@ -130,8 +130,7 @@ impl Tokens {
             .find(header.kid.as_deref(), header.alg)
             .inspect_err(|fault| self.tell(fault, header.kid.as_deref()))?;
         let token = decode::<Claims>(token, &key.decoding, &key.validation).map_err(|error| fault(&error))?;
-        // The others are refused where they stand twice by what verifies them.
-        Ok((token.claims.once(self.config.tenant_claim.as_deref())?, Arc::clone(&key.jwk)))
+        Ok((token.claims, Arc::clone(&key.jwk)))
     }
 
     /// Names a key that is unknown, which may be one that the file lacks: callers cannot mend that.

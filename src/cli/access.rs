@@ -21,7 +21,7 @@ use tokio_rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::{connect::Address, core_dumps::keep_out_of_core_dumps};
+use super::connect::Address;
 use crate::file::{self, FileFault};
 
 /// Largest file of certificates, of a private key and of a token.
@@ -98,11 +98,8 @@ impl AccessArgs {
     /// # Errors
     /// [`AccessError`].
     pub(crate) fn load(&self, address: &Address) -> Result<Access, AccessError> {
-        let Self { tls, ca, cert, key, token_file } = self;
+        let Self { tls, ca, cert, key: _, token_file } = self;
         let wants_tls = *tls || ca.is_some() || cert.is_some() || matches!(address, Address::Tls(_));
-        if key.is_some() || token_file.is_some() {
-            keep_out_of_core_dumps();
-        }
         if wants_tls && matches!(address, Address::Unix(_)) {
             return Err(AccessError::NoTlsThere { address: address.clone() });
         }

@@ -35,6 +35,9 @@ pub(crate) struct ConfigArgs {
     /// Largest payload of one job: server.max_payload.
     #[arg(long, value_name = "SIZE")]
     max_payload: Option<String>,
+    /// Write no core dump, which may hold secrets, and keep other processes of the user away from this one's memory.
+    #[arg(long)]
+    no_core_dumps: bool,
 }
 
 /// What this process gives to a configuration.
@@ -73,8 +76,10 @@ impl ConfigArgs {
     /// # Errors
     /// All faults at once; a file that cannot be read hides the others.
     pub(crate) fn load(&self, process: &Process, built_in: Option<SourceFile>) -> Result<Loaded, Faults> {
-        // It may hold what is secret, and it names files that do.
-        keep_out_of_core_dumps();
+        // Before anything is read that may be secret.
+        if self.no_core_dumps {
+            keep_out_of_core_dumps();
+        }
         let Process { env, cpus } = process.clone();
         load(&Sources { file: self.file()?.or(built_in), env, flags: self.flags(), cpus })
     }
@@ -92,7 +97,7 @@ impl ConfigArgs {
 
     /// The flags as keys. A flag of its own beats `--set` of the same key.
     fn flags(&self) -> Vec<Flag> {
-        let Self { config: _, set, listen, ops_listen, log, max_payload } = self;
+        let Self { config: _, set, listen, ops_listen, log, max_payload, no_core_dumps: _ } = self;
         let set =
             set.iter().map(|Assignment { key, value }| Flag { flag: "--set", key: key.clone(), value: value.clone() });
         let own = [

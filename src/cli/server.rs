@@ -8,7 +8,6 @@ use tracing::{info, warn};
 use super::{
     connect::explain,
     console::{complain, say},
-    core_dumps::keep_out_of_core_dumps,
     exit::Exit,
 };
 use crate::{
@@ -82,8 +81,6 @@ fn serve(
 ) -> Result<Receipt, ServerError> {
     let config = &loaded.config;
     let telemetry = telemetry::init(&config.telemetry)?;
-    // Not every configuration was read by a command, which does it before.
-    keep_out_of_core_dumps();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let receipt = runtime.block_on(async {
         let (signals, hang_ups) = (Signals::new()?, signal(SignalKind::hangup())?);

@@ -107,7 +107,6 @@ impl TlsFault {
     pub fn help(&self, file: TlsFile) -> &'static str {
         match (self, file) {
             (Self::Unread(FileFault::Unreadable { .. }), _) => "correct the path, or let the server's user read it",
-            (Self::Unread(FileFault::Slow(_)), _) => "see to its file system, or mount it anew",
             (Self::Unread(_), _) => "put the right file there, a regular one",
             (Self::Mismatch, _) => "put the key beside the certificate that was made for it",
             (Self::Unusable(_), _) => "issue it anew, as X.509 version 3 with an ECDSA, RSA or Ed25519 key",

@@ -257,18 +257,15 @@ async fn a_claim_that_is_missing_is_named_and_the_tenants_need_not_be_there() {
     assert_eq!(tenant(&mut setting.client().await, &token).await.unwrap(), "jwt:me");
 }
 
-/// Of a claim that stands twice, two readers could see two values.
+/// Of a registered claim that stands twice, two readers could see two values.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_stands_twice_is_refused_by_its_name() {
+async fn a_registered_claim_that_stands_twice_is_refused() {
     let setting = Setting::new();
-    let unread = "it cannot be read";
-    for (claim, told) in
-        [("org", "it lacks a sound claim \"org\""), ("sub", unread), ("iss", unread), ("aud", unread), ("exp", unread)]
-    {
+    for claim in ["sub", "iss", "aud", "exp"] {
         let refusal = setting.refusal(&setting.signer.sign(&After(claim, claims()[claim].clone()))).await;
         assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"), "{claim}");
         assert_eq!(refusal.facts()["execution"], "NOT_STARTED", "{claim}");
-        assert!(refusal.message().contains(told), "{claim}: {refusal:?}");
+        assert!(refusal.message().contains("it cannot be read"), "{claim}: {refusal:?}");
     }
     let token = setting.signer.sign(&After("x", json!(1)));
     assert_eq!(tenant(&mut setting.client().await, &token).await.unwrap(), "acme");
