@@ -30,6 +30,7 @@ mod jobs;
 mod output;
 mod pause;
 mod probe;
+mod proto;
 mod reload;
 mod resize;
 mod resume;
@@ -97,6 +98,7 @@ enum Command {
     Advise(advise::AdviseArgs),
     Check(check::CheckArgs),
     Config(config::ConfigCommand),
+    Proto(proto::ProtoArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -167,6 +169,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Advise(args) => session::client(args.format(), async |console| advise::run(args, console).await),
         Command::Check(args) => session::client(args.format(), async |console| check::run(args, console).await),
         Command::Config(args) => session::client(args.format(), async |console| config::run(args, console).await),
+        Command::Proto(args) => session::client(output::Format::Text, async |console| proto::run(args, console).await),
         Command::Completions(args) => {
             session::client(output::Format::Text, async |console| completions::run(args, console).await)
         }

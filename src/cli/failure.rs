@@ -78,6 +78,9 @@ pub(crate) enum Failure {
     /// The output could not be written.
     #[error("cannot write the output: {}", explain(.0))]
     Output(#[from] io::Error),
+    /// A file could not be written.
+    #[error("cannot write {}: {}", path.display(), explain(error))]
+    WriteFile { path: PathBuf, error: io::Error },
     /// The process could not get a runtime.
     #[error("cannot start: {}", explain(.0))]
     Runtime(io::Error),
@@ -124,6 +127,7 @@ impl Failure {
             | Self::DrainUnseen { .. }
             | Self::DrainResumed { .. }
             | Self::Output(_)
+            | Self::WriteFile { .. }
             | Self::Runtime(_) => Exit::Failed,
         }
     }
@@ -184,6 +188,7 @@ impl Failure {
                 "pass - and put the pipe before the command"
             }
             Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
+            Self::WriteFile { .. } => "name a directory that can be written",
             Self::Unreachable { .. } => "start one with \"waterwheel dev\", or pass --server",
             Self::NoTls { .. } => {
                 "pass --ca with the roots of its certificate, and --cert and --key if it asks for them"

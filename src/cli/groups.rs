@@ -8,7 +8,7 @@ use super::console::{STRONG, paint};
 
 /// The commands by what they are for.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Serve", &["serve", "dev", "check", "config", "completions"]),
+    ("Serve", &["serve", "dev", "check", "config", "proto", "completions"]),
     ("Call", &["submit", "stream", "probe"]),
     ("Operate", &["stats", "jobs", "explain", "cancel", "pause", "resume", "resize", "reload", "drain"]),
     ("Study", &["bench", "sim", "advise"]),

@@ -150,6 +150,7 @@ async fn json_has_one_line_per_report() {
             "elapsed": "6.800s",
             "expected": "6.100s",
             "hard_stop": "30s",
+            "cut": 0,
         })
     );
     assert_eq!(lines[1]["phase"], "PHASE_STOPPED");

@@ -1,0 +1,75 @@
+//! `waterwheel proto`.
+
+use std::{fs, path::PathBuf};
+
+use clap::Args;
+
+use super::{console::Console, exit::Exit, failure::Failure};
+
+const EXAMPLE: &str = "\
+Example:
+  waterwheel proto stubs/proto";
+
+macro_rules! files {
+    ($($path:literal),* $(,)?) => {
+        [$(($path, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/proto/", $path)))),*]
+    };
+}
+
+/// What callers and operators need, and the details of errors.
+const FILES: [(&str, &str); 6] = files![
+    "waterwheel/v1/job.proto",
+    "waterwheel/v1/stats.proto",
+    "waterwheel/v1/worker_pool_service.proto",
+    "waterwheel/v1/admin_service.proto",
+    "google/rpc/status.proto",
+    "google/rpc/error_details.proto",
+];
+
+/// Write the contract, for the stubs of any language.
+///
+/// It writes waterwheel/v1/*.proto, and google/rpc/*.proto for the details of errors. Files of these names are replaced.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct ProtoArgs {
+    /// Directory to write to, which is made where there is none.
+    #[arg(value_name = "DIR", default_value = "proto")]
+    directory: PathBuf,
+}
+
+pub(super) async fn run(args: ProtoArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    for (name, text) in FILES {
+        let path = args.directory.join(name);
+        let directory = path.parent().unwrap_or(&args.directory);
+        let written = fs::create_dir_all(directory).and_then(|()| fs::write(&path, text));
+        written.map_err(|error| Failure::WriteFile { path: path.clone(), error })?;
+        console.out.line(&path.display().to_string()).await?;
+    }
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::console::Sink;
+
+    async fn written(directory: PathBuf) -> Result<Exit, Failure> {
+        let mut console = Console { out: Sink::pipe(tokio::io::sink()), err: Sink::pipe(tokio::io::sink()) };
+        run(ProtoArgs { directory }, &mut console).await
+    }
+
+    #[tokio::test]
+    async fn the_files_are_those_that_the_server_is_made_of() {
+        let directory = tempfile::tempdir().unwrap();
+        let proto = directory.path().join("a/proto");
+        for _ in 0..2 {
+            assert_eq!(written(proto.clone()).await.unwrap(), Exit::Done);
+        }
+        for (name, text) in FILES {
+            assert_eq!(fs::read_to_string(proto.join(name)).unwrap(), text);
+        }
+        fs::write(directory.path().join("file"), "").unwrap();
+        let failure = written(directory.path().join("file")).await.unwrap_err().to_string();
+        assert!(failure.contains("cannot write"), "{failure}");
+    }
+}
