@@ -47,7 +47,7 @@ mod wake;
 
 pub use crate::handler::Event;
 pub use builder::{PoolBuilder, Settings};
-pub use core::{Binding, Counts, Law, TenantRate};
+pub use core::{Binding, Counts, TenantRate};
 pub use drain::{DrainReport, LostJob, LostWhile};
 pub use ended::{EndedFailure, EndedJob, JobEnd, JobNames};
 pub use explain::{Explanation, Queued, Stage};

@@ -17,12 +17,12 @@ const GRPC: &str = "grpc ";
 /// Longest time to the line that tells the address.
 const START: Duration = Duration::from_secs(30);
 
-/// Room for all jobs of a burst: no regime is about refusals. A program that ends at once stands for `exec`.
+/// Room for all jobs of a burst, and callers that wait, however long the queue is: no regime is about refusals. A program that ends at once stands for `exec`.
 const SETTINGS: [&str; 8] = [
     "pool.cpu.queue.jobs=4096",
-    "pool.cpu.admission.longest_wait=10000",
+    "pool.cpu.when_full=wait",
     "pool.run.queue.jobs=4096",
-    "pool.run.admission.longest_wait=10000",
+    "pool.run.when_full=wait",
     "kind.true.pool=run",
     "kind.true.exec=[\"/bin/true\"]",
     "server.connections.max_per_address=4096",

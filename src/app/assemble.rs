@@ -108,7 +108,6 @@ fn settings(config: &Config, pool: &config::Pool) -> Settings {
         max_stuck,
         tenant_share,
         ended_jobs,
-        law,
     } = pool;
     let config::Queue { jobs, bytes, waiting } = queue;
     Settings {
@@ -118,7 +117,6 @@ fn settings(config: &Config, pool: &config::Pool) -> Settings {
         queue_bytes: *bytes,
         queue_waiting: *waiting,
         when_full: *when_full,
-        law: *law,
         tenant_share: *tenant_share,
         cancel_grace: *cancel_grace,
         max_stuck: *max_stuck,

@@ -16,11 +16,9 @@ use crate::{
     sim::{self, Load, PassedOver, Pattern, PolicyName, Recording, RecordingError, Retry, Service, Source, Spell},
 };
 
-mod law;
 mod report;
 mod size;
 
-use law::Constant;
 use report::{Row, Table};
 pub(super) use size::TooMuch;
 
@@ -96,9 +94,6 @@ pub(super) struct SimArgs {
     /// Most jobs in the queue, of each policy.
     #[arg(long, value_name = "JOBS", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     queue: u32,
-    /// Set a key of [pool.NAME.admission] for the policy ours, such as wait_share=0.4.
-    #[arg(long = "law", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = law::constant)]
-    law: Vec<Constant>,
     /// Let service take so many times longer in the second third of the time.
     #[arg(long, value_name = "TIMES", value_parser = times)]
     slow: Option<f64>,
@@ -176,7 +171,6 @@ impl SimArgs {
             tenants,
             retry: self.retry,
             queue: usize::try_from(self.queue).unwrap_or(usize::MAX),
-            law: law::law(&self.law),
             slow: self.slow.map(|what| Spell { from, until, what }),
             lost: self.lose.map(|what| Spell { from, until, what: usize::from(what.min(self.workers)) }),
             seed: 0,

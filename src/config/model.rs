@@ -8,7 +8,6 @@ use crate::handler::{Builtin, ExecCommand, KindOptions};
 use crate::memory::MemoryLimits;
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::{ConnectionLimits, Http2, ListenAddress, TlsConfig};
-use crate::pool::Law;
 use crate::{auth, ops, telemetry};
 
 /// The whole configuration: every value checked, every default filled in.
@@ -112,10 +111,6 @@ pub struct Pool {
     pub tenant_share: f64,
     /// Ended jobs that are remembered, for `waterwheel jobs` and `explain`, a share of each thread. Default 1024; 0 to 1048576.
     pub ended_jobs: usize,
-    /// `admission`: how the pool chooses whom to accept. Its service time lies from 1 µs to a day, `wait_share` above 0
-    /// and at most 1, `missed_share` from 0 to 1, `longest_wait` from 1 to 1000000, `reserve` from 0 to 0.5,
-    /// `head_start` from 0 to 1000.
-    pub law: Law,
 }
 
 /// `queue` of a pool.

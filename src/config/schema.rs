@@ -10,7 +10,6 @@ use super::section::Section;
 use super::{clash, kind, security, server, telemetry};
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::ops;
-use crate::pool::Law;
 use crate::telemetry::{Config as Telemetry, LogFormat};
 
 /// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
@@ -18,9 +17,6 @@ pub(super) const RUN: RangeInclusive<Duration> = Duration::from_millis(1)..=Dura
 
 /// Phases of a stop, which may be skipped.
 pub(super) const GRACE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
-
-/// Service time of a kind that nothing is known of.
-const SERVICE: RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(24 * 3600);
 
 /// Output of one job, which may be streamed.
 pub(super) const OUTPUT: RangeInclusive<Size> = Size(1)..=Size::gib(1024);
@@ -96,20 +92,6 @@ fn pool(name: &str, section: &mut Section<'_>) -> Pool {
         max_stuck: section.integer("max_stuck", 4, 0..=1024),
         tenant_share: section.value("tenant_share", 0.25, share),
         ended_jobs: section.integer("ended_jobs", 1024, 0..=1 << 20),
-        law: section.section("admission", admission),
-    }
-}
-
-fn admission(section: &mut Section<'_>) -> Law {
-    let Law { service, wait_share, missed_share, longest_wait, reserve, head_start } = Law::default();
-    Law {
-        service: section.value("service", service, within(SERVICE)),
-        wait_share: section.value("wait_share", wait_share, share),
-        missed_share: section.value("missed_share", missed_share, within(0.0..=1.0)),
-        longest_wait: section.value("longest_wait", longest_wait, within(1.0..=1_000_000.0)),
-        // With more, what is most important would get less than half of the starts.
-        reserve: section.value("reserve", reserve, within(0.0..=0.5)),
-        head_start: section.value("head_start", head_start, within(0.0..=1000.0)),
     }
 }
 

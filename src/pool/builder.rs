@@ -1,6 +1,6 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use super::{Law, Pool, core::Caps, shell::Shell};
+use super::{Pool, core::Caps, shell::Shell};
 use crate::{
     handler::Kind,
     model::{DeadlinePolicy, WhenFull},
@@ -23,8 +23,6 @@ pub struct Settings {
     pub queue_waiting: usize,
     /// What happens to a job that finds the pool full and does not say itself. Default [`WhenFull::Reject`].
     pub when_full: WhenFull,
-    /// How the pool chooses whom to accept.
-    pub law: Law,
     /// Most of the queue for one tenant while another one is present, from 0 to 1. Default 0.25.
     pub tenant_share: f64,
     /// Time between the request to stop and the forced stop. Default 1 s.
@@ -53,7 +51,6 @@ impl Default for Settings {
             queue_bytes: 64 << 20,
             queue_waiting: 1024,
             when_full: WhenFull::Reject,
-            law: Law::default(),
             tenant_share: 0.25,
             cancel_grace: Duration::from_secs(1),
             max_stuck: 4,

@@ -39,6 +39,7 @@ mod sizer;
 mod sizing;
 mod slowdown;
 mod snapshot;
+mod tenant_demand;
 mod tenants;
 #[cfg(test)]
 mod tests;
@@ -61,7 +62,6 @@ use estimate::Estimates;
 pub(crate) use events::{Withdrawal, Withdrawn};
 pub use explain::Binding;
 pub(crate) use explain::Standing;
-pub use law::Law;
 use law::WINDOW;
 pub use ledger::Counts;
 pub(crate) use ledger::Ending;
@@ -79,6 +79,7 @@ pub(crate) use sizer::Bounds;
 pub(crate) use sizing::Resized;
 use sizing::Sizing;
 pub(crate) use snapshot::{CoreLoad, CoreSnapshot, SizeSnapshot, WorkerCondition, WorkerSnapshot};
+use tenant_demand::TenantDemand;
 use waiting::Waiting;
 use workers::Workers;
 
@@ -174,7 +175,6 @@ pub(crate) enum QueueEnd {
 /// The state machine.
 pub(crate) struct Core<H: Host> {
     caps: Caps,
-    law: Law,
     closed: bool,
     /// Whether an operator had the door shut, for a while.
     shut: bool,
@@ -187,6 +187,7 @@ pub(crate) struct Core<H: Host> {
     waiting: Waiting,
     seen: Seen,
     askers: Askers,
+    demand: TenantDemand,
     /// Accepted jobs that no worker runs, in order of acceptance.
     queued: List,
     queues: Queues,
@@ -211,10 +212,9 @@ pub(crate) struct Core<H: Host> {
 
 impl<H: Host> Core<H> {
     /// A machine for `kinds` kinds, without workers.
-    pub(crate) fn new(caps: Caps, law: Law, kinds: usize, homes: usize) -> Self {
+    pub(crate) fn new(caps: Caps, kinds: usize, homes: usize) -> Self {
         Self {
             caps,
-            law,
             closed: false,
             shut: false,
             paused: None,
@@ -224,6 +224,7 @@ impl<H: Host> Core<H> {
             waiting: Waiting::default(),
             seen: Seen::default(),
             askers: Askers::default(),
+            demand: TenantDemand::default(),
             queued: List::default(),
             queues: Queues::new(),
             lines: Lines::default(),
@@ -232,7 +233,7 @@ impl<H: Host> Core<H> {
             running: 0,
             workers: Workers::new(homes),
             sizing: Sizing::new(kinds),
-            estimates: Estimates::new(kinds, law.service),
+            estimates: Estimates::new(kinds),
             margins: [Margin::WIDEST; 4],
             window: 0,
             window_end: None,
@@ -304,12 +305,13 @@ impl<H: Host> Core<H> {
         }
         let empty = u32::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
         for margin in &mut self.margins {
-            margin.turn(empty, self.queued.is_empty(), &self.law);
+            margin.turn(empty, self.queued.is_empty());
         }
         self.queues.turn(empty);
         if self.paused.is_none() {
             // The pace of a queue is that of the time in which it may start jobs.
             self.window += u64::from(empty) + 1;
+            self.demand.turn(self.window);
         }
         self.window_end = Some(end + WINDOW * (empty + 1));
     }

@@ -84,7 +84,7 @@ impl Host for Wiring {
 impl Shell {
     pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Homes {
         let homes = settings.homes.max(1);
-        let mut core = Core::new(settings.caps(), settings.law, kinds.len(), homes);
+        let mut core = Core::new(settings.caps(), kinds.len(), homes);
         let now = Instant::now();
         let min = settings.workers.get();
         let bounds = Bounds { min, max: settings.max_workers.map_or(min, |max| max.get().max(min)) };
@@ -210,7 +210,7 @@ impl Shared {
             if limits.iter().any(KindLimits::has_rate) {
                 self.wake.get_or_init(Wake::new);
             }
-            core.reconfigure(now, (self.settings.caps(), self.settings.law), &limits, effects);
+            core.reconfigure(now, self.settings.caps(), &limits, effects);
             self.by_name.replace(by_name);
         });
         // What few late jobs of the others add is no more than a kind has in any case.

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use rand::{RngExt, rngs::StdRng};
 
 use super::{arrivals::Arrivals, recording::Recording};
-use crate::{model::Criticality, pool::Law};
+use crate::model::Criticality;
 
 /// How long jobs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,8 +135,6 @@ pub(crate) struct Load {
     pub(crate) retry: Retry,
     /// Most jobs that a queue holds, whatever the policy.
     pub(crate) queue: usize,
-    /// What the pool's own machine admits by.
-    pub(crate) law: Law,
     /// Service takes so many times longer.
     pub(crate) slow: Option<Spell<f64>>,
     /// So many workers are held by jobs that do not stop.
@@ -181,7 +179,6 @@ impl Load {
             tenants: vec![(1.0, Some(Criticality::Critical))],
             retry: Retry::Never,
             queue: 1024,
-            law: Law::default(),
             slow: None,
             lost: None,
             seed,

@@ -75,9 +75,9 @@ impl PolicyName {
     }
 
     pub(super) fn make(self, load: &Load) -> Box<dyn Policy> {
-        let Load { workers, queue, law, .. } = *load;
+        let Load { workers, queue, .. } = *load;
         match self {
-            Self::Ours => Box::new(ours::Ours::new(workers, queue, load.kind_count(), law)),
+            Self::Ours => Box::new(ours::Ours::new(workers, queue, load.kind_count())),
             Self::HalfBudget => Box::new(others::HalfBudget::new(workers, queue)),
             Self::BoundedFifo => Box::new(others::Fifo::new(workers, queue, others::Expired::Run)),
             Self::FifoWithExpiry => Box::new(others::Fifo::new(workers, queue, others::Expired::Dropped)),

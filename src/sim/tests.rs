@@ -16,16 +16,17 @@ fn means(policy: PolicyName, load: impl Fn(u64) -> Load) -> (f64, f64) {
 
 #[test]
 fn overload_leaves_nearly_all_of_the_work_useful() {
-    let least = [
-        (Service::Exponential, 2.0, 0.95),
-        (Service::Exponential, 10.0, 0.93),
-        (Service::Lognormal, 2.0, 0.87),
-        (Service::Lognormal, 10.0, 0.85),
-    ];
-    for (service, times, least) in least {
-        let (useful, missed) = means(PolicyName::Ours, |seed| Load::steady(times, 60, service, seed));
-        assert!(useful >= least, "{service:?} at {times}: {useful:.3} useful");
-        assert!(missed <= 0.015, "{service:?} at {times}: {missed:.4} missed");
+    let cases = [(Service::Exponential, 2.0, 0.95), (Service::Exponential, 10.0, 0.95)];
+    let lognormal = [(Service::Lognormal, 2.0, 0.88), (Service::Lognormal, 10.0, 0.88)];
+    for (service, times, least) in cases.into_iter().chain(lognormal) {
+        for tenants in [1, 10, 100] {
+            let tenants = vec![(1.0, Some(Criticality::Critical)); tenants];
+            let load = |seed| Load { tenants: tenants.clone(), ..Load::steady(times, 60, service, seed) };
+            let (useful, missed) = means(PolicyName::Ours, load);
+            let told = format!("{service:?} at {times}, {} tenants", tenants.len());
+            assert!(useful >= least, "{told}: {useful:.3} useful");
+            assert!(missed <= 0.028, "{told}: {missed:.4} missed");
+        }
     }
 }
 
@@ -94,13 +95,13 @@ fn a_tenant_that_asks_for_too_much_takes_nothing_from_the_others() {
         let first = 50.0 / workers as f64 / 0.55 * 100_f64.ln();
         assert!(served >= 0.995, "{workers} workers: {served:.4} of the quiet tenants' jobs were served");
         let told = format!("p99 of a wait is {wait:.0} ms, {quiet:.0} without the flood, of who goes first {first:.0}");
-        assert!(quiet < wait && wait < 1.6 * first, "{workers} workers: {told}");
+        assert!(quiet < wait && wait < 2.1 * first, "{workers} workers: {told}");
     }
     // Ten mean runs to the deadline: those who ask for too much miss theirs, which is no reason to refuse the nine.
-    for workers in [4, 8] {
+    for (workers, least) in [(2, 0.975), (4, 0.995), (8, 0.995)] {
         let deadline = Duration::from_millis(500);
         let (_, served) = of_the_nine(|seed| Load { deadline, ..flood(workers, seed) });
-        assert!(served >= 0.995, "{workers} workers, 500 ms: {served:.4} of the quiet tenants' jobs were served");
+        assert!(served >= least, "{workers} workers, 500 ms: {served:.4} of the quiet tenants' jobs were served");
     }
     let useful = run(PolicyName::Ours, &flood(8, 0)).useful_share;
     assert!(useful > 0.95, "{useful:.3}");
@@ -151,11 +152,16 @@ fn a_queue_that_knows_no_deadline_stays_full_of_the_past() {
 
 #[test]
 fn rushes_and_lulls_leave_nearly_all_of_the_work_useful() {
-    for (pattern, least) in [(Pattern::OnOff, 0.75), (Pattern::Bursts, 0.9)] {
+    for (pattern, least) in [(Pattern::OnOff, 0.77), (Pattern::Bursts, 0.88)] {
         let source = Source::Drawn { pattern, mean: Duration::from_millis(50), service: Service::Exponential };
-        let load = |seed| Load { source: source.clone(), ..Load::steady(2.0, 40, Service::Exponential, seed) };
-        let (useful, missed) = means(PolicyName::Ours, load);
-        assert!(useful >= least && missed <= 0.03, "{pattern:?}: {useful:.3} useful, {missed:.4} missed");
+        for tenants in [1, 10] {
+            let tenants = vec![(1.0, Some(Criticality::Critical)); tenants];
+            let steady = |seed| Load::steady(2.0, 40, Service::Exponential, seed);
+            let load = |seed| Load { source: source.clone(), tenants: tenants.clone(), ..steady(seed) };
+            let (useful, missed) = means(PolicyName::Ours, load);
+            let told = format!("{pattern:?}, {} tenants", tenants.len());
+            assert!(useful >= least && missed <= 0.045, "{told}: {useful:.3} useful, {missed:.4} missed");
+        }
     }
 }
 

@@ -9,7 +9,6 @@
     reason = "a test's tasks end with its runtime, and a failed step is the failure of the test"
 )]
 
-mod admission;
 mod attack;
 mod auth;
 mod bench;

@@ -9,7 +9,7 @@ use crate::{
 
 /// Refusals of jobs that the pool would have run, had it been larger.
 const FOR_WANT_OF_ROOM: [&str; 3] = ["QUEUE_FULL", "DEADLINE_UNREACHABLE", "TENANT_SHARE"];
-/// Longest wait in mean run times, and its floor: the defaults of admission.
+/// Longest wait in mean run times, and its floor: the bound of admission.
 const LONGEST_WAIT: f64 = 20.0;
 const LEAST_LONGEST_WAIT: f64 = 0.1;
 

@@ -138,7 +138,6 @@ impl OverloadArgs {
             tenants: vec![(1.0, (!self.classes).then_some(Criticality::Critical))],
             retry: self.retry,
             queue: 1024,
-            law: crate::pool::Law::default(),
             slow: None,
             lost: None,
             seed: self.seed,

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Case, law::LawView};
+use super::Case;
 use crate::{
     cli::output::table::{Align, table},
     sim::{Outcome, PolicyName},
@@ -23,7 +23,6 @@ pub(super) struct Row {
     /// How long jobs arrived.
     lasts_s: f64,
     queue: usize,
-    law: LawView,
     retry: &'static str,
     seed: u64,
     useful_share: f64,
@@ -66,7 +65,6 @@ impl Row {
             deadline_ms: case.load.deadline.as_secs_f64() * 1e3,
             lasts_s: case.load.lasts.as_secs_f64(),
             queue: case.load.queue,
-            law: case.load.law.into(),
             retry: case.load.retry.name(),
             seed,
             useful_share: outcome.useful_share,

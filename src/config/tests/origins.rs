@@ -107,21 +107,15 @@ caller_traces = 100          # default
 service_name = "waterwheel"  # default
 
 [pool.cpu]
-workers = 3                    # default, one per CPU
-queue.jobs = 64                # ww.toml:5
-queue.bytes = "8MiB"           # flag --set
-queue.waiting = 1024           # default
-when_full = "reject"           # default
-cancel_grace = "1s"            # default
-max_stuck = 4                  # default
-tenant_share = 0.25            # default
-ended_jobs = 1024              # default
-admission.service = "50ms"     # default
-admission.wait_share = 0.5     # default
-admission.missed_share = 0.01  # default
-admission.longest_wait = 20.0  # default
-admission.reserve = 0.05       # default
-admission.head_start = 4.0     # default
+workers = 3           # default, one per CPU
+queue.jobs = 64       # ww.toml:5
+queue.bytes = "8MiB"  # flag --set
+queue.waiting = 1024  # default
+when_full = "reject"  # default
+cancel_grace = "1s"   # default
+max_stuck = 4         # default
+tenant_share = 0.25   # default
+ended_jobs = 1024     # default
 
 [kind.thumbnail]
 pool = "cpu"                            # ww.toml:7
@@ -206,9 +200,7 @@ fn bounds_of_workers_are_shown_as_bounds_and_read_as_the_same() {
     let file = FILE.replace("[pool.cpu]", "[pool.cpu]\nworkers = { min = 2, max = \"cpus\" }");
     let loaded = ok(&file, ENV, FLAGS);
     let shown = to_toml_with_origins(&loaded.settings);
-    for line in
-        ["workers.min = 2                # ww.toml:5\n", "workers.max = 3                # ww.toml:5, one per CPU\n"]
-    {
+    for line in ["workers.min = 2       # ww.toml:5\n", "workers.max = 3       # ww.toml:5, one per CPU\n"] {
         assert!(shown.contains(line), "no {line:?} in\n{shown}");
     }
     let whole = shown.replace("A = \"(withheld)\"", "A = \"1\"").replace("B = \"(withheld)\"", "B = \"2\"");

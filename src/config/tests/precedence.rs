@@ -3,10 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{Duration, FINE, SocketAddr, ok};
-use crate::{
-    model::{FailureCode, KindLimits, Limit, Rate, WhenFull},
-    pool::Law,
-};
+use crate::model::{FailureCode, KindLimits, Limit, Rate, WhenFull};
 
 #[test]
 fn flags_beat_variables_beat_the_file_beats_defaults() {
@@ -131,17 +128,12 @@ fn variables_and_flags_alone_can_declare_a_kind_and_its_pool() {
 }
 
 #[test]
-fn laws_and_limits_are_read_as_they_are_written() {
+fn limits_are_read_as_they_are_written() {
     let file = format!(
-        "[pool.own.admission]\nservice = \"5ms\"\nwait_share = 0.25\nmissed_share = 0.02\nlongest_wait = 7\nreserve = 0.1
-head_start = 2
-[kind.charge]\npool = \"own\"\nbuiltin = \"echo\"
+        "[pool.own]\n[kind.charge]\npool = \"own\"\nbuiltin = \"echo\"
 limit = {{ concurrency = 3, rate = 50, per_key = {{ rate = 0.5, burst = 4, keys = 9 }} }}{FINE}"
     );
-    let config = ok(&file, &[("WATERWHEEL_POOL__OWN__ADMISSION__RESERVE", "0.2")], &[]).config;
-    let service = Duration::from_millis(5);
-    let law = Law { service, wait_share: 0.25, missed_share: 0.02, longest_wait: 7.0, reserve: 0.2, head_start: 2.0 };
-    assert_eq!((config.pools[0].law, config.pools[1].law), (law, Law::default()));
+    let config = ok(&file, &[], &[]).config;
     let some = |count| NonZeroU32::new(count).expect("some");
     let rate = |ms, burst| Some(Rate { interval: Duration::from_millis(ms), burst: some(burst) });
     let limits = KindLimits {

@@ -326,36 +326,6 @@ const OUTSIDE_OF_THE_RANGE: &[(&str, &str, &str)] = &[
         "give a value from 0 to 1048576",
     ),
     (
-        r#"pool.cpu.admission.service = "0s""#,
-        "`pool.cpu.admission.service` is 0s, outside of 1us to 1day",
-        "give a value from 1us to 1day",
-    ),
-    (
-        "pool.cpu.admission.wait_share = 0",
-        "`pool.cpu.admission.wait_share` is 0, outside of 0 (excluded) to 1",
-        "give a value from 0 (excluded) to 1",
-    ),
-    (
-        "pool.cpu.admission.missed_share = -0.1",
-        "`pool.cpu.admission.missed_share` is -0.1, outside of 0.0 to 1.0",
-        "give a value from 0.0 to 1.0",
-    ),
-    (
-        "pool.cpu.admission.longest_wait = 0.5",
-        "`pool.cpu.admission.longest_wait` is 0.5, outside of 1.0 to 1000000.0",
-        "give a value from 1.0 to 1000000.0",
-    ),
-    (
-        "pool.cpu.admission.reserve = 0.6",
-        "`pool.cpu.admission.reserve` is 0.6, outside of 0.0 to 0.5",
-        "give a value from 0.0 to 0.5",
-    ),
-    (
-        "pool.cpu.admission.head_start = -1",
-        "`pool.cpu.admission.head_start` is -1.0, outside of 0.0 to 1000.0",
-        "give a value from 0.0 to 1000.0",
-    ),
-    (
         r#"kind.k = { pool = "base", builtin = "echo", run_timeout = "0s" }"#,
         "`kind.k.run_timeout` is 0s, outside of 1ms to 7days",
         "give a value from 1ms to 7days",

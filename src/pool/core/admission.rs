@@ -6,7 +6,7 @@ use super::{
     Arrival, Core, Host,
     entry::{Names, slot},
     gate::{Ahead, LimitWait, TIE},
-    law::LEAST_LEFT,
+    law::{LEAST_LEFT, WAIT_SHARE, longest_wait},
     limits::OPEN,
     tenants::Share,
 };
@@ -36,7 +36,8 @@ pub(super) struct Applicant<'a> {
     pub(super) bytes: usize,
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
-    /// Its tenant, where that has jobs in the pool, or owes for some.
+    pub(super) tenant: &'a str,
+    /// The same, where it has jobs in the pool, or owes for some.
     pub(super) known_tenant: Option<usize>,
     pub(super) ordering_key: &'a str,
     pub(super) limit_key: &'a str,
@@ -103,8 +104,8 @@ impl<H: Host> Core<H> {
         Some(Refusal { reason: RefusalReason::TenantShare(part), retry_after })
     }
 
-    /// The rule at the door for a job that cannot start at once, but for room. Returns whether it is a try: it would end
-    /// too late if it took what its kind takes.
+    /// The rule at the door for a job that cannot start at once, but for room. Returns whether it is a
+    /// probe: it would end too late by an estimate that may be out of date.
     ///
     /// # Errors
     /// What stands against queueing it.
@@ -129,13 +130,13 @@ impl<H: Host> Core<H> {
             let reason = over(by.unwrap_or_else(|| self.limits.any(lane)));
             return Err(Refusal { reason, retry_after: Some(pushback_of(by, wait + service)) });
         }
-        let share = self.law.wait_share * self.margin(lane, arrival);
+        let share = WAIT_SHARE * self.margin(arrival);
         let patience = arrival.start_by.saturating_duration_since(now).as_secs_f64();
         let allowed = (share * left).min(patience);
-        let is_try = wait + service > left;
-        if wait > allowed || (is_try && !self.estimates.may_try(arrival.kind, now)) {
+        let is_probe = wait + service > left;
+        if wait > allowed || (is_probe && !self.estimates.may_probe(arrival.kind, now)) {
             // A bound of the caller on the wait alone is not met by a longer deadline.
-            let by_patience = wait <= share * left && !is_try;
+            let by_patience = wait <= share * left && !is_probe;
             let late = if by_patience {
                 let patience = arrival.start_by.saturating_duration_since(now);
                 RefusalReason::WaitTooLong { expected: seconds(wait), patience }
@@ -146,41 +147,26 @@ impl<H: Host> Core<H> {
             let reason = by.map_or(late, over);
             return Err(Refusal { reason, retry_after: Some(pushback_of(by, wait - allowed + service)) });
         }
-        let each = self.estimates.mean().max(service).max(self.limits.interval(lane, by));
-        let longest = self.law.longest_wait(each);
+        let each = self.estimates.mean().max(self.limits.interval(lane, by));
+        let longest = longest_wait(each);
         // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
         if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
             let retry_after = Some(pushback_of(by, wait - longest + service));
             let long = RefusalReason::QueueTooLong { expected: seconds(wait) };
             return Err(Refusal { reason: by.map_or(long, over), retry_after });
         }
-        Ok(is_try)
+        Ok(is_probe)
     }
 
-    /// The margin of a job's tenant in its class, where that tells enough; else that of its class.
-    fn margin(&self, lane: usize, arrival: &Applicant<'_>) -> f64 {
-        let slot = slot(lane, arrival.class);
-        let share = arrival.known_tenant.and_then(|tenant| self.queues.tenants.held_share(tenant, slot));
-        let own = share.and_then(|share| share.margin.value(self.window, share.jobs == 0, &self.law));
-        own.unwrap_or(self.margins[arrival.class.rank()].value)
-    }
-
-    /// What those are told who have less time than their kind takes, where such jobs were tried in vain.
-    pub(super) fn barred(&self, now: Instant, arrival: &Arrival<'_, H::Job>, until: Instant) -> Refusal {
-        let reason = RefusalReason::DeadlineUnreachable {
-            expected: Duration::ZERO,
-            needed: seconds(self.estimates.service(arrival.kind)),
-            budget: arrival.finish_by.saturating_duration_since(now),
-        };
-        Refusal { reason, retry_after: Some(pushback(until.saturating_duration_since(now).as_secs_f64())) }
+    /// The margin of the class. A tenant that asks for less than its share of the workers is exempt: its jobs hardly wait.
+    fn margin(&self, arrival: &Applicant<'_>) -> f64 {
+        let (own, live) = (self.estimates.service(arrival.kind), self.workers.live());
+        let is_light = self.demand.is_light(arrival.tenant, own, live, self.window);
+        if is_light { 1.0 } else { self.margins[arrival.class.rank()].value }
     }
 
     pub(super) fn full(&self, now: Instant, arrival: &Applicant<'_>) -> Refusal {
-        let room_in = self.room_in(arrival.class, arrival.bytes);
-        Refusal {
-            reason: RefusalReason::QueueFull,
-            retry_after: Some(pushback(self.wait_of(now, arrival).max(room_in))),
-        }
+        Refusal { reason: RefusalReason::QueueFull, retry_after: Some(pushback(self.wait_of(now, arrival))) }
     }
 
     fn wait_of(&self, now: Instant, arrival: &Applicant<'_>) -> f64 {
@@ -232,11 +218,7 @@ impl<H: Host> Core<H> {
         let line = self.lines.work(ordering_key);
         let own_load = share.map_or(0.0, |share| share.load_before(line.is_some()));
         let own_work = if lane == OPEN { own_load } else { own_load * service };
-        // A kind with limits starts as these let it, which is counted elsewhere.
-        let backlog = share.filter(|share| lane == OPEN && share.free_jobs() > 0);
-        let pace = backlog.and_then(|share| Some((share.free_jobs(), share.starts.per_second(self.window)?)));
-        let paced = pace.map_or(0.0, |(jobs, pace)| (jobs + 1) as f64 / pace);
-        self.wait_behind(class, own_work + service).max(paced).max(line.unwrap_or(0.0))
+        self.wait_behind(class, own_work + service).max(line.unwrap_or(0.0))
     }
 
     /// Seconds until a job of `class` starts whose tenant has `own` seconds to do, its own included. Without a bound, it
@@ -245,20 +227,13 @@ impl<H: Host> Core<H> {
         let workers = self.workers.live().max(1) as f64;
         let above = self.queues.above(class);
         let taken = above.iter().map(|class| class.taken.per_second.max(0.0)).sum::<f64>() / workers;
-        let left = (1.0 - taken).max(self.law.reserve).max(LEAST_LEFT);
+        let left = (1.0 - taken).max(LEAST_LEFT);
         let all = self.with_limited(own, |lane, own| self.queues.ahead(lane, class, own), |work| work / workers);
         let Some(lines) = self.lines.backlogs(class) else { return all / left };
         // The same, but for what stands behind ordering keys: each line takes one worker at most until then.
         let free = |lane, own| self.queues.free_ahead(lane, class, own);
         let by_lines = self.with_limited(own, free, |work| lines.time_beside(work, workers, 1.0 / left));
         all.min(by_lines) / left
-    }
-
-    /// Seconds until all that is queued has started, whatever comes meanwhile.
-    pub(super) fn time_for_queued(&self) -> f64 {
-        let (workers, mean) = (self.workers.live().max(1) as f64, self.estimates.mean());
-        let ahead = |lane, own| self.queues.ahead(lane, Criticality::Sheddable, own);
-        self.with_limited(f64::INFINITY, ahead, |work| (work - mean).max(0.0) / workers)
     }
 
     /// Seconds until the workers are through with what is `ahead` in the open lane, and with what kinds with limits may do
@@ -272,8 +247,7 @@ impl<H: Host> Core<H> {
                 (ahead * service, self.limits.pace(lane, service))
             })
         };
-        // One mean service time is shared among the workers until the first of them is free.
-        let open = ahead(OPEN, own) + self.estimates.mean();
+        let open = ahead(OPEN, own);
         let mut wait = f64::INFINITY;
         for _ in 0..LOOKS.min(1 + (LOOKS - 1) * self.limits.lanes()) {
             let limited: f64 = lanes().map(|(work, pace)| if work > 0.0 { work.min(pace * wait) } else { 0.0 }).sum();
@@ -307,6 +281,7 @@ impl<H: Host> Core<H> {
             bytes: arrival.bytes,
             start_by: arrival.start_by,
             finish_by: arrival.finish_by,
+            tenant: arrival.tenant,
             known_tenant: self.queues.tenants.find(arrival.tenant),
             ordering_key: arrival.ordering_key,
             limit_key: arrival.limit_key,
@@ -325,6 +300,7 @@ impl<H: Host> Core<H> {
             bytes: entry.bytes,
             start_by: entry.start_by,
             finish_by: entry.finish_by,
+            tenant,
             known_tenant: self.queues.tenants.find(tenant),
             ordering_key,
             limit_key,

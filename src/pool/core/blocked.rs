@@ -4,7 +4,7 @@
 //! in one line, it takes one worker at most. So what they count before an arrival is bounded by the lines, and the free
 //! jobs must be known without them.
 
-use super::{Host, backlogs::Backlogs, entry::Entry, law::Frequency, queues::Queues, tenants::Share};
+use super::{Host, backlogs::Backlogs, entry::Entry, queues::Queues, tenants::Share};
 use crate::model::Criticality;
 
 /// Of one class of one lane: the tenants that have blocked jobs. Where there are none, it is empty and costs nothing.
@@ -75,13 +75,10 @@ impl Queues {
     }
 
     /// It does no more: it is free, or leaves.
-    pub(super) fn unblock<H: Host>(&mut self, entry: &Entry<H>, window: u64) {
+    pub(super) fn unblock<H: Host>(&mut self, entry: &Entry<H>) {
         let Some(tenant) = entry.tenant else { return };
         let (slot, load) = (entry.slot(), entry.load());
         let (mixed, share) = (&mut self.lanes[slot].mixed, self.tenants.share_mut(tenant, slot));
-        if share.free_jobs() == 0 {
-            share.starts = Frequency::new(window);
-        }
         let before = share.mix();
         share.blocked -= 1;
         mixed.jobs -= 1;

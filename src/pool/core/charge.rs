@@ -16,16 +16,20 @@ impl<H: Host> Core<H> {
         let took = self.held(now, index).max(run);
         let entry = &mut self.entries[index];
         entry.took = took;
-        let (kind, finish_by) = (entry.kind, entry.finish_by);
+        let kind = entry.kind;
         self.queues.take(entry.class, took.as_secs_f64() - entry.work);
         self.queues.correct(entry, took, entry.work);
         let was_measured = self.estimates.runs(kind) > 0;
-        self.entries[index].counted = match ending {
+        let counted = match ending {
             Ending::Completed | Ending::Failed | Ending::Panicked | Ending::Shed => self.estimates.observe(kind, took),
-            Ending::Expired => self.estimates.observe_cut(kind, took, finish_by),
+            Ending::Expired => self.estimates.observe_cut(kind, took),
             Ending::Overran => self.estimates.observe_longer(kind, took),
             Ending::Cancelled | Ending::Unmade => 0.0,
         };
+        self.entries[index].counted = counted;
+        if counted > 0.0 {
+            self.estimates.note_end(kind, now);
+        }
         self.revalue_unless(was_measured, kind);
     }
 

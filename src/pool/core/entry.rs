@@ -31,15 +31,13 @@ pub(super) struct Entry<H: Host> {
     /// Time of its worker that was charged once its outcome was decided, and the seconds that the estimate counts.
     pub(super) took: Duration,
     pub(super) counted: f64,
-    /// Whether it was queued in spite of what its kind takes.
-    pub(super) is_try: bool,
+    /// Whether it was let through to see what its kind takes by now.
+    pub(super) is_probe: bool,
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
     pub(super) home: usize,
     /// Where the job was queued: who it is for, until its end.
     pub(super) tenant: Option<usize>,
-    /// Whether it counts in the margin of its tenant, and not in that of its class.
-    pub(super) has_own_margin: bool,
     pub(super) line: Option<usize>,
     /// Lane of its kind.
     pub(super) lane: usize,
@@ -84,12 +82,11 @@ impl<H: Host> Entry<H> {
             work: 0.0,
             took: Duration::ZERO,
             counted: 0.0,
-            is_try: false,
+            is_probe: false,
             start_by: arrival.start_by,
             finish_by: arrival.finish_by,
             home: arrival.home,
             tenant: None,
-            has_own_margin: false,
             line: None,
             lane,
             gate: None,

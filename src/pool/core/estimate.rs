@@ -2,13 +2,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::law::JOB_WEIGHT;
+use super::{
+    admission::seconds,
+    law::{FIRST_SERVICE, JOB_WEIGHT},
+};
 
-/// After a job had less time than its kind takes, and missed its deadline, others with so little time are not started for
-/// so many times the time that it ran, while half of the workers are busy: such attempts take little of what others need.
-const BAR: u32 = 20;
-/// Most jobs of a kind that are tried at once: one at first, and twice as many with each that ends in time.
-const MOST_TRIED: u32 = 64;
+/// A kind of which no job has ended for so long, or for so many times what it takes where that is longer, lets one job
+/// through that would end too late by its estimate: the estimate may be out of date, and nothing that runs says so.
+const SILENCE: Duration = Duration::from_secs(10);
+const SILENT_RUNS: f64 = 10.0;
+/// Weight of the next run after that.
+const PROBE_WEIGHT: f64 = 0.5;
 
 /// How long jobs run, in seconds.
 pub(super) struct Estimates {
@@ -23,17 +27,17 @@ pub(super) struct Estimates {
 struct ServiceTime {
     seconds: f64,
     samples: u32,
-    /// Until when jobs with less time than that are not tried.
-    barred_until: Option<Instant>,
-    /// Jobs with less time than that which are tried, and how many may be at once.
-    tried: u32,
-    may_be_tried: u32,
+    /// When a run last ended, or a job was let through because none did.
+    heard: Option<Instant>,
+    /// Whether the next run counts for more, as the estimate may be out of date.
+    is_stale: bool,
 }
 
 impl ServiceTime {
     fn add(&mut self, seconds: f64) {
         self.samples = self.samples.saturating_add(1);
-        self.seconds += self.weight() * (seconds - self.seconds);
+        let weight = if std::mem::take(&mut self.is_stale) { PROBE_WEIGHT } else { 0.0 };
+        self.seconds += self.weight().max(weight) * (seconds - self.seconds);
     }
 
     /// One of the last samples was so many seconds too short.
@@ -47,16 +51,15 @@ impl ServiceTime {
 }
 
 impl Estimates {
-    /// Kinds that nothing is known of, and that are taken to run for `start`.
-    pub(super) fn new(kinds: usize, start: Duration) -> Self {
-        let unknown =
-            ServiceTime { seconds: start.as_secs_f64(), samples: 0, barred_until: None, tried: 0, may_be_tried: 1 };
+    /// Kinds that nothing is known of.
+    pub(super) fn new(kinds: usize) -> Self {
+        let unknown = ServiceTime { seconds: FIRST_SERVICE.as_secs_f64(), samples: 0, heard: None, is_stale: false };
         Self { kinds: vec![unknown; kinds], mean: unknown }
     }
 
     /// Knows so many kinds from now on, of the further ones nothing.
-    pub(super) fn extend(&mut self, kinds: usize, start: Duration) {
-        let unknown = Self::new(kinds.saturating_sub(self.kinds.len()), start);
+    pub(super) fn extend(&mut self, kinds: usize) {
+        let unknown = Self::new(kinds.saturating_sub(self.kinds.len()));
         self.kinds.extend(unknown.kinds);
     }
 
@@ -70,14 +73,9 @@ impl Estimates {
 
     /// Learns from a run that was cut at its deadline: it would have gone on. Where times are exponential, by another mean;
     /// here by that, but no longer than it ran.
-    pub(super) fn observe_cut(&mut self, kind: usize, run: Duration, finish_by: Instant) -> f64 {
-        let (seconds, service) = (run.as_secs_f64(), self.service(kind));
-        let known = &mut self.kinds[kind];
-        if known.samples > 0 && seconds < service {
-            known.barred_until = run.checked_mul(BAR).and_then(|bar| finish_by.checked_add(bar));
-        }
-        let whole = run.saturating_add(Duration::from_secs_f64(service.min(seconds)));
-        self.observe(kind, whole)
+    pub(super) fn observe_cut(&mut self, kind: usize, run: Duration) -> f64 {
+        let more = self.service(kind).min(run.as_secs_f64());
+        self.observe(kind, run.saturating_add(Duration::from_secs_f64(more)))
     }
 
     /// Learns from a run that was cut at a bound of its own, which says nothing but that it takes longer.
@@ -96,33 +94,22 @@ impl Estimates {
         }
     }
 
-    /// Until when a job of `kind` with so much time is not tried, for it would not end in time: those before it did not.
-    pub(super) fn bar(&self, kind: usize, now: Instant, finish_by: Instant) -> Option<Instant> {
-        let until = self.kinds[kind].barred_until.filter(|until| *until > now)?;
-        let budget = finish_by.saturating_duration_since(now).as_secs_f64();
-        (budget < self.kinds[kind].seconds).then_some(until)
+    /// A job of `kind` ended that was measured.
+    pub(super) fn note_end(&mut self, kind: usize, now: Instant) {
+        self.kinds[kind].heard = Some(now);
     }
 
-    /// Whether a job of `kind` may be queued that would not end in time, going by what its kind took. Without a try a
-    /// kind that was slow for a while, or for somebody, would be refused for good: nothing that runs says otherwise.
-    pub(super) fn may_try(&self, kind: usize, now: Instant) -> bool {
-        let known = &self.kinds[kind];
-        known.tried < known.may_be_tried && known.barred_until.is_none_or(|until| until <= now)
+    /// Whether a job of `kind` may be queued that would end too late by its estimate.
+    pub(super) fn may_probe(&self, kind: usize, now: Instant) -> bool {
+        let Some(heard) = self.kinds[kind].heard else { return true };
+        let silence = SILENCE.max(seconds(SILENT_RUNS * self.kinds[kind].seconds));
+        now.saturating_duration_since(heard) >= silence
     }
 
-    pub(super) fn try_one(&mut self, kind: usize) {
-        self.kinds[kind].tried += 1;
-    }
-
-    /// A try is over: in time, too late, or for another reason.
-    pub(super) fn end_try(&mut self, kind: usize, in_time: Option<bool>) {
+    /// Such a job is queued.
+    pub(super) fn probe(&mut self, kind: usize, now: Instant) {
         let known = &mut self.kinds[kind];
-        known.tried -= 1;
-        known.may_be_tried = match in_time {
-            Some(true) => (known.may_be_tried * 2).min(MOST_TRIED),
-            Some(false) => 1,
-            None => known.may_be_tried,
-        };
+        (known.heard, known.is_stale) = (Some(now), true);
     }
 
     /// Expected service time of a job of `kind`: the pool's mean where only others were measured.
@@ -158,7 +145,7 @@ mod tests {
 
     #[test]
     fn first_sample_replaces_the_start_value() {
-        let mut estimates = Estimates::new(1, Duration::from_millis(50));
+        let mut estimates = Estimates::new(1);
         assert!((estimates.service(0) - 0.050).abs() < 1e-9 && estimates.measured(0).is_none());
         estimates.observe(0, Duration::from_millis(10));
         assert!((estimates.service(0) - 0.010).abs() < 1e-9);
@@ -166,5 +153,21 @@ mod tests {
             estimates.observe(0, Duration::from_millis(20));
         }
         assert!((estimates.service(0) - 0.020).abs() < 1e-4);
+    }
+    #[test]
+    fn a_kind_of_which_nothing_is_heard_lets_one_job_through() {
+        let (start, mut estimates) = (Instant::now(), Estimates::new(1));
+        for _ in 0..100 {
+            estimates.observe(0, Duration::from_secs(2));
+        }
+        estimates.note_end(0, start);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(!estimates.may_probe(0, at(19)) && estimates.may_probe(0, at(20)), "ten runs of two seconds");
+        estimates.probe(0, at(20));
+        assert!(!estimates.may_probe(0, at(39)));
+        estimates.observe(0, Duration::from_millis(10));
+        assert!((estimates.service(0) - 1.0).abs() < 0.01, "that one counts for as much as all before it");
+        estimates.observe(0, Duration::from_millis(10));
+        assert!((estimates.service(0) - 0.95).abs() < 0.01, "and the next one as ever");
     }
 }

@@ -69,19 +69,12 @@ impl<H: Host> Core<H> {
             return self.refuse(Refusal { reason, retry_after: None });
         }
         self.seen.note(arrival.class, arrival.tenant, self.window);
+        self.demand.arrive(arrival.tenant, self.estimates.service(arrival.kind));
         let lane = self.limits.lane(arrival.kind);
         let startable = self.can_start() && self.lines.is_free(arrival.ordering_key);
         let startable = startable && (lane == OPEN || self.is_within_limits(now, lane, arrival.limit_key));
         if startable {
-            // Where most workers are idle, nobody needs the one that such a job would waste.
-            let bar = self.estimates.bar(arrival.kind, now, arrival.finish_by);
-            return match bar.filter(|_| !self.workers.has_plenty_idle()) {
-                None => Verdict::Start(self.start_at_once(now, arrival)),
-                Some(until) => {
-                    let refusal = self.barred(now, &arrival, until);
-                    self.refuse(refusal)
-                }
-            };
+            return Verdict::Start(self.start_at_once(now, arrival));
         }
         self.ask_for_a_place(now, arrival, waiter, effects)
     }
@@ -107,15 +100,15 @@ impl<H: Host> Core<H> {
         if let Some(refusal) = over.filter(|_| !waits) {
             return self.refuse(refusal);
         }
-        let is_try = match self.judge(now, &applicant) {
-            Ok(is_try) => is_try,
+        let is_probe = match self.judge(now, &applicant) {
+            Ok(is_probe) => is_probe,
             Err(refusal) => return self.refuse(refusal),
         };
         match arrival.when_full {
             _ if has_room => {
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
-                self.accept(now, key.index, names, is_try);
+                self.accept(now, key.index, names, is_probe);
                 if lane != OPEN {
                     // Time may have opened its lane or its gate.
                     self.settle(now, effects);
@@ -139,7 +132,7 @@ impl<H: Host> Core<H> {
                 }
                 let names = Names::of(&arrival);
                 let key = self.insert(arrival, Place::Ready, waiter);
-                self.accept(now, key.index, names, is_try);
+                self.accept(now, key.index, names, is_probe);
                 // Those that gave way may have held more bytes than it needs.
                 self.settle(now, effects);
                 Verdict::Queued(key)
@@ -159,18 +152,8 @@ impl<H: Host> Core<H> {
         self.entries[key.index].place = Place::Running { slot, ended: true };
         self.ledger.end(ending);
         self.workers.count(slot, ending == Ending::Completed, run);
-        if was_queued {
-            if ending == Ending::Expired && self.counts_as_missed(key.sequence) {
-                self.miss(key.index);
-            }
-            self.end_try(
-                key.index,
-                match ending {
-                    Ending::Completed | Ending::Failed | Ending::Panicked => Some(true),
-                    Ending::Expired => Some(false),
-                    Ending::Cancelled | Ending::Overran | Ending::Shed | Ending::Unmade => None,
-                },
-            );
+        if was_queued && ending == Ending::Expired && self.counts_as_missed(key.sequence) {
+            self.miss(key.index);
         }
         self.charge(now, key.index, ending, run);
         true

@@ -106,11 +106,11 @@ impl<H: Host> Core<H> {
 
     /// Jobs that are expected to start before a queued one, and the time until it does.
     fn expected_start(&self, now: Instant, entry: &Entry<H>, before: &Before) -> (usize, Duration) {
-        let (workers, mean) = (self.workers.live().max(1) as f64, self.estimates.mean());
-        let all = (before.all.work + mean) / workers;
+        let workers = self.workers.live().max(1) as f64;
+        let all = before.all.work / workers;
         let mut lines = Backlogs::default();
         before.lines.iter().for_each(|line| lines.change(0.0, line.iter().sum()));
-        let by_lines = lines.time_beside(before.free.work + mean, workers, 1.0);
+        let by_lines = lines.time_beside(before.free.work, workers, 1.0);
         let shared = all.min(by_lines).max(before.in_line);
         let ahead = if by_lines < all { before.free.jobs + before.started_by(shared) } else { before.all.jobs };
         let service = self.estimates.measured(entry.kind).unwrap_or(0.0);
@@ -121,13 +121,13 @@ impl<H: Host> Core<H> {
     }
 
     /// The rule at the door, counted: all of the classes above, those of its own tenant that come before, and of each
-    /// other tenant of its class as many. Kinds that are at their limit are passed over.
+    /// other tenant of its class as much work. Kinds that are at their limit are passed over.
     fn before(&self, now: Instant, index: usize, entry: &Entry<H>) -> Before {
         let mut before = Before::default();
         let mut others: FxHashMap<Option<usize>, Vec<&Entry<H>>> = FxHashMap::default();
         let mut lines: FxHashMap<Option<usize>, Vec<&Entry<H>>> = FxHashMap::default();
         let passing = self.passing(index, entry);
-        let mut own = 0;
+        let mut own = entry.work;
         for (at, other) in self.entries.iter().filter(|(at, _)| *at != index) {
             let is_earlier = other.sequence < entry.sequence;
             let is_queued = matches!(other.place, Place::Ready | Place::Blocked | Place::Held);
@@ -151,7 +151,7 @@ impl<H: Host> Core<H> {
             if other.class.rank() < entry.class.rank() {
                 before.add(other, is_same_lane);
             } else if is_own && is_before {
-                own += 1;
+                own += other.work;
                 before.add(other, is_same_lane);
             } else if other.class == entry.class && !is_own {
                 others.entry(other.tenant).or_default().push(other);
@@ -163,14 +163,12 @@ impl<H: Host> Core<H> {
         }
         for mut jobs in others.into_values() {
             jobs.sort_unstable_by_key(|other| other.sequence);
-            jobs.iter().take(own + 1).for_each(|other| before.all.add(other));
-            let free = jobs.iter().filter(|other| other.place != Place::Blocked);
-            for other in free.take(own + 1) {
-                before.has_later |= other.sequence > entry.sequence;
-                before.free.add(other);
-            }
             let in_lane = |other: &&&Entry<H>| other.lane == entry.lane && other.lane != OPEN;
-            before.in_lane += jobs.iter().take(own + 1).filter(in_lane).count();
+            let passing = before.all.add_up_to(own, jobs.iter().copied());
+            before.in_lane += jobs.iter().take(passing).filter(in_lane).count();
+            let free = || jobs.iter().copied().filter(|other| other.place != Place::Blocked);
+            let passing = before.free.add_up_to(own, free());
+            before.has_later |= free().take(passing).any(|other| other.sequence > entry.sequence);
         }
         before.lines = lines.into_values().map(in_order).collect();
         before
@@ -217,5 +215,24 @@ impl Sum {
     fn add<H: Host>(&mut self, entry: &Entry<H>) {
         self.jobs += 1;
         self.work += entry.work;
+    }
+
+    /// Adds the first jobs of a tenant, up to `most` seconds: what a fair queue lets pass. Returns how many these are.
+    fn add_up_to<'a, H: Host>(&mut self, most: f64, jobs: impl Iterator<Item = &'a Entry<H>>) -> usize
+    where
+        H: 'a,
+    {
+        let (mut passing, mut seconds) = (0, 0.0);
+        for job in jobs {
+            if seconds + TIE >= most {
+                break;
+            }
+            passing += 1;
+            seconds += job.work;
+        }
+        self.jobs += passing;
+        // The last of them may reach beyond it.
+        self.work += seconds.min(most);
+        passing
     }
 }

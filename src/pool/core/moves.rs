@@ -10,14 +10,14 @@ use crate::model::Criticality;
 /// The ways of a job between its places.
 impl<H: Host> Core<H> {
     /// Room is there: the job becomes queued, behind its ordering key where that is in use.
-    pub(super) fn accept(&mut self, now: Instant, index: usize, names: Names<'_>, is_try: bool) {
+    pub(super) fn accept(&mut self, now: Instant, index: usize, names: Names<'_>, is_probe: bool) {
         self.ledger.counts.accepted += 1;
         let free = self.lines.is_free(names.ordering_key);
         let entry = &mut self.entries[index];
         entry.work = self.estimates.service(entry.kind);
-        entry.is_try = is_try;
-        if is_try {
-            self.estimates.try_one(entry.kind);
+        entry.is_probe = is_probe;
+        if is_probe {
+            self.estimates.probe(entry.kind, now);
         }
         let line = self.lines.join(names.ordering_key, entry.work);
         entry.line = line;
@@ -25,8 +25,8 @@ impl<H: Host> Core<H> {
         self.limits.queue(entry.gate);
         self.queued_bytes += entry.bytes;
         self.queues.take(entry.class, entry.work);
-        let margin = &mut self.margins[entry.class.rank()];
-        self.queues.enter(entry, names.tenant, self.window, margin, &self.law);
+        self.margins[entry.class.rank()].accept();
+        self.queues.enter(entry, names.tenant);
         self.queued.push_back(&mut self.entries, AGE, index);
         self.saturated |= self.queued.len() * 5 >= self.caps.jobs.saturating_mul(4);
         match line {
@@ -66,7 +66,7 @@ impl<H: Host> Core<H> {
 
     /// A job stands behind its ordering key no more: it is free, or leaves.
     fn unblock(&mut self, index: usize) {
-        self.queues.unblock(&self.entries[index], self.window);
+        self.queues.unblock(&self.entries[index]);
         if let Some(gate) = self.entries[index].gate {
             self.limits.gate_mut(gate).blocked -= 1;
         }
@@ -93,7 +93,6 @@ impl<H: Host> Core<H> {
     /// Takes a queued job out for good.
     pub(super) fn remove_queued(&mut self, index: usize) -> Entry<H> {
         let led = self.entries[index].place != Place::Blocked;
-        self.end_try(index, None);
         self.unqueue(index);
         let entry = self.entries.remove(index);
         self.queues.take(entry.class, -entry.work);
@@ -102,14 +101,6 @@ impl<H: Host> Core<H> {
             self.leave_line(entry.line);
         }
         entry
-    }
-
-    /// A job is over, or it will not start; where it was a try, that told whether it ended in time.
-    pub(super) fn end_try(&mut self, index: usize, in_time: Option<bool>) {
-        let entry = &mut self.entries[index];
-        if std::mem::take(&mut entry.is_try) {
-            self.estimates.end_try(entry.kind, in_time);
-        }
     }
 
     /// Takes a queued job out of the queue, to start or to end.
@@ -131,7 +122,7 @@ impl<H: Host> Core<H> {
             _ => self.queues.remove(&mut self.entries, index),
         }
         self.limits.unqueue(gate, place == Place::Ready);
-        self.queues.leave(&self.entries[index], self.window, &self.law);
+        self.queues.leave(&self.entries[index]);
     }
 
     /// A kind was measured for the first time: its jobs that stand in line were valued by a guess, which must refuse nobody.

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::{
-    Caps, Core, Effect, Ending, Host, Law, QueueEnd,
+    Caps, Core, Effect, Ending, Host, QueueEnd,
     entry::Place,
     moves::tell,
     sizer::{Bounds, Sizer},
@@ -83,15 +83,9 @@ impl<H: Host> Core<H> {
 
     /// Has other bounds from now on, and serves further kinds: `kinds` has the limits of all of them, of which those that
     /// it has stay as they are. What is beyond the bounds leaves them as jobs do.
-    pub(crate) fn reconfigure(
-        &mut self,
-        now: Instant,
-        (caps, law): (Caps, Law),
-        kinds: &[KindLimits],
-        effects: &mut Vec<Effect<H>>,
-    ) {
-        (self.caps, self.law) = (caps, law);
-        self.estimates.extend(kinds.len(), law.service);
+    pub(crate) fn reconfigure(&mut self, now: Instant, caps: Caps, kinds: &[KindLimits], effects: &mut Vec<Effect<H>>) {
+        self.caps = caps;
+        self.estimates.extend(kinds.len());
         self.sizing.slowdown.extend(kinds.len());
         self.limits.extend(kinds);
         self.queues.extend(self.limits.lanes());

@@ -10,9 +10,8 @@ use super::{
     backlogs::Backlogs,
     blocked::Mixed,
     entry::{CLASS, Entry, LINE, Place},
-    law::{Frequency, Law, Rate},
+    law::{RESERVE, Rate},
     list::List,
-    margin::Margin,
     tenants::{Share, Tenants},
     turns::Turns,
 };
@@ -26,8 +25,8 @@ use crate::model::Criticality;
 ///
 /// Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it was given; the smallest tag
 /// goes first. A job is charged what its kind takes on average when it starts, and the difference when it ends. The
-/// clock of the lane goes on by each charge, divided among the tenants that are there; who comes, or comes back, starts
-/// a few mean runs before that clock: what was not asked for is saved up so far and no further.
+/// clock of the lane goes on by each charge, divided among the tenants that are there. A tenant that comes, or comes back,
+/// starts at that clock: what it did not ask for is not saved up.
 #[derive(Default)]
 pub(super) struct Queues {
     classes: [Class; 4],
@@ -69,11 +68,10 @@ pub(super) struct Lane {
     turns: Turns,
     /// Places in `turns` that were given out.
     places: u64,
-    /// Tenants without a job that had more than who comes is given.
+    /// Idle tenants whose tag is ahead of a newcomer's start tag.
     debtors: BTreeSet<(u64, usize)>,
+    /// Lowest start tag of a new tenant.
     clock: u64,
-    /// Where who comes starts at the least: the clock, but for the head start.
-    floor: u64,
     /// The greatest tag of all.
     top: u64,
 }
@@ -123,14 +121,7 @@ impl Queues {
     }
 
     /// A job is queued; whether it is ready is said by [`push`](Self::push).
-    pub(super) fn enter<H: Host>(
-        &mut self,
-        entry: &mut Entry<H>,
-        tenant: &str,
-        window: u64,
-        margin: &mut Margin,
-        law: &Law,
-    ) {
+    pub(super) fn enter<H: Host>(&mut self, entry: &mut Entry<H>, tenant: &str) {
         let slot = entry.slot();
         let tenant = self.tenants.queue(tenant, entry.class, entry.bytes);
         entry.tenant = Some(tenant);
@@ -138,13 +129,6 @@ impl Queues {
         lane.jobs += 1;
         lane.load += entry.load();
         let share = self.tenants.share_mut(tenant, slot);
-        if share.free_jobs() == 0 {
-            share.starts = Frequency::new(window);
-        }
-        entry.has_own_margin = share.margin.accept(window, share.jobs == 0, margin.value, law);
-        if !entry.has_own_margin {
-            margin.accept();
-        }
         let before = share.mix();
         share.jobs += 1;
         lane.backlogs.change(share.load, share.load + entry.load());
@@ -153,13 +137,12 @@ impl Queues {
     }
 
     /// A job is queued no more; it is not among the ready ones. Its tenant is held until it [parts](Self::part).
-    pub(super) fn leave<H: Host>(&mut self, entry: &Entry<H>, window: u64, law: &Law) {
+    pub(super) fn leave<H: Host>(&mut self, entry: &Entry<H>) {
         let (slot, tenant) = (entry.slot(), entry.tenant.expect("a queued job has a tenant"));
         let lane = &mut self.lanes[slot];
         lane.jobs -= 1;
         lane.load = if lane.jobs == 0 { 0.0 } else { (lane.load - entry.load()).max(0.0) };
         let share = self.tenants.share_mut(tenant, slot);
-        share.margin.catch_up(window, false, law);
         let before = share.mix();
         share.jobs -= 1;
         // Rounding does not outlive the last job.
@@ -168,16 +151,6 @@ impl Queues {
         share.load = left;
         lane.mixed.change(before, share.mix());
         self.tenants.unqueue(tenant, entry.class, entry.bytes);
-    }
-
-    /// A job that was queued missed its deadline.
-    pub(super) fn miss<H: Host>(&mut self, entry: &Entry<H>, window: u64, margins: &mut [Margin; 4], law: &Law) {
-        if entry.has_own_margin {
-            let share = self.tenants.share_mut(tenant_of(entry), entry.slot());
-            share.margin.miss(window, share.jobs == 0, law);
-        } else {
-            margins[entry.class.rank()].miss();
-        }
     }
 
     /// A queued job is expected to take so many seconds.
@@ -208,7 +181,7 @@ impl Queues {
         let share = self.tenants.share_mut(tenant, slot);
         if share.ready.is_empty() {
             let owed = lane.debtors.remove(&(share.tag, tenant));
-            share.tag = share.tag.max(lane.floor);
+            share.tag = share.tag.max(lane.clock);
             lane.seat(share, tenant);
             share.ready.push_back(entries, LINE, index);
             if owed {
@@ -235,8 +208,8 @@ impl Queues {
     }
 
     /// The job to start next; `is_open` says of a lane whether its limit lets one start.
-    pub(super) fn head(&self, law: &Law, is_open: impl Fn(usize) -> bool) -> Option<usize> {
-        let rank = self.next_class(law, &is_open)?;
+    pub(super) fn head(&self, is_open: impl Fn(usize) -> bool) -> Option<usize> {
+        let rank = self.next_class(&is_open)?;
         let served = self.classes[rank].served;
         let turn = |slot: &usize| (self.lanes[*slot].tag.max(served), self.lanes[*slot].tag, *slot);
         let slot = self.available(rank, &is_open).min_by_key(turn)?;
@@ -244,15 +217,8 @@ impl Queues {
         self.tenants.share(tenant, slot)?.ready.head()
     }
 
-    /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know. `head_start` is
-    /// in seconds.
-    pub(super) fn start<H: Host>(
-        &mut self,
-        entry: &Entry<H>,
-        window: u64,
-        head_start: f64,
-        is_open: impl Fn(usize) -> bool,
-    ) {
+    /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know.
+    pub(super) fn start<H: Host>(&mut self, entry: &Entry<H>, is_open: impl Fn(usize) -> bool) {
         let (slot, tenant) = (entry.slot(), tenant_of(entry));
         self.note_start(entry.class.rank(), &is_open);
         let charge = nanos(entry.work);
@@ -261,12 +227,9 @@ impl Queues {
         class.served = class.served.max(lane.tag);
         lane.tag = class.served + charge / lane.turns.len().max(1) as u64;
         let share = self.tenants.share_mut(tenant, slot);
-        share.starts.count(window);
         lane.turns.remove((share.tag, share.since, tenant));
         // Divided by one more than compete: who comes now goes before those who were served.
         lane.clock = (lane.clock + charge / (lane.turns.len() as u64 + 2)).max(share.tag);
-        // Never back, so that who was forgotten starts no better than who was not.
-        lane.floor = lane.floor.max(lane.clock.saturating_sub(nanos(head_start)));
         share.tag += charge;
         lane.top = lane.top.max(share.tag);
         lane.seat(share, tenant);
@@ -293,7 +256,7 @@ impl Queues {
         let lanes = &mut self.lanes;
         self.tenants.part(tenant, |slot, share| {
             let lane = &mut lanes[slot];
-            let owes = share.tag > lane.floor && !lane.turns.is_empty();
+            let owes = share.tag > lane.clock && !lane.turns.is_empty();
             if owes {
                 lane.debtors.insert((share.tag, tenant));
             }
@@ -334,10 +297,10 @@ impl Queues {
     }
 
     /// The most important class with a ready job; now and then, one of those below it.
-    fn next_class(&self, law: &Law, is_open: &impl Fn(usize) -> bool) -> Option<usize> {
+    fn next_class(&self, is_open: &impl Fn(usize) -> bool) -> Option<usize> {
         let has_job = |rank: &usize| self.available(*rank, is_open).next().is_some();
         let top = (0..4).find(has_job)?;
-        if f64::from(self.passed + 1) * law.reserve < 1.0 {
+        if self.passed + 1 < RESERVE {
             return Some(top);
         }
         // In turn, so that none of them waits for the others to be empty.
@@ -367,10 +330,10 @@ impl Queues {
     fn settle_debts(&mut self, slot: usize) {
         let lane = &mut self.lanes[slot];
         if lane.turns.is_empty() {
-            (lane.clock, lane.floor) = (lane.top, lane.top);
+            lane.clock = lane.top;
         }
         while let Some((tag, tenant)) = lane.debtors.first().copied()
-            && tag <= lane.floor
+            && tag <= lane.clock
         {
             lane.debtors.pop_first();
             self.tenants.forgive(tenant);

@@ -119,18 +119,6 @@ impl<H: Host> Core<H> {
         self.with_callers_before(class, bytes) <= self.caps.bytes.saturating_sub(self.queued_bytes)
     }
 
-    /// Seconds until a job of `class` may have a place, and `bytes`, behind the callers that wait before it: as much of the
-    /// queue as is too much by then must start first, whatever class it is of.
-    pub(super) fn room_in(&self, class: Criticality, bytes: usize) -> f64 {
-        let (jobs, most) = self.room(class);
-        let part = |wanted: usize, most: usize, queued: usize| {
-            let missing = queued.saturating_add(wanted).saturating_sub(most).min(queued);
-            if missing == 0 { 0.0 } else { missing as f64 / queued as f64 }
-        };
-        let bytes = part(self.with_callers_before(class, bytes), most, self.queued_bytes);
-        part(1, jobs, self.queued.len()).max(bytes) * self.time_for_queued()
-    }
-
     /// The bytes of a job, and those that the first callers wait for who are as important as it is.
     fn with_callers_before(&self, class: Criticality, bytes: usize) -> usize {
         let needed = self.waiting.ahead_of(class).map(|index| self.entries[index].bytes);

@@ -15,8 +15,8 @@ use crate::model::{Criticality, RejectionReason};
 enum Reply {
     /// Its time to start is over.
     Leaves,
-    /// There is; whether its job is a try.
-    Enters { is_try: bool },
+    /// There is; whether its job is a probe.
+    Enters { is_probe: bool },
     /// Its tenant has its part, or it would be queued for too long: it lets others pass.
     Passes,
     /// There is not, and those behind it in its class wait for it to have some.
@@ -51,7 +51,7 @@ impl<H: Host> Core<H> {
 
     /// The job to start next.
     pub(super) fn head(&self, now: Instant) -> Option<usize> {
-        self.queues.head(&self.law, |lane| self.limits.is_open(lane, now))
+        self.queues.head(|lane| self.limits.is_open(lane, now))
     }
 
     /// Whether nothing of its kind and its limit key is before a job, and both may start one.
@@ -89,7 +89,7 @@ impl<H: Host> Core<H> {
     /// Half of what its kind takes must be left.
     fn is_hopeless(&self, now: Instant, index: usize) -> bool {
         let entry = &self.entries[index];
-        if entry.is_try {
+        if entry.is_probe {
             return false;
         }
         let half = self.estimates.measured(entry.kind).unwrap_or(0.0) / 2.0;
@@ -106,12 +106,9 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// A queued job missed its deadline. That of a try was expected to be missed.
+    /// A queued job missed its deadline.
     pub(super) fn miss(&mut self, index: usize) {
-        if self.entries[index].is_try {
-            return;
-        }
-        self.queues.miss(&self.entries[index], self.window, &mut self.margins, &self.law);
+        self.margins[self.entries[index].class.rank()].miss();
     }
 
     /// Whether what becomes of a job says anything about the estimates.
@@ -146,7 +143,7 @@ impl<H: Host> Core<H> {
             match reply {
                 Reply::Holds => return leaves,
                 Reply::Passes => {}
-                Reply::Enters { is_try } => self.admit(now, turn.index, is_try),
+                Reply::Enters { is_probe } => self.admit(now, turn.index, is_probe),
                 Reply::Leaves => {
                     self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
                     let entry = self.leave_waiting(turn.index);
@@ -177,7 +174,7 @@ impl<H: Host> Core<H> {
         }
         match self.judge(now, &caller) {
             Err(_) => Reply::Passes,
-            Ok(is_try) if self.has_room(class, bytes) => Reply::Enters { is_try },
+            Ok(is_probe) if self.has_room(class, bytes) => Reply::Enters { is_probe },
             Ok(_) => Reply::Holds,
         }
     }
@@ -212,15 +209,14 @@ impl<H: Host> Core<H> {
         self.waiting.firsts().find(starts)
     }
 
-    fn admit(&mut self, now: Instant, index: usize, is_try: bool) {
+    fn admit(&mut self, now: Instant, index: usize, is_probe: bool) {
         self.waiting.remove(&mut self.entries, index);
         let names = self.entries[index].kept.take().expect("a waiting entry keeps its names");
-        self.accept(now, index, names.names(), is_try);
+        self.accept(now, index, names.names(), is_probe);
     }
 
     fn start(&mut self, now: Instant, index: usize, effects: &mut Vec<Effect<H>>) {
-        let head_start = self.law.head_start * self.estimates.mean();
-        self.queues.start(&self.entries[index], self.window, head_start, |lane| self.limits.is_open(lane, now));
+        self.queues.start(&self.entries[index], |lane| self.limits.is_open(lane, now));
         self.unqueue(index);
         self.limits.start(self.entries[index].lane, self.entries[index].gate, now);
         let entry = &mut self.entries[index];

@@ -127,8 +127,7 @@ mod tests {
 
     impl Kinds {
         fn new() -> Self {
-            let start = Duration::from_millis(50);
-            let mut kinds = Self { estimates: Estimates::new(2, start), slowdown: Slowdown::new(2) };
+            let mut kinds = Self { estimates: Estimates::new(2), slowdown: Slowdown::new(2) };
             kinds.run(0, 100, 10);
             kinds.run(1, 100, 1000);
             kinds
@@ -165,8 +164,7 @@ mod tests {
 
     #[test]
     fn a_few_runs_are_no_past() {
-        let start = Duration::from_millis(50);
-        let mut kinds = Kinds { estimates: Estimates::new(2, start), slowdown: Slowdown::new(2) };
+        let mut kinds = Kinds { estimates: Estimates::new(2), slowdown: Slowdown::new(2) };
         kinds.run(0, 19, 1);
         assert!((kinds.run(0, 200, 40) - 1.0).abs() < 0.01, "what is known now is what was first known well");
     }

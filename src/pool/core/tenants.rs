@@ -1,7 +1,7 @@
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::{law::Frequency, list::List, margin::OwnMargin};
+use super::list::List;
 use crate::model::Criticality;
 
 /// The tenants that have jobs in the pool, or owe a lane for what they ran.
@@ -44,10 +44,6 @@ pub(super) struct Share {
     pub(super) tag: u64,
     /// When it got its place among those with the same tag.
     pub(super) since: u64,
-    /// How often its jobs start; counted anew with each backlog of free ones.
-    pub(super) starts: Frequency,
-    /// Forgotten when the tenant has no job left.
-    pub(super) margin: OwnMargin,
 }
 
 impl Tenants {
@@ -67,11 +63,6 @@ impl Tenants {
         if slot < 4 { &mut tenant.open[slot] } else { tenant.limited.entry(slot).or_default() }
     }
 
-    /// The same, where it has a job in the pool that is or was queued.
-    pub(super) fn held_share(&self, tenant: usize, slot: usize) -> Option<&Share> {
-        self.share(tenant, slot).filter(|_| self.slab[tenant].held > 0)
-    }
-
     /// The tenant of that name queues one job more.
     pub(super) fn queue(&mut self, name: &str, class: Criticality, bytes: usize) -> usize {
         let tenant = match self.by_name.get(name) {
@@ -83,10 +74,6 @@ impl Tenants {
             }
         };
         let found = &mut self.slab[tenant];
-        if found.held == 0 {
-            // Kept for what it owes alone.
-            found.open.iter_mut().chain(found.limited.values_mut()).for_each(|share| share.margin = OwnMargin::NONE);
-        }
         self.queueing += usize::from(found.jobs == 0);
         found.jobs += 1;
         let of_class = &mut found.queued[class.rank()];

@@ -79,11 +79,6 @@ impl<S> Workers<S> {
         self.idle_count > 0
     }
 
-    /// Whether more than half of the workers are idle.
-    pub(super) fn has_plenty_idle(&self) -> bool {
-        self.idle_count * 2 > self.live()
-    }
-
     pub(super) fn live(&self) -> usize {
         self.configured() - self.unreplaced
     }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{Decision, Policy};
 use crate::{
     model::WhenFull,
-    pool::core::{Arrival as Offer, Caps, Core, Effect, Ending, Host, JobKey, Law, Verdict, Withdrawal, Withdrawn},
+    pool::core::{Arrival as Offer, Caps, Core, Effect, Ending, Host, JobKey, Verdict, Withdrawal, Withdrawn},
     sim::load::Arrival,
 };
 
@@ -26,9 +26,9 @@ impl Host for Numbers {
 }
 
 impl Ours {
-    pub(super) fn new(workers: usize, queue: usize, kinds: usize, law: Law) -> Self {
+    pub(super) fn new(workers: usize, queue: usize, kinds: usize) -> Self {
         let caps = Caps { jobs: queue, bytes: usize::MAX, waiting: 0, tenant_share: 0.25, stuck: 0 };
-        let mut core = Core::new(caps, law, kinds, 1);
+        let mut core = Core::new(caps, kinds, 1);
         let origin = Instant::now();
         for _ in 0..workers {
             core.add_worker(origin, (), &mut Vec::new());

@@ -38,7 +38,7 @@ impl Queues {
             );
             assert!(lane.debtors.is_empty() || !lane.turns.is_empty(), "nothing is owed where none competes");
             for (tag, tenant) in &lane.debtors {
-                assert!(*tag > lane.floor, "a debt that does not count any more is forgiven");
+                assert!(*tag > lane.clock, "a debt that does not count any more is forgiven");
                 *owed.entry(*tenant).or_default() += 1;
             }
         }

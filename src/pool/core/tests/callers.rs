@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Ending, Law, Verdict},
+    super::{Arrival, Caps, Core, Ending, Verdict},
     Answer, Event, Numbers, Offer,
     drive::Drive,
 };
@@ -29,7 +29,7 @@ fn offer(tenant: u8) -> Offer {
 
 #[test]
 fn callers_of_a_tenant_that_has_its_part_hide_nobody() {
-    let mut drive = Drive::new(CAPS, Law::default(), Default::default(), 1, 1);
+    let mut drive = Drive::new(CAPS, Default::default(), 1, 1);
     let mut apply = |event| drive.apply(event).unwrap_or_else(|fault| panic!("{event:?}: {fault}"));
     apply(Event::Offer(offer(2)));
     apply(Event::Offer(offer(2)));
@@ -59,7 +59,7 @@ fn callers_of_a_tenant_that_has_its_part_hide_nobody() {
 }
 
 const PATIENT: Duration = Duration::from_secs(600);
-const HASTY: Duration = Duration::from_secs(100);
+const HASTY: Duration = Duration::from_secs(2);
 
 /// A machine with one worker, and a place in its queue.
 struct Machine {
@@ -90,13 +90,13 @@ impl Machine {
         verdict
     }
 
-    /// One in whose full queue so many callers want a place, each of its own tenant, who give up in 100 s.
+    /// One in whose full queue so many callers want a place, each of its own tenant, who give up in 2 s.
     fn with_callers(tenants: u32) -> Self {
-        let (now, law) = (Instant::now(), Law { service: Duration::from_millis(100), ..Law::default() });
-        let mut machine = Self { core: Core::new(Caps { jobs: 1, ..CAPS }, law, 1, 1), now, jobs: 0 };
+        let now = Instant::now();
+        let mut machine = Self { core: Core::new(Caps { jobs: 1, ..CAPS }, 1, 1), now, jobs: 0 };
         machine.core.add_worker(now, 0, &mut Vec::new());
         let Verdict::Start(grant) = machine.offer("first", PATIENT) else { panic!("a worker is idle") };
-        machine.core.end(now, grant.key, Ending::Completed, Duration::from_millis(100));
+        machine.core.end(now, grant.key, Ending::Completed, Duration::from_millis(1));
         machine.core.release(now, grant.key, grant.state, &mut Vec::new());
         assert!(matches!(machine.offer("first", PATIENT), Verdict::Start(_)));
         assert!(matches!(machine.offer("first", PATIENT), Verdict::Queued(_)));
@@ -110,7 +110,7 @@ impl Machine {
     /// The queue has a place, when they have too little time left for it.
     fn make_place_too_late(&mut self) {
         let waiting = self.core.waiting();
-        self.now += HASTY - Duration::from_millis(100);
+        self.now += HASTY - Duration::from_micros(500);
         self.core.cancel(self.now, |job| *job == 3, &mut Vec::new());
         assert_eq!((self.core.load().queued, self.core.waiting()), (0, waiting));
     }

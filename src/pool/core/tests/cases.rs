@@ -6,26 +6,14 @@ mod operate;
 mod order;
 mod room;
 
-use std::time::Duration;
-
 use super::{
-    super::{Caps, Law},
+    super::Caps,
     drive::{KINDS, KindsLimits},
     script::{Case, check},
 };
 use crate::model::{KindLimits, Limit};
 
 const ROOMY: Caps = Caps { jobs: 8, bytes: 100, waiting: 4, tenant_share: 1.0, stuck: 1 };
-
-/// The default, without a reserve for lower classes.
-const STRICT: Law = Law {
-    service: Duration::from_millis(50),
-    wait_share: 0.5,
-    missed_share: 0.01,
-    longest_wait: 20.0,
-    reserve: 0.0,
-    head_start: 4.0,
-};
 
 const FREE: KindLimits = KindLimits {
     all: Limit { concurrency: None, rate: None },
@@ -36,7 +24,7 @@ const UNLIMITED: KindsLimits = [FREE; KINDS];
 
 /// One worker, and what a case changes of a roomy pool.
 const fn pool(rule: &'static str, caps: Caps, script: &'static str) -> Case {
-    Case { rule, caps, law: STRICT, limits: UNLIMITED, workers: 1, homes: 1, script }
+    Case { rule, caps, limits: UNLIMITED, workers: 1, homes: 1, script }
 }
 
 const fn jobs(jobs: usize) -> Caps {

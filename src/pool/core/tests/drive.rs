@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Law, Verdict, WorkerCondition,
+        Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Verdict, WorkerCondition,
         entry::{AGE, Place},
     },
     Answer, Event, Numbers, Offer, Step, Told,
@@ -76,12 +76,12 @@ impl View {
 }
 
 impl Drive {
-    pub(super) fn new(caps: Caps, law: Law, limits: KindsLimits, workers: usize, homes: usize) -> Self {
-        let mut machine = Core::new(caps, law, KINDS, homes);
-        machine.reconfigure(Instant::now(), (caps, law), &limits, &mut Vec::new());
+    pub(super) fn new(caps: Caps, limits: KindsLimits, workers: usize, homes: usize) -> Self {
+        let mut machine = Core::new(caps, KINDS, homes);
+        machine.reconfigure(Instant::now(), caps, &limits, &mut Vec::new());
         let mut drive = Self {
             machine,
-            model: Naive::new(caps, law, limits, homes),
+            model: Naive::new(caps, limits, homes),
             origin: Instant::now(),
             keys: Vec::new(),
             effects: Vec::new(),

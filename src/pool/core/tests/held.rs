@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Effect, Ending, Grant, Law, RefusalReason, Verdict},
+    super::{Arrival, Caps, Core, Effect, Ending, Grant, RefusalReason, Verdict},
     Numbers,
 };
 use crate::model::{Criticality, WhenFull};
@@ -39,9 +39,8 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let caps = Caps { jobs: 64, bytes: 1 << 20, waiting: 0, tenant_share: 1.0, stuck: 0 };
-        let law = Law { longest_wait: 1e6, ..Law::default() };
         let (now, dice) = (Instant::now(), StdRng::seed_from_u64(seed));
-        let mut core = Core::new(caps, law, TENANTS.len(), 1);
+        let mut core = Core::new(caps, TENANTS.len(), 1);
         core.add_worker(now, 0, &mut Vec::new());
         let [held, told, waited] = [[Duration::ZERO; 2]; 3];
         Self { core, now, dice, effects: Vec::new(), jobs: 0, runs: 0, queued: BTreeMap::new(), held, told, waited }
@@ -60,7 +59,8 @@ impl World {
             tenant: TENANTS[tenant],
             ordering_key: "",
             limit_key: "",
-            when_full: WhenFull::Reject,
+            // A long queue is what is looked at.
+            when_full: WhenFull::Wait,
             home: 0,
         };
         self.core.offer(self.now, arrival, |_| job, &mut self.effects)

@@ -10,9 +10,9 @@ mod shares;
 
 use std::time::Duration;
 
-use self::{law::History, margin::Margins, room::Seen, shares::Shares};
+use self::{law::History, margin::Demand, room::Seen, shares::Shares};
 use super::{
-    super::{Caps, Counts, Law, QueueEnd},
+    super::{Caps, Counts, QueueEnd},
     Answer, Event, Offer, Step, Told,
     drive::KindsLimits,
 };
@@ -20,7 +20,6 @@ use super::{
 /// The rules of the pool, written down as plainly as possible: vectors, and everything is counted anew each time.
 pub(super) struct Naive {
     pub(super) caps: Caps,
-    law: Law,
     pub(super) homes: usize,
     pub(super) now: Duration,
     pub(super) closed: bool,
@@ -43,17 +42,15 @@ pub(super) struct Naive {
     stamps: u64,
     /// Kind and seconds of each measured run, or of what came to one later.
     samples: Vec<(usize, Sample)>,
-    /// Until when jobs with less time than their kind takes are not tried, by kind.
-    bars: [Duration; super::drive::KINDS],
-    /// Jobs that may be tried at once in spite of that, by kind.
-    tries: [usize; super::drive::KINDS],
+    /// When a job last ended that was measured, or was let through because none did, by kind.
+    heard: [Option<Duration>; super::drive::KINDS],
     seen: Seen,
     limits: KindsLimits,
     /// Kind, limit key and time of each start.
     starts: Vec<(usize, u8, Duration)>,
     history: History,
     shares: Shares,
-    margins: Margins,
+    demand: Demand,
     pub(super) counts: Counts,
     told: Vec<Told>,
 }
@@ -68,10 +65,8 @@ pub(super) struct Job {
     work: f64,
     /// Whether it was queued.
     was_queued: bool,
-    /// Whether it was queued though it would most likely end too late.
-    pub(super) is_try: bool,
-    /// Whether it counts in the margin of its tenant.
-    pub(super) has_own_margin: bool,
+    /// Whether it was let through to see what its kind takes by now.
+    pub(super) is_probe: bool,
     /// Whether it was there in a pause.
     pardoned: bool,
     /// When nothing held it back any more but its kind and the workers, in the order of such events.
@@ -95,6 +90,8 @@ pub(super) struct Run {
 enum Sample {
     Run(f64),
     More(f64),
+    /// The next run of the kind counts for as much as all before it.
+    Doubt,
 }
 
 #[derive(Debug, Clone)]
@@ -108,10 +105,9 @@ pub(super) struct Worker {
 }
 
 impl Naive {
-    pub(super) fn new(caps: Caps, law: Law, limits: KindsLimits, homes: usize) -> Self {
+    pub(super) fn new(caps: Caps, limits: KindsLimits, homes: usize) -> Self {
         Self {
             caps,
-            law,
             homes,
             now: Duration::ZERO,
             closed: false,
@@ -128,14 +124,13 @@ impl Naive {
             jobs: 0,
             stamps: 0,
             samples: Vec::new(),
-            bars: [Duration::ZERO; super::drive::KINDS],
-            tries: [1; super::drive::KINDS],
+            heard: [None; super::drive::KINDS],
             seen: Seen::default(),
             limits,
             starts: Vec::new(),
             history: History::default(),
             shares: Shares::default(),
-            margins: Margins::default(),
+            demand: Demand::default(),
             counts: Counts::default(),
             told: Vec::new(),
         }

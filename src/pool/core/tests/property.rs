@@ -12,7 +12,7 @@ use proptest::{
 };
 
 use super::{
-    super::{Caps, Ending, Law, Withdrawal},
+    super::{Caps, Ending, Withdrawal},
     Event, Offer,
     drive::{Drive, KINDS, KindsLimits},
     tally::Tally,
@@ -22,7 +22,7 @@ use crate::model::{Criticality, KindLimits, Limit, Rate, WhenFull};
 const SEED: [u8; 32] = *b"waterwheel: the heart, step by s";
 const POOLS: u32 = 1400;
 const EVENTS: usize = 220;
-/// Most jobs are of one class and one tenant, so that some queue enough to have a margin of their own.
+/// Most jobs are of one class and one tenant.
 const CLASSES: [Criticality; 7] = {
     use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
     [Critical, Critical, Critical, Critical, CriticalPlus, Sheddable, SheddablePlus]
@@ -32,7 +32,6 @@ const CLASSES: [Criticality; 7] = {
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     caps: Caps,
-    law: Law,
     limits: KindsLimits,
     workers: usize,
     homes: usize,
@@ -93,15 +92,12 @@ impl Dice {
             tenant_share: self.one(&[0.0, 0.34, 0.5, 1.0]),
             stuck: self.roll(3),
         };
-        let [reserve, head_start, longest_wait] =
-            [[0.0, 0.25, 0.5], [0.0, 0.1, 0.4], [2.0, 2.0, 20.0]].map(|choices| self.one(&choices));
-        let law = Law { reserve, head_start, longest_wait, ..Law::default() };
         let mut limits = || if self.roll(3) == 0 { KindLimits::default() } else { self.limits() };
         let limits = match limits() {
             free if !free.is_set() => [free; KINDS],
             some => [some, limits()],
         };
-        Shape { caps, law, limits, workers: 1 + self.roll(4), homes: 1 + self.roll(3) }
+        Shape { caps, limits, workers: 1 + self.roll(4), homes: 1 + self.roll(3) }
     }
 
     fn limits(&mut self) -> KindLimits {
@@ -239,7 +235,7 @@ impl Choice {
 
 /// Runs one case; each event is noted before it happens.
 fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Vec<Event>) -> Result<u64, String> {
-    let mut drive = Drive::new(shape.caps, shape.law, shape.limits, shape.workers, shape.homes);
+    let mut drive = Drive::new(shape.caps, shape.limits, shape.workers, shape.homes);
     for choice in choices {
         for event in choice.resolve(&drive) {
             events.push(event);

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{Caps, Ending, Law, Withdrawal},
+    super::{Caps, Ending, Withdrawal},
     Event, Offer, Step, Told,
     drive::{Drive, KindsLimits},
     end_name,
@@ -25,7 +25,6 @@ use crate::model::{Criticality, WhenFull};
 pub(super) struct Case {
     pub(super) rule: &'static str,
     pub(super) caps: Caps,
-    pub(super) law: Law,
     pub(super) limits: KindsLimits,
     pub(super) workers: usize,
     pub(super) homes: usize,
@@ -33,7 +32,7 @@ pub(super) struct Case {
 }
 
 pub(super) fn check(case: &Case) {
-    let drive = Drive::new(case.caps, case.law, case.limits, case.workers, case.homes);
+    let drive = Drive::new(case.caps, case.limits, case.workers, case.homes);
     let mut script = Script { drive, names: Vec::new() };
     for line in case.script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (event, expected) = line.split_once(" => ").expect("event => what it shows");

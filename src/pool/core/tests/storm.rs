@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Ending, Law, Verdict, Withdrawal},
+    super::{Arrival, Caps, Core, Ending, Verdict, Withdrawal},
     Answer, Event, Numbers, Offer,
     drive::Drive,
 };
@@ -16,7 +16,7 @@ const JOBS: u32 = 100_000;
 #[test]
 fn every_permit_comes_back_after_a_storm_of_cancels() {
     let caps = Caps { jobs: 16, bytes: 64, waiting: 8, tenant_share: 1.0, stuck: 0 };
-    let mut drive = Drive::new(caps, Law::default(), Default::default(), 4, 2);
+    let mut drive = Drive::new(caps, Default::default(), 4, 2);
     let mut dice = 7u64;
     let mut roll = |sides: u64| {
         // Knuth's constants for a linear congruential generator of 64 bits; its upper half is random enough.
@@ -69,11 +69,11 @@ fn every_permit_comes_back_after_a_storm_of_cancels() {
 #[test]
 fn nothing_is_left_of_many_jobs_with_limit_keys() {
     let caps = Caps { jobs: 16, bytes: 64, waiting: 8, tenant_share: 1.0, stuck: 0 };
-    let (now, mut core) = (Instant::now(), Core::<Numbers>::new(caps, Law::default(), 1, 1));
+    let (now, mut core) = (Instant::now(), Core::<Numbers>::new(caps, 1, 1));
     let none = Limit { concurrency: None, rate: None };
     let per_key = Limit { concurrency: Some(std::num::NonZeroU32::MIN), rate: None };
     let limits = KindLimits { all: none, per_key, keys: 100 };
-    core.reconfigure(now, (caps, Law::default()), &[limits], &mut Vec::new());
+    core.reconfigure(now, caps, &[limits], &mut Vec::new());
     core.add_worker(now, 0, &mut Vec::new());
     for job in 0..JOBS {
         let (tenant, limit_key) = ((job % 1_000).to_string(), (job % 150).to_string());

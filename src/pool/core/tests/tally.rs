@@ -10,8 +10,9 @@ const AT_LEAST: &[(u64, &[&str])] = &[
     (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle", "behind a limit key"]),
     (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
     (50, &["told: no room"]),
-    (80, &["told: refused", "hit a caller", "in a margin of its own", "tried"]),
-    (5, &["runs on", "starts when time came", "refused: long"]),
+    (80, &["told: refused", "hit a caller"]),
+    (1, &["probe", "refused: long"]),
+    (5, &["runs on", "starts when time came"]),
     (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
@@ -105,11 +106,8 @@ impl Tally {
         if (0..4).filter(|tenant| model.held_by(*tenant) > 0).count() > 1 {
             self.one("held by several tenants");
         }
-        if matches!(event, Event::Offer(_)) && model.queued.last().is_some_and(|job| job.is_try) {
-            self.one("tried");
-        }
-        if matches!(event, Event::Offer(_)) && model.queued.last().is_some_and(|job| job.has_own_margin) {
-            self.one("in a margin of its own");
+        if matches!(event, Event::Offer(_)) && model.queued.last().is_some_and(|job| job.is_probe) {
+            self.one("probe");
         }
         if model.saturated {
             self.one("saturated");

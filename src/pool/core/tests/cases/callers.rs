@@ -1,6 +1,6 @@
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, STRICT, UNLIMITED, jobs, pool,
+    ROOMY, UNLIMITED, jobs, pool,
 };
 
 /// One worker, and a quarter of eight places for each tenant.
@@ -40,10 +40,10 @@ pub(super) const CASES: &[Case] = &[
          offer d of=1 for=60000 wait => waits
          offer e of=1 for=60000 wait => waits
          offer f of=1 for=60000 wait => waits
-         offer g of=2 for=1100 wait => refused: unreachable
-         offer h of=2 for=1300 wait => waits
-         offer i of=2 for=1300 wait => refused: unreachable
-         offer j of=2 for=1800 wait => waits
+         offer g of=2 for=900 wait => refused: unreachable
+         offer h of=2 for=1100 wait => waits
+         offer i of=2 for=1100 wait => refused: unreachable
+         offer j of=2 for=1600 wait => waits
          show => ready x y a b; waiting c d e f h j; runs now; 4 bytes",
     ),
     pool(
@@ -59,8 +59,8 @@ pub(super) const CASES: &[Case] = &[
          offer d of=1 for=60000 wait => waits
          offer e of=1 for=60000 wait => waits
          offer f of=1 for=60000 wait => waits
-         offer g of=2 for=1100 wait => refused: unreachable
-         offer h of=2 for=1300 wait => waits",
+         offer g of=2 for=900 wait => refused: unreachable
+         offer h of=2 for=1100 wait => waits",
     ),
     pool(
         "callers of the classes above count, whoever they are for",
@@ -76,9 +76,9 @@ pub(super) const CASES: &[Case] = &[
          offer c of=1 plus for=60000 wait => waits
          offer d of=1 plus for=60000 wait => waits
          offer e of=1 plus for=60000 wait => waits
-         offer g of=2 for=1500 wait => refused: unreachable
-         offer h of=2 for=1700 wait => waits
-         offer i of=3 for=1700 wait => queued",
+         offer g of=2 for=1300 wait => refused: unreachable
+         offer h of=2 for=1500 wait => waits
+         offer i of=3 for=1500 wait => queued",
     ),
     pool(
         "who comes later passes no caller of its own tenant for having more time left",
@@ -89,11 +89,11 @@ pub(super) const CASES: &[Case] = &[
          offer now of=1 for=60000 => starts on 0
          offer a of=1 for=60000 => queued
          offer b of=1 for=1000 wait => waits
-         pass 900 => done
+         pass 901 => done
          cancel a => was queued
          show => waiting b; runs now; 0 bytes
-         offer c of=1 for=250 wait => refused: unreachable
-         offer d of=2 for=250 wait => queued",
+         offer c of=1 for=190 wait => refused: unreachable
+         offer d of=2 for=190 wait => queued",
     ),
     pool(
         "a caller whose tenant has its part of the bytes holds up nobody",
@@ -123,7 +123,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "an idle worker takes the first caller of another tenant, where that of the first one waits for its key",
         caps: Caps { bytes: 6, ..jobs(1) },
-        law: STRICT,
         limits: UNLIMITED,
         workers: 2,
         homes: 1,

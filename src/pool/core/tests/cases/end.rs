@@ -1,6 +1,6 @@
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, STRICT, UNLIMITED, jobs, pool,
+    ROOMY, UNLIMITED, jobs, pool,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -44,7 +44,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "stuck workers are replaced up to the bound, and one that is back stays where it is missed",
         caps: Caps { stuck: 1, ..ROOMY },
-        law: STRICT,
         limits: UNLIMITED,
         workers: 2,
         homes: 1,

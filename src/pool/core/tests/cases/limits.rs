@@ -1,8 +1,8 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    super::{super::Law, drive::KindsLimits, script::Case},
-    FREE, STRICT, jobs,
+    super::{drive::KindsLimits, script::Case},
+    FREE, jobs,
 };
 use crate::model::{KindLimits, Limit, Rate};
 
@@ -27,7 +27,7 @@ const fn limits(all: Limit, per_key: Limit) -> KindsLimits {
 }
 
 const fn case(rule: &'static str, limits: KindsLimits, script: &'static str) -> Case {
-    Case { rule, caps: jobs(20), law: STRICT, limits, workers: 3, homes: 1, script }
+    Case { rule, caps: jobs(20), limits, workers: 3, homes: 1, script }
 }
 
 pub(super) const CASES: &[Case] = &[
@@ -102,17 +102,30 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "a queue for a limit is no longer than it may be, even for those who would wait for room",
         caps: jobs(20),
-        law: Law { longest_wait: 2.0, ..STRICT },
         limits: limits(at_most(1), NO_BOUND),
         workers: 3,
         homes: 1,
         script: "offer a => starts on 2
                  end a completed 100 => decided
                  release a => done
+                 offer o1 kind=1 => starts on 2
+                 end o1 completed 1 => decided
+                 release o1 => done
+                 offer o2 kind=1 => starts on 2
+                 end o2 completed 1 => decided
+                 release o2 => done
+                 offer o3 kind=1 => starts on 2
+                 end o3 completed 1 => decided
+                 release o3 => done
+                 offer o4 kind=1 => starts on 2
+                 end o4 completed 1 => decided
+                 release o4 => done
                  offer b for=5000 => starts on 2
                  offer c for=5000 => queued
                  offer d for=5000 => queued
-                 offer e for=5000 wait => refused: limit
+                 offer e for=5000 => queued
+                 offer g for=5000 => queued
+                 offer h for=5000 wait => refused: limit
                  offer f kind=1 => starts on 1",
     },
     case(
@@ -174,7 +187,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "a kind with a limit leaves half of the queue to the others",
         caps: jobs(4),
-        law: STRICT,
         limits: limits(at_most(1), NO_BOUND),
         workers: 2,
         homes: 1,
@@ -189,7 +201,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "a caller that waits for room behind a limit holds up nobody else's worker",
         caps: jobs(1),
-        law: STRICT,
         limits: limits(at_most(1), NO_BOUND),
         workers: 2,
         homes: 1,
@@ -203,7 +214,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "a caller without room in the queue starts when its token comes",
         caps: jobs(0),
-        law: STRICT,
         limits: limits(ten_a_second(1), ten_a_second(1)),
         workers: 2,
         homes: 1,

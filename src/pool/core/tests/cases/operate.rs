@@ -1,11 +1,11 @@
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, STRICT, UNLIMITED, jobs, pool,
+    ROOMY, UNLIMITED, jobs, pool,
 };
 
 /// More workers than one.
 const fn workers(rule: &'static str, workers: usize, script: &'static str) -> Case {
-    Case { rule, caps: ROOMY, law: STRICT, limits: UNLIMITED, workers, homes: 1, script }
+    Case { rule, caps: ROOMY, limits: UNLIMITED, workers, homes: 1, script }
 }
 
 pub(super) const CASES: &[Case] = &[
@@ -152,7 +152,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "of a pool that shrinks, a stuck worker that is missed goes first",
         caps: Caps { stuck: 0, ..ROOMY },
-        law: STRICT,
         limits: UNLIMITED,
         workers: 2,
         homes: 1,

@@ -1,64 +1,4 @@
-use super::{
-    super::{super::Law, script::Case},
-    ROOMY, STRICT, UNLIMITED, jobs, pool,
-};
-
-/// Two workers; `a` runs with `b` behind it, and of the free jobs of their tenant 13 start in half a second.
-macro_rules! after_a_series {
-    ($rest:literal) => {
-        concat!(
-            "offer m => starts on 1
-             end m completed 5 => decided
-             release m => done
-             offer a key=1 => starts on 1
-             offer b key=1 => queued
-             offer c => starts on 0
-             offer f1 => queued
-             offer f2 => queued
-             offer f3 => queued
-             offer f4 => queued
-             offer f5 => queued
-             offer f6 => queued
-             offer f7 => queued
-             offer f8 => queued
-             offer f9 => queued
-             offer f10 => queued
-             offer f11 => queued
-             offer f12 => queued
-             offer f13 => queued
-             end c completed 5 => decided
-             release c => done; f1 starts on 0
-             end f1 completed 5 => decided
-             release f1 => done; f2 starts on 0
-             end f2 completed 5 => decided
-             release f2 => done; f3 starts on 0
-             end f3 completed 5 => decided
-             release f3 => done; f4 starts on 0
-             end f4 completed 5 => decided
-             release f4 => done; f5 starts on 0
-             end f5 completed 5 => decided
-             release f5 => done; f6 starts on 0
-             end f6 completed 5 => decided
-             release f6 => done; f7 starts on 0
-             end f7 completed 5 => decided
-             release f7 => done; f8 starts on 0
-             end f8 completed 5 => decided
-             release f8 => done; f9 starts on 0
-             end f9 completed 5 => decided
-             release f9 => done; f10 starts on 0
-             end f10 completed 5 => decided
-             release f10 => done; f11 starts on 0
-             end f11 completed 5 => decided
-             release f11 => done; f12 starts on 0
-             end f12 completed 5 => decided
-             release f12 => done; f13 starts on 0
-             end f13 completed 5 => decided
-             pass 500 => done
-             ",
-            $rest
-        )
-    };
-}
+use super::{super::script::Case, ROOMY, UNLIMITED, jobs, pool};
 
 pub(super) const CASES: &[Case] = &[
     pool(
@@ -84,7 +24,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "an idle worker gets an arrival directly, even beside a full queue",
         caps: jobs(1),
-        law: STRICT,
         limits: UNLIMITED,
         workers: 2,
         homes: 1,
@@ -98,7 +37,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "the worker that parked last is taken first",
         caps: ROOMY,
-        law: STRICT,
         limits: UNLIMITED,
         workers: 3,
         homes: 1,
@@ -115,7 +53,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "a worker of the caller's home comes first, then one of the next homes",
         caps: ROOMY,
-        law: STRICT,
         limits: UNLIMITED,
         workers: 4,
         homes: 2,
@@ -131,7 +68,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "one job of an ordering key at a time, in order of acceptance; others pass",
         caps: ROOMY,
-        law: STRICT,
         limits: UNLIMITED,
         workers: 2,
         homes: 1,
@@ -177,7 +113,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "what stands behind a key passes no job of its tenant that is free",
         caps: jobs(16),
-        law: STRICT,
         limits: UNLIMITED,
         workers: 2,
         homes: 1,
@@ -191,6 +126,7 @@ pub(super) const CASES: &[Case] = &[
                  offer e key=1 => queued
                  offer f key=1 => queued
                  offer x => starts on 0
+                 offer u => queued
                  offer g key=1 for=500 => refused: unreachable
                  offer v for=90 => refused: unreachable
                  offer y for=110 => queued
@@ -200,7 +136,6 @@ pub(super) const CASES: &[Case] = &[
     Case {
         rule: "a line of a more important class takes one worker, however long it is",
         caps: jobs(16),
-        law: STRICT,
         limits: UNLIMITED,
         workers: 3,
         homes: 1,
@@ -214,6 +149,7 @@ pub(super) const CASES: &[Case] = &[
                  offer e plus key=1 => queued
                  offer o plus => starts on 1
                  offer p plus => starts on 0
+                 offer s plus => queued
                  offer w crit for=24 spare=100 => refused: impatient
                  offer x crit for=26 spare=100 => queued
                  offer q plus key=2 => queued
@@ -222,9 +158,8 @@ pub(super) const CASES: &[Case] = &[
                  offer z shed of=1 for=101 spare=300 => queued",
     },
     Case {
-        rule: "without a head start, a tenant that comes takes turns with the others",
+        rule: "a tenant that comes takes turns with the others",
         caps: ROOMY,
-        law: Law { head_start: 0.0, ..STRICT },
         limits: UNLIMITED,
         workers: 1,
         homes: 1,
@@ -248,101 +183,5 @@ pub(super) const CASES: &[Case] = &[
                  release x => done; d starts on 0
                  end d completed 50 => decided
                  release d => done; y starts on 0",
-    },
-    Case {
-        rule: "a tenant that comes is ahead by the head start and by no more",
-        caps: ROOMY,
-        law: Law { head_start: 1.0, ..STRICT },
-        limits: UNLIMITED,
-        workers: 1,
-        homes: 1,
-        script: "offer now of=1 => starts on 0
-                 offer a of=1 => queued
-                 offer b of=1 => queued
-                 offer c of=1 => queued
-                 offer d of=1 => queued
-                 end now completed 50 => decided
-                 release now => done; a starts on 0
-                 end a completed 50 => decided
-                 release a => done; b starts on 0
-                 end b completed 50 => decided
-                 release b => done; c starts on 0
-                 offer x of=2 => queued
-                 offer y of=2 => queued
-                 offer z of=2 => queued
-                 end c completed 50 => decided
-                 release c => done; x starts on 0
-                 end x completed 50 => decided
-                 release x => done; y starts on 0
-                 end y completed 50 => decided
-                 release y => done; d starts on 0
-                 end d completed 50 => decided
-                 release d => done; z starts on 0",
-    },
-    Case {
-        rule: "what a tenant had of its head start is remembered when it comes back",
-        caps: ROOMY,
-        law: Law { head_start: 2.0, ..STRICT },
-        limits: UNLIMITED,
-        workers: 1,
-        homes: 1,
-        script: "offer now of=1 => starts on 0
-                 offer a of=1 => queued
-                 offer b of=1 => queued
-                 offer c of=1 => queued
-                 offer d of=1 => queued
-                 offer e of=1 => queued
-                 end now completed 50 => decided
-                 release now => done; a starts on 0
-                 end a completed 50 => decided
-                 release a => done; b starts on 0
-                 end b completed 50 => decided
-                 release b => done; c starts on 0
-                 offer x of=2 => queued
-                 offer y of=2 => queued
-                 end c completed 50 => decided
-                 release c => done; x starts on 0
-                 end x completed 50 => decided
-                 release x => done; y starts on 0
-                 end y completed 50 => decided
-                 release y => done; d starts on 0
-                 offer z of=2 => queued
-                 offer w of=2 => queued
-                 offer v of=2 => queued
-                 end d completed 50 => decided
-                 release d => done; z starts on 0
-                 end z completed 50 => decided
-                 release z => done; w starts on 0
-                 end w completed 50 => decided
-                 release w => done; e starts on 0
-                 end e completed 50 => decided
-                 release e => done; v starts on 0",
-    },
-    Case {
-        rule: "the pace of a queue is counted anew where a job comes and none is free, though some are blocked",
-        caps: jobs(32),
-        law: STRICT,
-        limits: UNLIMITED,
-        workers: 2,
-        homes: 1,
-        script: after_a_series!(
-            "offer x for=50 spare=500 => queued
-             offer y for=50 spare=500 => queued"
-        ),
-    },
-    Case {
-        rule: "the pace of a queue is counted anew where a blocked job comes to be free and no other one is",
-        caps: jobs(32),
-        law: STRICT,
-        limits: UNLIMITED,
-        workers: 2,
-        homes: 1,
-        script: after_a_series!(
-            "release f13 => done
-             pause => paused
-             release a => done
-             show => ready b; 1 bytes
-             offer x for=50 spare=500 => queued"
-        ),
     },
 ];

@@ -66,12 +66,12 @@ impl Naive {
             if self.is_over_share(&offer) {
                 continue;
             }
-            let Ok(is_try) = self.judge(&offer, caller.start_by, caller.finish_by, 0.0) else { continue };
+            let Ok(is_probe) = self.judge(&offer, caller.start_by, caller.finish_by, 0.0) else { continue };
             if !self.has_room(rank, offer.bytes) {
                 return;
             }
             let caller = self.take_caller(&caller);
-            self.accept(Job { is_try, ..caller });
+            self.accept(Job { is_probe, ..caller });
         }
     }
 

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     super::{
-        super::{Law, Refusal, RefusalReason},
+        super::{Refusal, RefusalReason},
         Offer,
     },
     Naive, Sample,
@@ -38,9 +38,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Returns how many windows were closed, but for those of pauses.
-    pub(super) fn turn(&mut self, now: Duration, paused: bool, rests: bool) -> usize {
-        let before = self.active;
+    pub(super) fn turn(&mut self, now: Duration, paused: bool, rests: bool) {
         let mut end = *self.end.get_or_insert(now + WINDOW);
         while end <= now {
             end += WINDOW;
@@ -49,7 +47,6 @@ impl History {
             self.active += usize::from(!paused);
         }
         self.end = Some(end);
-        self.active - before
     }
 
     pub(super) fn open(&mut self) -> &mut Window {
@@ -70,20 +67,20 @@ impl History {
         rate(self.closed().iter().map(|window| window.taken[rank]))
     }
 
-    pub(super) fn margin(&self, rank: usize, law: &Law) -> f64 {
-        margin(1.0, self.closed().iter().map(|window| (window.queued[rank], window.missed[rank], window.rests)), law)
+    pub(super) fn margin(&self, rank: usize) -> f64 {
+        margin(1.0, self.closed().iter().map(|window| (window.queued[rank], window.missed[rank], window.rests)))
     }
 }
 
 /// What a margin becomes that sees so many jobs queued and missed in each window, and whether nothing else was there.
-pub(super) fn margin(start: f64, windows: impl Iterator<Item = (f64, f64, bool)>, law: &Law) -> f64 {
+pub(super) fn margin(start: f64, windows: impl Iterator<Item = (f64, f64, bool)>) -> f64 {
     let (mut margin, mut queued, mut missed) = (start, 0.0, 0.0);
     for (more_queued, more_missed, rests) in windows {
         queued += more_queued;
         missed += more_missed;
         margin = if rests && more_queued == 0.0 && more_missed == 0.0 {
             f64::midpoint(margin, 1.0)
-        } else if missed > f64::max(law.missed_share * queued, 1.0) {
+        } else if missed > f64::max(0.01 * queued, 1.0) {
             f64::max(margin * 0.95, 0.1)
         } else {
             f64::min(margin + 0.01, 1.0)
@@ -105,14 +102,18 @@ impl Naive {
         // Of a kind that was never measured, what the others take is the best guess.
         let kind = kind.filter(|kind| self.is_measured(Some(*kind)));
         let of_kind = self.samples.iter().filter(|(of, _)| kind.is_none_or(|kind| kind == *of));
-        let (mut mean, mut runs) = (self.law.service.as_secs_f64(), 0);
+        let (mut mean, mut runs, mut doubt) = (0.05, 0, false);
         for (_, sample) in of_kind {
             runs += i32::from(matches!(sample, Sample::Run(_)));
-            let off = match sample {
-                Sample::Run(seconds) => seconds - mean,
-                Sample::More(seconds) => *seconds,
+            let (off, least) = match sample {
+                Sample::Run(seconds) => (seconds - mean, if std::mem::take(&mut doubt) { 0.5 } else { 0.05 }),
+                Sample::More(seconds) => (*seconds, 0.05),
+                Sample::Doubt => {
+                    doubt = kind.is_some();
+                    continue;
+                }
             };
-            mean += f64::max(0.05, 1.0 / f64::from(runs)) * off;
+            mean += f64::max(least, 1.0 / f64::from(runs)) * off;
         }
         mean
     }
@@ -163,29 +164,19 @@ impl Naive {
     fn shared(&self, rank: usize, lane: usize, tenant: u8, key: u8, service: f64) -> f64 {
         let unit = if lane == 0 { 1.0 } else { service };
         let shared = self.behind(rank, self.before_own(lane, tenant, rank, key) * unit + service);
-        let of = |job: &&super::Job| job.offer.tenant == tenant && job.offer.class.rank() == rank && job.is_free();
-        let own_jobs = self.queued.iter().filter(of).filter(|job| self.lane(job.offer.kind) == lane).count();
-        let pace = self.shares.pace(rank, lane, tenant, own_jobs > 0, self.history.window());
-        let pace = pace.filter(|pace| lane == 0 && *pace >= 20.0);
-        let paced = pace.map_or(0.0, |pace| (own_jobs + 1) as f64 / pace);
         let with_key = |job: &&super::Job| key != 0 && job.offer.key == key;
         let running = self.running.iter().map(|run| &run.job);
         let keyed: f64 = self.queued.iter().chain(running).filter(with_key).map(|job| job.work).sum();
-        shared.max(paced).max(keyed)
+        shared.max(keyed)
     }
 
     /// Seconds until a job starts whose tenant has `own` seconds to do in a class.
     fn behind(&self, rank: usize, own: f64) -> f64 {
         let workers = self.live().max(1) as f64;
         let taken = (0..rank).map(|above| self.history.taken(above).max(0.0)).sum::<f64>() / workers;
-        let left = (1.0 - taken).max(self.law.reserve).max(0.02);
-        let shared = self.through(rank, own, self.ahead(0, rank, own) + self.service(None));
+        let left = (1.0 - taken).max(0.05);
+        let shared = self.through(rank, own, self.ahead(0, rank, own));
         shared.min(self.beside_lines(rank, own, workers, left)) / left
-    }
-
-    /// Seconds until all that is queued has started, if nothing came meanwhile.
-    pub(super) fn all_started(&self) -> f64 {
-        self.through(3, f64::INFINITY, self.ahead(0, 3, f64::INFINITY))
     }
 
     /// Seconds that the workers need for `open` seconds of work, and for the limited kinds beside it.
@@ -207,7 +198,7 @@ impl Naive {
         self.shared(offer.class.rank(), self.lane(offer.kind), offer.tenant, offer.key, service)
     }
 
-    /// What the rule says against queueing a job, if anything; else whether it is a try.
+    /// What the rule says against queueing a job, if anything; else whether it is a probe.
     pub(super) fn judge(
         &self,
         offer: &Offer,
@@ -235,10 +226,10 @@ impl Naive {
         if !known && limit.is_none() {
             return Ok(false);
         }
-        let share = self.law.wait_share * self.margin_of(offer);
+        let share = 0.5 * self.margin_of(offer);
         let allowed = f64::min(share * budget.as_secs_f64(), start_by.saturating_sub(self.now).as_secs_f64());
-        let is_try = wait + service > budget.as_secs_f64();
-        if wait > allowed || (is_try && !self.may_try(offer.kind)) {
+        let is_probe = wait + service > budget.as_secs_f64();
+        if wait > allowed || (is_probe && !self.may_probe(offer.kind)) {
             let needed = f64::max(wait / share, wait + service);
             let (expected, patience) = (duration(wait), start_by.saturating_sub(self.now));
             let by_deadline = wait > share * budget.as_secs_f64() || wait + service > budget.as_secs_f64();
@@ -250,22 +241,20 @@ impl Naive {
             let reason = limit.map_or(late, over);
             return Err(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait - allowed + service) });
         }
-        let each = f64::max(self.service(None), service).max(self.interval(offer.kind, limit));
-        let longest = f64::max(self.law.longest_wait * each, 0.1);
+        let each = self.service(None).max(self.interval(offer.kind, limit));
+        let longest = f64::max(20.0 * each, 0.1);
         let bound = offer.when_full != WhenFull::Wait || limit.is_some();
         let reason = limit.map_or(RefusalReason::QueueTooLong { expected: duration(wait) }, over);
         if wait > longest + 1e-9 && bound {
             return Err(Refusal { reason, retry_after: come_back_within(limit.is_some(), wait - longest + service) });
         }
-        Ok(is_try)
+        Ok(is_probe)
     }
 
-    /// Whether one more job may be queued that would most likely end too late: one at first, twice as many after each that
-    /// did not, and none for a while after one that did.
-    fn may_try(&self, kind: usize) -> bool {
-        let running = self.running.iter().filter(|run| !run.decided).map(|run| &run.job);
-        let tried = self.queued.iter().chain(running).filter(|job| job.is_try && job.offer.kind == kind).count();
-        tried < self.tries[kind] && self.bars[kind] <= self.now
+    /// Whether a job may be queued that would end too late by an estimate that may be out of date.
+    fn may_probe(&self, kind: usize) -> bool {
+        let silence = f64::max(10.0, 10.0 * self.service(Some(kind)));
+        self.heard[kind].is_none_or(|heard| self.now - heard >= duration(silence))
     }
 
     /// Whether a queued job would most likely not end in time.
@@ -274,7 +263,7 @@ impl Naive {
     }
 
     pub(super) fn is_hopeless(&self, job: &super::Job) -> bool {
-        if job.is_try {
+        if job.is_probe {
             return false;
         }
         let kind = Some(job.offer.kind);

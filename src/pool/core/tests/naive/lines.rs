@@ -26,7 +26,6 @@ impl Naive {
             if behind || self.queued[at].is_free() {
                 continue;
             }
-            self.begin_backlog(at);
             if self.limits[offer.kind].per_key.is_set() {
                 self.queued[at].at_gate = Some(self.stamps);
                 self.stamps += 1;
@@ -79,7 +78,7 @@ impl Naive {
         if self.queued.iter().all(Job::is_free) {
             return f64::INFINITY;
         }
-        let open = self.free_ahead(0, rank, own) + self.service(None);
+        let open = self.free_ahead(0, rank, own);
         let limited = self.limited_by(own, |lane, own| self.free_ahead(lane, rank, own));
         // Of each set of lines, that all of its jobs are through by then and the others get a worker each is a bound from
         // above. One of them is exact.

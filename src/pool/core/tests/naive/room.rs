@@ -53,19 +53,6 @@ impl Naive {
         (0..=rank).filter_map(first).map(|caller| caller.offer.bytes).fold(0, usize::saturating_add)
     }
 
-    /// Seconds until enough of the queue has started for one job more, its bytes and those of the callers before it.
-    pub(super) fn room_in(&self, offer: &Offer) -> f64 {
-        let rank = offer.class.rank();
-        let (most_jobs, most_bytes) = self.room(rank);
-        let wanted = offer.bytes.saturating_add(self.wanted_before(rank));
-        let share = |queued: f64, wanted: f64, most: f64| {
-            if queued > 0.0 { ((queued + wanted - most) / queued).clamp(0.0, 1.0) } else { 0.0 }
-        };
-        let jobs = share(self.queued.len() as f64, 1.0, most_jobs as f64);
-        let bytes = share(self.queued_bytes() as f64, wanted as f64, most_bytes as f64);
-        f64::max(jobs, bytes) * self.all_started()
-    }
-
     /// Whether room is there once every queued job of a lower class is gone.
     pub(super) fn could_shed(&self, offer: &Offer) -> bool {
         let lower = |job: &&Job| job.offer.class.rank() > offer.class.rank();

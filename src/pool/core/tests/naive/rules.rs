@@ -25,8 +25,7 @@ impl Naive {
             finish_by,
             work: 0.0,
             was_queued: false,
-            is_try: false,
-            has_own_margin: false,
+            is_probe: false,
             pardoned: false,
             ready: None,
             at_gate: None,
@@ -43,15 +42,9 @@ impl Naive {
             return self.refuse(RefusalReason::DeadlineUnreachable { expected: budget, needed: budget, budget }, None);
         }
         self.seen.note(&offer, self.history.window());
+        self.note_demand(&offer);
         let startable = self.can_start() && self.key_is_free(offer.key);
         if startable && self.is_within_limits(&offer) {
-            let (needed, budget) = (self.service(Some(offer.kind)), finish_by - self.now);
-            let bar = self.bars[offer.kind].saturating_sub(self.now);
-            if !bar.is_zero() && budget.as_secs_f64() < needed && 2 * self.parked.len() <= self.live() {
-                let (expected, needed) = (Duration::ZERO, Duration::from_secs_f64(needed));
-                let reason = RefusalReason::DeadlineUnreachable { expected, needed, budget };
-                return self.refuse(reason, come_back(bar.as_secs_f64()));
-            }
             self.counts.accepted += 1;
             let (worker, state) = self.start_at_once(arrival);
             return Answer::Started { worker, state };
@@ -70,12 +63,12 @@ impl Naive {
         let has_room = self.has_room(offer.class.rank(), offer.bytes);
         let has_place = !over && has_room && self.leaves_room(offer.class.rank(), offer.bytes);
         let behind = if waits { self.callers_before_offer(&offer, has_place) } else { 0.0 };
-        let is_try = match self.judge(&offer, arrival.start_by, arrival.finish_by, behind) {
-            Ok(is_try) => is_try,
+        let is_probe = match self.judge(&offer, arrival.start_by, arrival.finish_by, behind) {
+            Ok(is_probe) => is_probe,
             Err(refusal) => return self.refuse(refusal.reason, refusal.retry_after),
         };
         if has_place {
-            self.accept(Job { is_try, ..arrival });
+            self.accept(Job { is_probe, ..arrival });
             if self.lane(offer.kind) > 0 {
                 self.settle();
             }
@@ -92,13 +85,11 @@ impl Naive {
                 while !self.has_room(offer.class.rank(), offer.bytes) {
                     self.shed_one(offer.class.rank());
                 }
-                self.accept(Job { is_try, ..arrival });
+                self.accept(Job { is_probe, ..arrival });
                 self.settle();
                 Answer::Queued
             }
-            _ => {
-                self.refuse(RefusalReason::QueueFull, come_back(self.wait_of(&offer, behind).max(self.room_in(&offer))))
-            }
+            _ => self.refuse(RefusalReason::QueueFull, come_back(self.wait_of(&offer, behind))),
         }
     }
 
@@ -134,22 +125,11 @@ impl Naive {
                 self.miss(&job);
             }
         }
-        if job.is_try {
-            let tries = &mut self.tries[kind];
-            *tries = match ending {
-                Ending::Completed | Ending::Failed | Ending::Panicked => usize::min(*tries * 2, 64),
-                Ending::Expired => 1,
-                _ => *tries,
-            };
-        }
         let worker = self.worker(worker);
         worker.completed += u64::from(ending == Ending::Completed);
         worker.failed += u64::from(ending != Ending::Completed);
         worker.total_run += run;
         let (known, seconds) = (self.service(Some(kind)), took.as_secs_f64());
-        if ending == Ending::Expired && self.is_measured(Some(kind)) && seconds < known {
-            self.bars[kind] = job.finish_by + took * 20;
-        }
         let counted = match ending {
             Ending::Cancelled | Ending::Unmade => 0.0,
             Ending::Overran if seconds <= known => 0.0,
@@ -158,6 +138,7 @@ impl Naive {
         };
         if counted > 0.0 {
             self.learn(kind, Sample::Run(counted));
+            self.heard[kind] = Some(self.now);
         }
         self.run(job.job).counted = counted;
         true
@@ -276,7 +257,11 @@ impl Naive {
         self.counts.accepted += 1;
         job.work = self.service(Some(job.offer.kind));
         job.was_queued = true;
-        job.has_own_margin = self.count_in_margin(&job);
+        self.history.open().queued[job.offer.class.rank()] += 1.0;
+        if job.is_probe {
+            self.heard[job.offer.kind] = Some(self.now);
+            self.samples.push((job.offer.kind, Sample::Doubt));
+        }
         self.history.open().taken[job.offer.class.rank()] += job.work;
         self.queued.push(job);
         self.refresh();
@@ -294,8 +279,7 @@ impl Naive {
 
     /// Time went on.
     pub(super) fn turn(&mut self) {
-        let closed = self.history.turn(self.now, self.paused, self.queued.is_empty());
-        self.turn_margins(closed);
+        self.history.turn(self.now, self.paused, self.queued.is_empty());
     }
 
     fn start_at_once(&mut self, mut job: Job) -> (u32, u32) {

@@ -1,6 +1,6 @@
 use std::{collections::HashMap, time::Duration};
 
-use super::{super::drive::KINDS, Job, Naive, law::rate};
+use super::{super::drive::KINDS, Job, Naive};
 
 const LANES: usize = KINDS + 1;
 
@@ -21,12 +21,9 @@ struct Lane {
     /// Worker time that the lane was given, over its tenants.
     tag: u64,
     clock: u64,
-    floor: u64,
     places: u64,
     /// Tag and place by tenant; nobody is ever forgotten.
     tags: HashMap<u8, (u64, u64)>,
-    /// Windows of the starts of each tenant's backlog, and the one in which it began.
-    starts: HashMap<u8, (usize, Vec<usize>)>,
 }
 
 impl Lane {
@@ -40,31 +37,12 @@ impl Lane {
     }
 }
 
-impl Shares {
-    /// Starts per second of a backlog; `None` before five of them in five windows.
-    pub(super) fn pace(&self, rank: usize, lane: usize, tenant: u8, queues: bool, window: usize) -> Option<f64> {
-        // A tenant's figures stay as long as the machine holds it, and are read while it is known.
-        let (first, starts) = self.lanes[rank][lane].starts.get(&tenant).filter(|_| queues)?;
-        let counted = (*first..window).map(|window| starts.iter().filter(|start| **start == window).count() as f64);
-        (starts.len() >= 5 && window - first >= 5).then(|| rate(counted))
-    }
-}
-
 impl Naive {
-    /// No ordering key holds a queued job back any more: where it is the first such one, the backlog begins with it.
-    pub(super) fn begin_backlog(&mut self, at: usize) {
-        let (rank, lane, tenant) = self.seat_of(&self.queued[at]);
-        let is_free = |other: &&Job| other.is_free() && self.seat_of(other) == (rank, lane, tenant);
-        if !self.queued.iter().any(|other| is_free(&other)) {
-            self.shares.lanes[rank][lane].starts.insert(tenant, (self.history.window(), Vec::new()));
-        }
-    }
-
     /// A job is about to be ready.
     pub(super) fn seat_ready(&mut self, rank: usize, lane: usize, tenant: u8) {
         if !self.has_ready(rank, lane, tenant) {
             let lane = &mut self.shares.lanes[rank][lane];
-            let tag = lane.tag(tenant).0.max(lane.floor);
+            let tag = lane.tag(tenant).0.max(lane.clock);
             lane.seat(tenant, tag);
         }
     }
@@ -75,7 +53,6 @@ impl Naive {
             if self.competing(rank, lane) == 0 {
                 let lane = &mut self.shares.lanes[rank][lane];
                 lane.clock = lane.tags.values().map(|tag| tag.0).max().unwrap_or(0).max(lane.clock);
-                lane.floor = lane.clock;
             }
         }
     }
@@ -105,17 +82,13 @@ impl Naive {
         }
         let competing = self.competing(rank, lane);
         let charge = nanos(job.work);
-        let window = self.history.window();
-        let head_start = nanos(self.law.head_start * self.service(None));
         let served = &mut self.shares.served[rank];
         let lane = &mut self.shares.lanes[rank][lane];
         *served = lane.tag.max(*served);
         lane.tag = *served + charge / competing;
         let tag = lane.tag(tenant).0;
         lane.clock = (lane.clock + charge / (competing + 1)).max(tag);
-        lane.floor = lane.floor.max(lane.clock.saturating_sub(head_start));
         lane.seat(tenant, tag + charge);
-        lane.starts.get_mut(&tenant).expect("a backlog").1.push(window);
     }
 
     /// A job that was charged with so many seconds took `took`.
@@ -138,7 +111,7 @@ impl Naive {
         let top = *with_jobs.first()?;
         let lower = |rank: &usize| *rank > top && with_jobs.contains(rank);
         let turn = (1..=4).map(|step| (self.shares.reserved + step) % 4).find(lower);
-        let is_due = f64::from(self.shares.passed + 1) >= 1.0 / self.law.reserve;
+        let is_due = self.shares.passed + 1 >= 20;
         Some(if is_due { turn.unwrap_or(top) } else { top })
     }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::super::Numbers;
 use crate::{
     model::{Criticality, WhenFull},
-    pool::core::{Arrival, Bounds, Caps, Core, Effect, Ending, Grant, JobKey, Law, Resized, Verdict},
+    pool::core::{Arrival, Bounds, Caps, Core, Effect, Ending, Grant, JobKey, Resized, Verdict},
 };
 
 /// How long jobs take, and what it depends on.
@@ -101,7 +101,7 @@ impl World {
     /// A pool of `min` to `max` workers, which is looked at for the first time after `phase`.
     pub(super) fn new(min: usize, max: usize, service: Service, seed: u64, phase: Duration) -> Self {
         let caps = Caps { jobs: 1024, bytes: 1 << 30, waiting: 0, tenant_share: 0.25, stuck: 0 };
-        let (mut core, origin) = (Core::new(caps, Law::default(), 1, 1), Instant::now());
+        let (mut core, origin) = (Core::new(caps, 1, 1), Instant::now());
         core.resize(origin, Bounds { min, max }, || 0, &mut Vec::new());
         Self {
             core,
