@@ -1,14 +1,12 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use x509_parser::{
-    asn1_rs::{Oid, ToDer},
-    certificate::X509Certificate,
-    extensions::GeneralName,
-    objects::{oid_registry, oid2sn},
-    oid_registry as oids,
-    prelude::FromDer,
-    x509::{AttributeTypeAndValue, X509Name},
+use x509_cert::{
+    Certificate as X509,
+    attr::AttributeTypeAndValue,
+    der::{Decode, Encode, Tag, Tagged, asn1::ObjectIdentifier},
+    ext::pkix::{SubjectAltName, name::GeneralName},
+    name::Name,
 };
 
 use super::{Caller, Denial, denial::CertificateFault};
@@ -16,17 +14,22 @@ use super::{Caller, Denial, denial::CertificateFault};
 /// Longest SPIFFE ID, by its specification.
 const MOST_SPIFFE: usize = 2_048;
 
-/// What RFC 4514 calls the attributes that it names.
-const SHORT: [(Oid<'_>, &str); 9] = [
-    (oids::OID_X509_COMMON_NAME, "CN"),
-    (oids::OID_X509_LOCALITY_NAME, "L"),
-    (oids::OID_X509_STATE_OR_PROVINCE_NAME, "ST"),
-    (oids::OID_X509_ORGANIZATION_NAME, "O"),
-    (oids::OID_X509_ORGANIZATIONAL_UNIT, "OU"),
-    (oids::OID_X509_COUNTRY_NAME, "C"),
-    (oids::OID_X509_STREET_ADDRESS, "STREET"),
-    (oids::OID_DOMAIN_COMPONENT, "DC"),
-    (oids::OID_USERID, "UID"),
+/// What RFC 4514 calls the attributes that it names, and OpenSSL others that certificates have.
+const SHORT: [(ObjectIdentifier, &str); 14] = [
+    (ObjectIdentifier::new_unwrap("2.5.4.3"), "CN"),
+    (ObjectIdentifier::new_unwrap("2.5.4.7"), "L"),
+    (ObjectIdentifier::new_unwrap("2.5.4.8"), "ST"),
+    (ObjectIdentifier::new_unwrap("2.5.4.10"), "O"),
+    (ObjectIdentifier::new_unwrap("2.5.4.11"), "OU"),
+    (ObjectIdentifier::new_unwrap("2.5.4.6"), "C"),
+    (ObjectIdentifier::new_unwrap("2.5.4.9"), "STREET"),
+    (ObjectIdentifier::new_unwrap("0.9.2342.19200300.100.1.25"), "DC"),
+    (ObjectIdentifier::new_unwrap("0.9.2342.19200300.100.1.1"), "UID"),
+    (ObjectIdentifier::new_unwrap("2.5.4.4"), "SN"),
+    (ObjectIdentifier::new_unwrap("2.5.4.42"), "GN"),
+    (ObjectIdentifier::new_unwrap("2.5.4.12"), "title"),
+    (ObjectIdentifier::new_unwrap("2.5.4.5"), "serialNumber"),
+    (ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.1"), "emailAddress"),
 ];
 
 /// The verified client certificate of a connection.
@@ -64,18 +67,18 @@ impl Certificate {
 }
 
 fn principal(der: &[u8]) -> Result<String, CertificateFault> {
-    let (_, certificate) = X509Certificate::from_der(der).map_err(|_| CertificateFault::Malformed)?;
-    let names = certificate.subject_alternative_name().map_err(|_| CertificateFault::Malformed)?;
-    let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
+    let certificate = X509::from_der(der).map_err(|_| CertificateFault::Malformed)?.tbs_certificate;
+    let names = certificate.get::<SubjectAltName>().map_err(|_| CertificateFault::Malformed)?;
+    let names = names.map(|(_, SubjectAltName(names))| names).unwrap_or_default();
     let ids: Vec<&str> = names
         .iter()
         .filter_map(|name| match name {
-            GeneralName::URI(uri) if is_spiffe(uri) => Some(*uri),
+            GeneralName::UniformResourceIdentifier(uri) if is_spiffe(uri.as_str()) => Some(uri.as_str()),
             _ => None,
         })
         .collect();
     match ids.as_slice() {
-        [] => subject(certificate.subject()),
+        [] => subject(&certificate.subject),
         [id] if is_sound(id) => Ok((*id).to_owned()),
         _ => Err(CertificateFault::Spiffe),
     }
@@ -97,11 +100,10 @@ fn is_sound(id: &str) -> bool {
 }
 
 /// The subject as RFC 4514 writes it, and `openssl x509 -subject -nameopt RFC2253`: the last of the certificate first.
-fn subject(name: &X509Name<'_>) -> Result<String, CertificateFault> {
+fn subject(name: &Name) -> Result<String, CertificateFault> {
     let mut text = String::new();
-    let rdns: Vec<Vec<_>> = name.iter_rdn().map(|rdn| rdn.iter().collect()).collect();
-    for rdn in rdns.iter().rev() {
-        for (at, attribute) in rdn.iter().rev().enumerate() {
+    for rdn in name.0.iter().rev() {
+        for (at, attribute) in rdn.0.as_slice().iter().rev().enumerate() {
             let separator = if text.is_empty() {
                 "subject:"
             } else if at > 0 {
@@ -117,17 +119,27 @@ fn subject(name: &X509Name<'_>) -> Result<String, CertificateFault> {
 }
 
 /// Writes an attribute so that its value cannot pass for another one.
-fn write_attribute(text: &mut String, attribute: &AttributeTypeAndValue<'_>) -> Result<(), CertificateFault> {
-    let value = attribute.as_str().map_err(|_| CertificateFault::Malformed)?;
+fn write_attribute(
+    text: &mut String,
+    AttributeTypeAndValue { oid, value: given }: &AttributeTypeAndValue,
+) -> Result<(), CertificateFault> {
+    let texts = [
+        Tag::Utf8String,
+        Tag::PrintableString,
+        Tag::Ia5String,
+        Tag::TeletexString,
+        Tag::VisibleString,
+        Tag::NumericString,
+    ];
+    let value = str::from_utf8(given.value()).ok().filter(|_| texts.contains(&given.tag()));
+    let value = value.ok_or(CertificateFault::Malformed)?;
     if value.chars().any(char::is_control) {
         return Err(CertificateFault::Malformed);
     }
-    let oid = attribute.attr_type();
-    let short = SHORT.iter().find(|(known, _)| known == oid).map(|(_, short)| *short);
-    let Some(name) = short.or_else(|| oid2sn(oid, oid_registry()).ok()) else {
-        let value = attribute.attr_value().to_der_vec().map_err(|_| CertificateFault::Malformed)?;
+    let Some((_, name)) = SHORT.iter().find(|(known, _)| known == oid) else {
+        let value = given.to_der().map_err(|_| CertificateFault::Malformed)?;
         let value: String = value.iter().map(|byte| format!("{byte:02X}")).collect();
-        text.push_str(&format!("{}=#{value}", oid.to_id_string()));
+        text.push_str(&format!("{oid}=#{value}"));
         return Ok(());
     };
     text.push_str(name);
