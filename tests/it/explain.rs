@@ -83,7 +83,7 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     // nobody of its tenant.
     let (position, second) = queued(&pool, second);
     assert_eq!((position, second.ahead), (3, 2));
-    assert_eq!(second.expected_start, Some(3 * SECOND / 2), "two jobs and the rest of one, by two workers");
+    assert_eq!(second.expected_start, Some(SECOND), "two jobs, by two workers");
     let (position, low) = queued(&pool, low);
     assert_eq!((position, low.ahead), (5, 4));
     assert_eq!(queued(&pool, first).0, 2);
@@ -122,8 +122,8 @@ async fn a_long_line_of_an_ordering_key_counts_as_the_one_worker_that_it_takes()
         let (_, Queued { ahead, expected_start, .. }) = queued(&pool, job);
         (ahead, expected_start.expect("the pool is not paused"))
     };
-    assert_eq!(told(after), (0, SECOND / 2), "those of the line come to the queue after it");
-    assert_eq!(told(low), (3, 2 * SECOND), "one of its own queue's class, and two of the line: one worker's");
+    assert_eq!(told(after), (0, Duration::ZERO), "those of the line come to the queue after it");
+    assert_eq!(told(low), (2, SECOND), "one of its own queue's class, and one of the line: one worker's");
     assert_eq!(told(line[4]), (4, 4 * SECOND), "the line, and the one that is free");
     gate.let_pass(2);
     for _ in 0..2 {

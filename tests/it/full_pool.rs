@@ -212,25 +212,6 @@ async fn payload_bytes_are_bounded_whatever_the_number_of_jobs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_needs_many_bytes_is_told_when_so_many_are_expected_to_be_free() {
-    let mut full = Full::new(Settings { queue_bytes: 100, ..small(200, 0) });
-    let sized = |size: usize| Job::new("gated", vec![b'x'; size]);
-    for _ in 0..100 {
-        full.give(sized(1)).expect("room");
-    }
-    let back_in = |full: &mut Full, size: usize| {
-        let refused = full.give(sized(size).criticality(Criticality::CriticalPlus)).expect_err("no room");
-        assert_eq!(refused.reason, RejectionReason::QueueFull);
-        refused.retry_after.expect("a time")
-    };
-    // Of jobs that nothing is known of, each is taken for 50 ms; the time is spread from half to one and a half.
-    let (few, many) = (back_in(&mut full, 1), back_in(&mut full, 60));
-    assert!(few <= Duration::from_millis(75), "the next start: {few:?}");
-    assert!((Duration::from_millis(1500)..=Duration::from_millis(4500)).contains(&many), "60 starts: {many:?}");
-    assert_eq!(full.rest().await.len(), 101);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_payload_limit_above_the_bytes_of_the_pool_is_lowered_to_them() {
     let mut full = Full::new(Settings { queue_bytes: 10, ..small(1, 1) });
     let refused = full.give(Job::new("gated", vec![0; 11]));

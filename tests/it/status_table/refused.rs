@@ -65,6 +65,7 @@ async fn deadline_unreachable() {
     let before = async |caller: &crate::service::Caller| {
         caller.leave(job("sleep", "1500")).await.unwrap().unwrap();
         caller.occupy(1).await;
+        caller.queue(job("sleep", "60000"), 0).await;
     };
     let refusals = check(row, before, async |_, _| {}).await;
     for refusal in refusals {

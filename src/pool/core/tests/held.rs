@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Effect, Ending, Grant, RefusalReason, Verdict},
+    super::{Arrival, Caps, Core, Effect, Ending, Grant, RefusalReason, Standing, Verdict},
     Numbers,
 };
 use crate::model::{Criticality, WhenFull};
@@ -136,5 +136,44 @@ fn a_tenant_whose_jobs_do_not_stop_gets_half_of_the_worker_and_waits_are_told_as
             let off = world.told[tenant].as_secs_f64() / world.waited[tenant].as_secs_f64();
             assert!((0.75..=1.25).contains(&off), "seed {seed}: {name} is told {off:.3} of the wait that it has");
         }
+    }
+}
+
+#[test]
+fn of_two_tenants_with_short_and_long_jobs_each_is_told_the_wait_that_it_has() {
+    let runs = [100, 500].map(Duration::from_millis);
+    let mut world = World::new(0);
+    let run = |world: &mut World, tenant: usize, grant: Grant<Numbers>| {
+        world.now += runs[tenant];
+        world.core.end(world.now, grant.key, Ending::Completed, runs[tenant]);
+        world.core.release(world.now, grant.key, grant.state, &mut world.effects);
+    };
+    for tenant in [0, 1] {
+        let Verdict::Start(grant) = world.offer(tenant, LONG) else { panic!("an idle worker") };
+        run(&mut world, tenant, grant);
+    }
+    let Verdict::Start(grant) = world.offer(0, LONG) else { panic!("an idle worker") };
+    // Enough of both that they share the worker until the last of these starts.
+    let queue = |world: &mut World, tenant: usize, count: u32| {
+        (0..count).for_each(|_| {
+            assert!(matches!(world.offer(tenant, LONG), Verdict::Queued(_)));
+            world.queued.insert(world.jobs, (tenant, world.now, Duration::ZERO));
+        });
+        world.jobs
+    };
+    let last = [queue(&mut world, 0, 40), queue(&mut world, 1, 8)];
+    queue(&mut world, 1, 4);
+    let told = last.map(|job| match world.core.explain(world.now, |at| *at == job) {
+        Some(Standing::Queued { expected, .. }) => expected.as_secs_f64(),
+        _ => panic!("it is queued"),
+    });
+    let (since, mut next) = (world.now, (0, grant));
+    for (job, told) in last.into_iter().zip(told) {
+        while world.queued.contains_key(&job) {
+            run(&mut world, next.0, next.1);
+            next = world.started();
+        }
+        let waited = (world.now - since).as_secs_f64();
+        assert!((0.75..=1.25).contains(&(told / waited)), "{told:.2} s are told, and {waited:.2} s true");
     }
 }
