@@ -54,7 +54,7 @@ async fn a_slow_reader_gets_its_answer_whole_during_a_drain() {
         let length = data.expect("no reset").len();
         read += length;
         // Several hundred pieces: the whole takes many times as long as connections have to close by themselves.
-        sleep(std::time::Duration::from_millis(2)).await;
+        sleep(Duration::from_millis(2)).await;
         body.flow_control().release_capacity(length).unwrap();
     }
     assert!(read > LARGE, "{read} bytes");
