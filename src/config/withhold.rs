@@ -47,7 +47,7 @@ pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
     };
     let key = text[..start].to_lowercase().replace("pass_env", "");
     if key.split(|c: char| !c.is_alphanumeric()).any(is_env) {
-        return vec![start..text.len()];
+        return std::iter::once(start..text.len()).collect();
     }
     let value = &text[start..];
     let mut found = Vec::new();

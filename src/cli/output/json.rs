@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_message_is_proto3_json_with_the_names_of_the_contract() {
-        let result = JobResult { job_id: "7".to_owned(), output: b"hi".to_vec().into(), ..JobResult::default() };
+        let result = JobResult { job_id: "7".to_owned(), output: b"hi".to_vec(), ..JobResult::default() };
         assert_eq!(message(&result).unwrap(), r#"{"job_id":"7","output":"aGk=","content_type":""}"#);
         let waterfall = Some(Waterfall::default());
         let line = message(&JobResult { waterfall, ..result }).unwrap();

@@ -218,9 +218,9 @@ impl Sum {
     }
 
     /// Adds the first jobs of a tenant, up to `most` seconds: what a fair queue lets pass. Returns how many these are.
-    fn add_up_to<'a, H: Host>(&mut self, most: f64, jobs: impl Iterator<Item = &'a Entry<H>>) -> usize
+    fn add_up_to<'a, H>(&mut self, most: f64, jobs: impl Iterator<Item = &'a Entry<H>>) -> usize
     where
-        H: 'a,
+        H: Host + 'a,
     {
         let (mut passing, mut seconds) = (0, 0.0);
         for job in jobs {
