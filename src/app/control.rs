@@ -1,7 +1,4 @@
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Arc, OnceLock};
 
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -26,8 +23,8 @@ struct Inner {
     hurry: CancellationToken,
     begin: OnceLock<Begin>,
     reloading: OnceLock<Reloading>,
-    /// Answers that the drain cut.
-    cut: AtomicU64,
+    /// Answers that the drain cut, once that is known.
+    cut: watch::Sender<Option<u64>>,
 }
 
 /// What held when the drain began.
@@ -49,7 +46,7 @@ impl Control {
             hurry: tokens.1,
             begin: OnceLock::new(),
             reloading: OnceLock::new(),
-            cut: AtomicU64::new(0),
+            cut: watch::Sender::default(),
         }))
     }
 
@@ -116,8 +113,9 @@ impl Control {
         (ended(&self.stats()) - self.begin().ended).saturating_sub(lost)
     }
 
-    pub(super) fn note_cut(&self, answers: usize) {
-        self.0.cut.store(answers as u64, Relaxed);
+    /// Tells that the drain is over but for its connections, and how many answers it cut.
+    pub(super) fn settle(&self, cut: usize) {
+        self.0.cut.send_replace(Some(cut as u64));
     }
 
     fn lost(&self) -> u64 {
@@ -138,6 +136,10 @@ impl DrainControl for Control {
         self.0.phase.subscribe()
     }
 
+    fn cut(&self) -> watch::Receiver<Option<u64>> {
+        self.0.cut.subscribe()
+    }
+
     fn reload(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
         if is_dry_run { self.read_again(true) } else { Self::reload(self) }
     }
@@ -153,7 +155,7 @@ impl DrainControl for Control {
             running: stats.iter().map(|pool| pool.in_flight).sum(),
             finished: (ended(&stats) - begin.ended).saturating_sub(lost),
             lost,
-            cut: self.0.cut.load(Relaxed),
+            cut: *self.0.cut.borrow(),
             elapsed,
             // Jobs are taken during the notice, so that it does not end before.
             expected: self.0.plan.notice.saturating_sub(elapsed)

@@ -9,6 +9,9 @@ use crate::{net::Server, phase::Phase, pool::Pool, task::Tasks};
 
 /// Time for the last answers to leave once nothing runs any more.
 const LINGER: Duration = Duration::from_millis(100);
+
+/// Time for the last report to leave.
+const REPORTED: Duration = Duration::from_millis(20);
 /// Time that the threads of connections have to see that these are cut. They need next to none of it, unless the machine
 /// is behind; then the last answers may still be theirs to write.
 const BEHIND: Duration = Duration::from_millis(500);
@@ -45,22 +48,21 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
     }
 
     let lost = pools.iter().flat_map(|pool| pool.report().lost).collect();
+    control.phase().advance(Phase::Stopped);
+    ops.close_listener();
+    ops.go_away();
     // Nothing runs any more. The last answers leave, and those whose callers read slowly have until the hard stop.
     let quiet = Instant::now() + LINGER;
-    let _ = timeout_at(quiet, public.ended()).await;
+    let _ = timeout_at(quiet - REPORTED, public.ended()).await;
     while !public.is_answered() && control.within(hard_stop, public.answered()).await {
         let _ = timeout(LINGER, public.ended()).await;
     }
     let cut_answers = public.unsent_answers();
-    control.note_cut(cut_answers.len());
-    control.phase().advance(Phase::Stopped);
-    ops.close_listener();
-    ops.go_away();
-    let ended = async || tokio::join!(public.ended(), ops.ended());
-    let _ = timeout_at(quiet.max(Instant::now() + LINGER), ended()).await;
+    control.settle(cut_answers.len());
+    let _ = timeout_at(quiet.max(Instant::now() + REPORTED), ops.ended()).await;
     public.cut();
     ops.cut();
-    let _ = timeout(BEHIND, ended()).await;
+    let _ = timeout(BEHIND, async { tokio::join!(public.ended(), ops.ended()) }).await;
     let _ = timeout_at(quiet, tasks.wait()).await;
     Receipt::new(begin, plan, control.finished(), lost, cut_answers)
 }

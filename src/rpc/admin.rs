@@ -35,6 +35,8 @@ pub trait DrainControl: Send + Sync + 'static {
     fn progress(&self) -> DrainProgress;
     /// Follows the phase of the process.
     fn phase(&self) -> watch::Receiver<Phase>;
+    /// How many answers the drain cut, once that is known: it is over then.
+    fn cut(&self) -> watch::Receiver<Option<u64>>;
     /// Reads the configuration again and takes over what changed, all or nothing; a dry run tells what would change. It
     /// may block.
     ///
@@ -56,8 +58,8 @@ pub struct DrainProgress {
     pub finished: u64,
     /// Jobs that could not be finished.
     pub lost: u64,
-    /// Answers that were cut.
-    pub cut: u64,
+    /// Answers that were cut; `None` until that is known.
+    pub cut: Option<u64>,
     /// Time since the drain began.
     pub elapsed: Duration,
     /// Expected time until nothing is left.

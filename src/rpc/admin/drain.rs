@@ -33,10 +33,11 @@ fn drain_all(admin: &Admin) -> ResponseStream<DrainResponse> {
     let control = Arc::clone(&admin.control);
     // The end is reported at once, for the connection does not last much longer.
     let moves = WatchStream::new(control.phase()).map(|_| ());
-    let looks = stream::select(ticks(), moves);
+    let settled = WatchStream::new(control.cut()).map(|_| ());
+    let looks = stream::select(stream::select(ticks(), moves), settled);
     let reports = looks.map(move |()| control.progress()).scan(false, |ended, progress| {
         let report = (!*ended).then(|| Ok(report(&progress)));
-        *ended = progress.phase == Phase::Stopped;
+        *ended = progress.cut.is_some();
         std::future::ready(report)
     });
     Box::pin(reports)
@@ -66,12 +67,13 @@ fn report(progress: &DrainProgress) -> DrainResponse {
     let DrainProgress { phase: reached, queued, running, finished, lost, cut, elapsed, expected, hard_stop } =
         *progress;
     DrainResponse {
-        phase: phase(reached).into(),
+        // While answers are on their way, the drain goes on.
+        phase: phase(if cut.is_none() { reached.min(Phase::Stopping) } else { reached }).into(),
         queued: queued as u64,
         running: running as u64,
         finished,
         lost,
-        cut,
+        cut: cut.unwrap_or_default(),
         elapsed: Some(duration(elapsed)),
         expected: Some(duration(expected)),
         hard_stop: Some(duration(hard_stop)),
