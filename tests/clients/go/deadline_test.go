@@ -83,8 +83,8 @@ func TestJobThatCannotStartInTimeIsRefusedAtOnce(t *testing.T) {
 	if took := time.Since(begin); took > 500*time.Millisecond {
 		t.Errorf("refused after %v", took)
 	}
-	expected, _ := strconv.ParseFloat(info.Metadata["expected_wait_ms"], 64)
-	if info.Metadata["execution"] != "NOT_STARTED" || expected < 600 {
+	needed, _ := strconv.ParseFloat(info.Metadata["needed_budget_ms"], 64)
+	if info.Metadata["execution"] != "NOT_STARTED" || needed < 600 {
 		t.Errorf("%v", info)
 	}
 	if err := await(t, busy); err != nil {

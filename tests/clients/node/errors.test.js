@@ -159,7 +159,7 @@ test("a job that cannot start in time is refused at once", async (t) => {
   await service.fill();
   const said = await refusal(service.submit("sleep", "400", { timeout: 200 }));
   assertRefused(said, "RESOURCE_EXHAUSTED", "DEADLINE_UNREACHABLE", { pushback: "later" });
-  assert.ok(Number(said.metadata.expected_wait_ms) > Number(said.metadata.budget_ms));
+  assert.ok(Number(said.metadata.needed_budget_ms) > Number(said.metadata.budget_ms));
 });
 
 test("a job that made room is told so", async (t) => {

@@ -161,7 +161,7 @@ def test_a_job_that_cannot_start_in_time_is_refused_at_once():
         service.fill(running=1)
         said = refusal(lambda: service.submit("sleep", b"400", timeout=0.2))
         assert_refused(said, "RESOURCE_EXHAUSTED", "DEADLINE_UNREACHABLE", pushback="later")
-        assert float(said.metadata["expected_wait_ms"]) > float(said.metadata["budget_ms"])
+        assert float(said.metadata["needed_budget_ms"]) > float(said.metadata["budget_ms"])
 
 
 def test_a_job_that_made_room_is_told_so():

@@ -76,7 +76,7 @@ class DeadlineTest {
       assertTrue(System.nanoTime() - begin < TimeUnit.MILLISECONDS.toNanos(500));
       var info = check(error, Code.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE");
       assertEquals("NOT_STARTED", info.getMetadataOrThrow("execution"));
-      assertTrue(Double.parseDouble(info.getMetadataOrThrow("expected_wait_ms")) > 600, info.toString());
+      assertTrue(Double.parseDouble(info.getMetadataOrThrow("needed_budget_ms")) > 600, info.toString());
       await(busy);
     }
   }
