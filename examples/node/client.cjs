@@ -9,9 +9,9 @@ const grpc = require("@grpc/grpc-js");
 const { loadSync } = require("@grpc/proto-loader");
 
 const ROOT = join(__dirname, "../..");
-const { waterwheel } = grpc.loadPackageDefinition(
-  loadSync("waterwheel/v1/worker_pool_service.proto", { includeDirs: [join(ROOT, "proto")], longs: Number, oneofs: true }),
-);
+const PROTOS = ["waterwheel/v1/worker_pool_service.proto", "google/rpc/status.proto", "google/rpc/error_details.proto"];
+const contract = loadSync(PROTOS, { includeDirs: [join(ROOT, "proto")], longs: Number, oneofs: true });
+const { waterwheel } = grpc.loadPackageDefinition(contract);
 
 // A channel that balances, checks health, and tries again when the server says that it may.
 function connect(address) {
@@ -28,6 +28,14 @@ function submit(pool, job, milliseconds) {
   });
 }
 
+// Why a call failed, whether its work had started, and the figures of the reason.
+function reason(error) {
+  const [packed] = error.metadata.get("grpc-status-details-bin");
+  const details = packed ? contract["google.rpc.Status"].deserialize(packed).details : [];
+  const info = details.find(({ type_url }) => type_url.endsWith("/google.rpc.ErrorInfo"));
+  return info ? contract["google.rpc.ErrorInfo"].deserialize(info.value) : { reason: grpc.status[error.code] };
+}
+
 async function main(address) {
   const pool = connect(address);
   const result = await submit(pool, { kind: "sha256", payload: Buffer.from("hello") }, 2000);
@@ -41,8 +49,8 @@ async function main(address) {
   try {
     await submit(pool, { kind: "nothing" }, 2000);
   } catch (error) {
-    // A refusal that is worth a new try says when: in milliseconds, and -1 for never.
-    console.log(grpc.status[error.code], error.details, error.metadata.get("grpc-retry-pushback-ms")[0] ?? "");
+    const { reason: why, metadata } = reason(error);
+    console.log(why, JSON.stringify(metadata));
   }
   pool.close();
 }

@@ -16,11 +16,10 @@ const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
 const PROGRAM = process.env.WATERWHEEL_BIN ?? join(ROOT, "target/debug/waterwheel");
 const LOADING = { longs: Number, enums: String, defaults: true, oneofs: true };
 
-const details = loadSync(fileURLToPath(new URL("error_details.proto", import.meta.url)), LOADING);
-export const contract = loadSync("waterwheel/v1/worker_pool_service.proto", {
-  ...LOADING,
-  includeDirs: [join(ROOT, "proto")],
-});
+const PROTO = { ...LOADING, includeDirs: [join(ROOT, "proto")] };
+
+const details = loadSync(["google/rpc/status.proto", "google/rpc/error_details.proto"], PROTO);
+export const contract = loadSync("waterwheel/v1/worker_pool_service.proto", PROTO);
 export const SERVICE = "waterwheel.v1.WorkerPoolService";
 export const WorkerPool = grpc.makeClientConstructor(contract[SERVICE], SERVICE);
 
