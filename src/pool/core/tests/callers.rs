@@ -90,7 +90,7 @@ impl Machine {
         verdict
     }
 
-    /// One in whose full queue so many callers want a place, each of its own tenant, who give up in 2 s.
+    /// One in whose full queue so many callers want a place, each of its own tenant. They give up in 2 s.
     fn with_callers(tenants: u32) -> Self {
         let now = Instant::now();
         let mut machine = Self { core: Core::new(Caps { jobs: 1, ..CAPS }, 1, 1), now, jobs: 0 };
