@@ -5,6 +5,7 @@
 
 mod builtin;
 mod cancel;
+mod child;
 mod context;
 mod exec;
 pub mod identity;

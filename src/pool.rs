@@ -19,6 +19,7 @@ mod attached;
 mod attempt;
 mod blocking;
 mod builder;
+mod close;
 mod conclude;
 pub(crate) mod core;
 mod drain;

@@ -4,6 +4,7 @@ use std::{io, thread};
 
 use tokio::{
     runtime::Handle,
+    sync::oneshot,
     task::{JoinError, spawn_blocking},
 };
 use tokio_util::task::TaskTracker;
@@ -42,6 +43,16 @@ impl Tasks {
         } else if let Some(handle) = &self.fallback {
             handle.spawn(future);
         }
+    }
+
+    /// Runs `work` to its end, even where this future is dropped. `None` where it panicked, or the runtime went away.
+    pub async fn shield<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let (done, result) = oneshot::channel();
+        self.spawn(async move {
+            // A future that was dropped does not look at the result.
+            let _ = done.send(work.await);
+        });
+        result.await.ok()
     }
 
     /// Returns when no task of the set is left. Cancel safe.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 pub use self::start::RunStart;
@@ -269,13 +269,8 @@ impl Context {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, HandlerError> {
-        let (done, result) = oneshot::channel();
-        let shielded = async move {
-            // A handler that was dropped does not look at the result.
-            let _ = done.send(work.await);
-        };
-        self.0.parts.site.tasks.spawn(identity::carry(self, shielded.instrument(Span::current())));
-        result.await.map_err(|_| HandlerError::Crashed { message: "the shielded work did not end".into() })
+        let shielded = self.tasks().shield(identity::carry(self, work.instrument(Span::current())));
+        shielded.await.ok_or_else(|| HandlerError::Crashed { message: "the shielded work did not end".into() })
     }
 
     /// Where work goes that outlives the handler, such as the reaping of a process.

@@ -1,37 +1,21 @@
 //! One process for each job: payload on its standard input, output from its standard output.
-//!
-//! [`leader`] says how a process and all that it started are stopped and reaped without ever signalling a stranger.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use rustix::process::Signal;
-use tokio::{
-    io::AsyncWriteExt,
-    process::{ChildStdin, ChildStdout},
-    sync::oneshot,
-    time::timeout,
-};
+use tokio::{process::ChildStdout, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
-use self::{
-    leader::{ExitWatch, Leader},
-    pipe::Pipe,
-    start::Process,
+use super::{
+    Context, Handler,
+    child::{self, Child, Pipe, Process, Program},
 };
-use super::{Context, Handler};
 use crate::model::{HandlerError, Job, Output};
 
 mod command;
-mod ending;
-mod environment;
-mod leader;
-mod pipe;
-mod start;
-mod stderr;
+mod judge;
 #[cfg(test)]
 mod tests;
-mod workspace;
 
 pub use command::{ExecCommand, InvalidExecCommand};
 
@@ -45,44 +29,48 @@ impl Handler for Exec {
         if cx.is_cancelled() {
             return Err(HandlerError::Stopped);
         }
-        let process = start::start(&self.command, &job, &cx).await?;
-        run(&self.command, process, &cx).await
+        let ExecCommand { program, args, workspace, env, .. } = &*self.command;
+        let mut variables = child::for_program(env);
+        child::for_job(&mut variables, &job, &cx);
+        let (path, args, input) = (program.clone(), args.clone(), job.payload);
+        let program = Program { path, args, variables, workspace: *workspace, input };
+        let child = program.start(cx.tasks(), Some(cx.job())).await?;
+        run(&self.command, child, &cx).await
     }
 }
 
 /// Feeds, reads and watches the process until its leader has exited. The exit of the leader ends the job: what the
 /// rest of its group holds open, or still does, is not waited for.
-async fn run(command: &ExecCommand, process: Process, cx: &Context) -> Result<Output, HandlerError> {
-    let Process { leader, mut exit, input, stdout, stderr } = process;
-    cx.note_program(leader.pid());
+async fn run(command: &ExecCommand, child: Child, cx: &Context) -> Result<Output, HandlerError> {
+    let Child { mut process, input, stdout, stderr } = child;
+    cx.note_program(process.pid());
     let ended = CancellationToken::new();
     let (alarm, alarmed) = oneshot::channel();
     let watch = async {
-        let stopped = watch(&leader, &mut exit, cx, alarmed, command.kill_grace).await;
+        let stopped = watch(&mut process, cx, alarmed, command.kill_grace).await;
         ended.cancel();
         stopped
     };
     let (stopped, sent, tail, ()) = tokio::join!(
         watch,
-        send_output(Pipe::new(stdout), cx, &ended, alarm),
-        stderr::drain(Pipe::new(stderr), command.stderr_tail, &ended),
-        feed(input, &ended),
+        send_output(stdout, cx, &ended, alarm),
+        child::drain(stderr, command.stderr_tail, &ended),
+        input.feed(&ended),
     );
-    let status = leader.reap().map(|status| ending::end(command, status, &tail));
+    let status = process.reap().map(|status| child::end(&command.program, status, &tail));
     if let Ok(end) = &status {
         cx.note_program_end(end.clone());
     }
     sent?;
     stopped.map_or(Ok(()), Err)?;
-    ending::judge(command, status, &tail)?;
+    judge::judge(command, status, &tail)?;
     Ok(Output::typed(Bytes::new(), command.content_type.clone()))
 }
 
 /// Returns when the leader has exited and everything in its group has been told to die; with an error where it was
 /// made to exit.
 async fn watch(
-    leader: &Leader,
-    exit: &mut ExitWatch,
+    process: &mut Process,
     cx: &Context,
     alarm: oneshot::Receiver<HandlerError>,
     grace: Duration,
@@ -96,17 +84,14 @@ async fn watch(
     };
     let stopped = tokio::select! {
         biased;
-        () = exit.wait(leader) => None,
+        () = process.exited() => None,
         _ = cx.cancelled() => Some(HandlerError::Stopped),
         error = alarm => Some(error),
     };
-    if stopped == Some(HandlerError::Stopped) {
-        leader.signal_group(Signal::TERM);
-        // The group is killed below, whether the grace sufficed or not.
-        let _ = timeout(grace, exit.wait(leader)).await;
+    match stopped {
+        Some(HandlerError::Stopped) => process.stop(grace).await,
+        _ => process.kill().await,
     }
-    leader.signal_group(Signal::KILL);
-    exit.wait(leader).await;
     stopped
 }
 
@@ -132,14 +117,4 @@ async fn send_output(
         }
     }
     Ok(())
-}
-
-/// Writes the rest of the input, and closes it.
-async fn feed(input: Option<(ChildStdin, Bytes)>, ended: &CancellationToken) {
-    let Some((mut stdin, payload)) = input else { return };
-    tokio::select! {
-        biased;
-        () = ended.cancelled() => {}
-        written = stdin.write_all(&payload) => start::note_unread(written),
-    }
 }

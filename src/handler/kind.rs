@@ -2,8 +2,11 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
-use super::{Context, unwind::Contained};
-use crate::model::{HandlerError, Job, KindLimits, Output};
+use super::{Context, Site, unwind::Contained};
+use crate::{
+    model::{HandlerError, Job, KindLimits, Output},
+    task::off_thread,
+};
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.
 ///
@@ -11,11 +14,37 @@ use crate::model::{HandlerError, Job, KindLimits, Output};
 ///
 /// A single poll must stay short. One that takes longer than 100 ms is named in a warning, for it holds up every call
 /// of its thread; use a [`BlockingHandler`] for work that computes or blocks.
+///
+/// A worker keeps its handler from job to job: one `start`, any number of jobs, one `close`. A handler that panics, is cut
+/// off, or ends with [`HandlerError::Crashed`] or [`HandlerError::Unavailable`] is dropped instead of closed.
 pub trait Handler: Send + 'static {
+    /// Makes the handler ready for its first job, which waits for it: connects, or starts a process. Does nothing by
+    /// default.
+    ///
+    /// An error, or a panic, is as one of the [factory](Kind::try_new). A start that takes longer than its job may is
+    /// dropped, and the handler with it.
+    fn start(&mut self, site: Arc<Site>) -> impl Future<Output = Result<(), HandlerError>> + Send {
+        drop(site);
+        std::future::ready(Ok(()))
+    }
+
     /// Runs one job.
     ///
     /// When the job is to stop, its [`CancelToken`](super::CancelToken) fires; after the grace the future is dropped.
     fn handle(&mut self, job: Box<Job>, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send;
+
+    /// Lets go of what the handler holds: its worker goes, by a drain or a resize, or a reload replaced its kind.
+    /// Does nothing by default.
+    ///
+    /// The drain waits for it. After `grace`, which is the cancel grace of the kind, the future is dropped.
+    fn close(self, grace: Duration) -> impl Future<Output = ()> + Send
+    where
+        Self: Sized,
+    {
+        let _ = grace;
+        drop(self);
+        std::future::ready(())
+    }
 }
 
 /// Runs jobs that compute or block, on a thread of the worker's own.
@@ -26,6 +55,14 @@ pub trait BlockingHandler: Send + 'static {
     /// What the caller is told. A handler that sees [`Context::is_cancelled`] should return
     /// [`HandlerError::Stopped`]; one that goes on past the grace is counted as stuck.
     fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
+
+    /// [`Handler::close`], on a thread where it may block. Past `grace` it is not waited for.
+    fn close(self, grace: Duration)
+    where
+        Self: Sized,
+    {
+        let _ = grace;
+    }
 }
 
 /// A name, its options, and the factory of its handlers.
@@ -69,12 +106,19 @@ pub enum Instance {
 
 /// A [`Handler`] whose type is erased.
 pub trait AsyncInstance: Send {
-    /// Runs one job, and gives the handler back with its end. A run that is cut off, or panics, takes it along.
+    /// Makes it ready for its first job.
+    fn start(self: Box<Self>, site: Arc<Site>) -> AsyncRun<()>;
+
+    /// Runs one job.
     fn run(self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun;
+
+    /// Lets go of what it holds.
+    fn close(self: Box<Self>, grace: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// One run of an asynchronous handler.
-pub type AsyncRun = BoxFuture<'static, (Box<dyn AsyncInstance>, Result<Output, HandlerError>)>;
+/// What an asynchronous handler does, which gives the handler back at its end. One that is cut off, or panics, takes the
+/// handler along.
+pub type AsyncRun<T = Output> = BoxFuture<'static, (Box<dyn AsyncInstance>, Result<T, HandlerError>)>;
 
 /// A [`BlockingHandler`] whose type is erased.
 pub trait BlockingInstance: Send {
@@ -83,9 +127,37 @@ pub trait BlockingInstance: Send {
     /// # Errors
     /// As the handler.
     fn run(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
+
+    /// Lets go of what it holds.
+    fn close(self: Box<Self>, grace: Duration);
+}
+
+impl Instance {
+    /// Closes the handler. It may panic as the handler does.
+    pub(crate) fn close(self, grace: Duration) -> BoxFuture<'static, ()> {
+        match self {
+            Self::Async(handler) => handler.close(grace),
+            // Where the runtime goes away, the handler is dropped.
+            Self::Blocking(handler) => Box::pin(async move {
+                if let Err(error) = off_thread(move || handler.close(grace)).await
+                    && let Ok(panic) = error.try_into_panic()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+            }),
+        }
+    }
 }
 
 impl<H: Handler> AsyncInstance for H {
+    fn start(self: Box<Self>, site: Arc<Site>) -> AsyncRun<()> {
+        Box::pin(async move {
+            let mut handler = Contained::new(self);
+            let result = Handler::start(&mut **handler.get_mut(), site).await;
+            (handler.into_inner() as Box<dyn AsyncInstance>, result)
+        })
+    }
+
     fn run(self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun {
         Box::pin(async move {
             // Where the run is cut off and panics in its drop, the handler's own drop must not panic on top of that.
@@ -94,11 +166,19 @@ impl<H: Handler> AsyncInstance for H {
             (handler.into_inner() as Box<dyn AsyncInstance>, result)
         })
     }
+
+    fn close(self: Box<Self>, grace: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(Handler::close(*self, grace))
+    }
 }
 
 impl<H: BlockingHandler> BlockingInstance for H {
     fn run(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         self.handle(job, cx)
+    }
+
+    fn close(self: Box<Self>, grace: Duration) {
+        BlockingHandler::close(*self, grace);
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
     blocking::{Done, Work},
     conclude::{Told, conclude},
     core::{Ending, JobKey},
+    factories::Try,
     home::Shared,
     lease::Lease,
     trace::attempt_span,
@@ -45,11 +46,20 @@ pub(super) struct Attempt {
 }
 
 enum Run {
+    /// Its handler is new, and starts on the serving thread.
+    Starting(Box<Starting>),
     /// On the serving thread.
     Async(Contained<AsyncRun>),
     /// On the worker's own thread, which decides the outcome.
     Blocking(oneshot::Receiver<Told>),
     Over,
+}
+
+/// The start of a new handler, and the job that waits for it.
+struct Starting {
+    start: Contained<AsyncRun<()>>,
+    job: Box<Job>,
+    begun: Try,
 }
 
 /// Who has the worker.
@@ -95,7 +105,7 @@ impl Attempt {
         let span = attempt_span(&cx, lease.worker());
         match entered(span.as_deref(), &cx, || begin_async(&mut lease, job, kind, &cx)) {
             Ok(run) => {
-                let (run, hold) = (Run::Async(run), Hold::Lease(lease));
+                let hold = Hold::Lease(lease);
                 Ok(Self { run, span, hold, kind, seen: now, is_polled: false, cx })
             }
             Err(raised) => {
@@ -146,6 +156,9 @@ impl Attempt {
     }
 
     fn poll_async(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, Raised>> {
+        if let Run::Starting(_) = self.run {
+            ready!(self.poll_start(task))?;
+        }
         let Run::Async(run) = &mut self.run else { unreachable!("it runs on the serving thread until it is over") };
         let _entered = self.span.as_deref().unwrap_or(self.cx.span()).enter();
         let polled = contain(|| identity::within(&self.cx, || run.get_mut().poll_unpin(task)));
@@ -156,7 +169,7 @@ impl Attempt {
                 if let Hold::Lease(lease) = &mut self.hold
                     && is_kept(&result)
                 {
-                    lease.put_back(self.kind, handler.into_inner());
+                    lease.put_back(self.kind, handler);
                 }
                 result.map_err(Raised::Error)
             }
@@ -165,6 +178,28 @@ impl Attempt {
         // A future that panicked is dropped here, in the span of its run.
         self.run = Run::Over;
         Poll::Ready(result)
+    }
+
+    /// Begins to run once the handler has started.
+    fn poll_start(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<(), Raised>> {
+        let Run::Starting(mut starting) = std::mem::replace(&mut self.run, Run::Over) else {
+            return Poll::Ready(Ok(()));
+        };
+        let polled = entered(self.span.as_deref(), &self.cx, || {
+            contain(|| identity::within(&self.cx, || starting.start.get_mut().poll_unpin(task)))
+        });
+        let started = match polled {
+            Ok(Poll::Pending) => {
+                self.run = Run::Starting(starting);
+                return Poll::Pending;
+            }
+            Ok(Poll::Ready((handler, result))) => Ok(result.map(|()| handler)),
+            Err(panic) => Err(panic),
+        };
+        let Starting { start: _, job, begun } = *starting;
+        let handler = self.shell().made(self.kind, &begun, started)?;
+        self.run = Run::Async(Contained::new(handler.run(job, self.cx.clone())));
+        Poll::Ready(Ok(()))
     }
 
     /// Gives the worker back, with the outcome of the job where it was not decided before.
@@ -230,10 +265,26 @@ fn not_begun(lease: Lease, kind: usize, cx: &Context, now: Instant, raised: Rais
     told.expect_err("it did not begin")
 }
 
-fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Contained<AsyncRun>, Raised> {
-    match lease.take_handler(kind)? {
-        // The handler's own code runs when its future is polled.
-        Instance::Async(handler) => Ok(Contained::new(handler.run(job, cx.clone()))),
-        Instance::Blocking(_) => unreachable!("the kind says that it is asynchronous"),
-    }
+/// The handler's own code runs when its future is polled.
+fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Run, Raised> {
+    let kept = lease.take_handler(kind);
+    let shell = lease.shell();
+    let (instance, begun) = match kept {
+        Some(instance) => (instance, None),
+        None => {
+            let begun = shell.begin_to_make(kind)?;
+            match contain(|| shell.kinds[kind].make()) {
+                Ok(Ok(instance)) => (instance, Some(begun)),
+                failed => (shell.made(kind, &begun, failed)?, None),
+            }
+        }
+    };
+    let Instance::Async(handler) = instance else { unreachable!("the kind says that it is asynchronous") };
+    Ok(match begun {
+        None => Run::Async(Contained::new(handler.run(job, cx.clone()))),
+        Some(begun) => {
+            let start = Contained::new(handler.start(shell.site(kind)));
+            Run::Starting(Box::new(Starting { start, job, begun }))
+        }
+    })
 }

@@ -103,12 +103,20 @@ impl Work {
 }
 
 fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Output, Raised> {
-    let mut handler = Contained::new(lease.take_handler(kind)?);
+    let handler = match lease.take_handler(kind) {
+        Some(handler) => handler,
+        None => {
+            let shell = lease.shell();
+            let begun = shell.begin_to_make(kind)?;
+            shell.made(kind, &begun, contain(|| shell.kinds[kind].make()))?
+        }
+    };
+    let mut handler = Contained::new(handler);
     let Instance::Blocking(running) = handler.get_mut() else { unreachable!("the kind says that it is blocking") };
     match contain(|| BlockingInstance::run(&mut **running, job, cx.clone())) {
         Ok(result) => {
             if is_kept(&result) {
-                lease.put_back(kind, handler.into_inner());
+                lease.put_back(kind, handler);
             }
             result.map_err(Raised::Error)
         }

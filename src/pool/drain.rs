@@ -76,8 +76,8 @@ impl Pool {
     pub async fn wait(&self) {
         self.shell().phase.reached(Phase::Stopped).await;
         let idle = self.shell().drive(|core, _| core.retire_idle());
-        drop(idle);
-        // Shielded work and the stop ladders of jobs that were answered.
+        self.shell().retire(idle);
+        // The closing of handlers, shielded work, and the stop ladders of jobs that were answered.
         self.shell().tasks.wait().await;
     }
 

@@ -1,4 +1,4 @@
-//! Handlers that cannot be made: their factory is left alone for a while, longer each time.
+//! Handlers that cannot be made or started: none of their kind is tried for a while, longer each time.
 
 use std::time::Duration;
 
@@ -8,10 +8,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{attempt::Raised, shell::Shell};
-use crate::{
-    handler::{Instance, unwind::contain},
-    model::FailureCause,
-};
+use crate::model::{FailureCause, HandlerError};
 
 /// After the first failure.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -102,34 +99,43 @@ impl Factories {
 }
 
 impl Shell {
-    /// Makes a handler of `kind`, unless its factory failed a short while ago.
-    pub(super) fn make_handler(&self, kind: usize) -> Result<Instance, Raised> {
-        let name = self.kinds[kind].name();
-        let begun = self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {
+    /// Begins to make a handler of `kind`, unless that failed a short while ago.
+    pub(super) fn begin_to_make(&self, kind: usize) -> Result<Try, Raised> {
+        self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {
+            let name = self.kinds[kind].name();
             let message = format!("no handler of kind {name} could be made, and none is tried for a while: {last}");
             Raised::BeforeBegin(FailureCause::HandlerUnavailable { message, retry_after: left })
-        })?;
+        })
+    }
+
+    /// Notes how the making of a handler of `kind` went: what it made, or its error, or the message of its panic.
+    pub(super) fn made<T>(
+        &self,
+        kind: usize,
+        begun: &Try,
+        made: Result<Result<T, HandlerError>, String>,
+    ) -> Result<T, Raised> {
+        let name = self.kinds[kind].name();
         let failed = |message: &str| {
-            let left = self.factories.fail(kind, &begun, Instant::now(), message);
+            let left = self.factories.fail(kind, begun, Instant::now(), message);
             let retry_ms = left.as_millis();
             warn!(pool = %self.name, kind = %name, retry_ms, cause = message, "a handler could not be made");
             left
         };
-        match contain(|| self.kinds[kind].make()) {
-            Ok(Ok(handler)) => {
-                self.factories.succeed(kind, &begun);
-                Ok(handler)
+        Err(Raised::BeforeBegin(match made {
+            Ok(Ok(made)) => {
+                self.factories.succeed(kind, begun);
+                return Ok(made);
             }
             Ok(Err(error)) => {
                 let message = format!("no handler of kind {name} could be made: {error}");
-                let retry_after = failed(&error.to_string());
-                Err(Raised::BeforeBegin(FailureCause::HandlerUnavailable { message, retry_after }))
+                FailureCause::HandlerUnavailable { message, retry_after: failed(&error.to_string()) }
             }
             Err(message) => {
                 failed(&message);
-                Err(Raised::BeforeBegin(FailureCause::Panicked { message }))
+                FailureCause::Panicked { message }
             }
-        }
+        }))
     }
 }
 

@@ -21,12 +21,17 @@ impl<T> Latest<T> {
     pub(super) fn replace(&self, value: T) {
         self.last.store(self.all.push(value), Ordering::Release);
     }
+
+    /// Goes up with each replacement, from 0 on.
+    pub(super) fn version(&self) -> usize {
+        self.last.load(Ordering::Acquire)
+    }
 }
 
 impl<T> Deref for Latest<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.all[self.last.load(Ordering::Acquire)]
+        &self.all[self.version()]
     }
 }

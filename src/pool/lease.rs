@@ -3,19 +3,24 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    attempt::Raised,
     blocking::Thread,
     core::{Ending, JobKey},
     home::Shared,
+    shell::Shell,
 };
 use crate::handler::{Context, Instance, unwind::Contained};
 
 /// What a worker keeps from job to job: its handlers, one for each kind, and the thread that blocking ones run on.
 pub(super) struct WorkerState {
     /// By kind, up to the last one that the worker ran.
-    instances: Vec<Option<Instance>>,
+    instances: Vec<Option<Contained<Instance>>>,
     thread: Option<Thread>,
+    /// Version of the kinds that are served which its handlers were last held against.
+    checked: usize,
 }
+
+/// Handlers that their worker keeps no longer, each with its kind.
+pub(super) type Gone = Vec<(usize, Contained<Instance>)>;
 
 /// A worker on loan to one job. Dropping it gives the worker back, wherever it is: in a message that nobody reads, too.
 #[must_use = "dropping a lease gives the worker back and counts the job as cancelled"]
@@ -37,15 +42,21 @@ pub(super) struct End<'a> {
 
 impl WorkerState {
     pub(super) fn fresh() -> Box<Self> {
-        Box::new(Self { instances: Vec::new(), thread: None })
+        Box::new(Self { instances: Vec::new(), thread: None, checked: 0 })
     }
-}
 
-impl Drop for WorkerState {
-    fn drop(&mut self) {
-        for handler in self.instances.drain(..) {
-            drop(Contained::new(handler));
+    /// Takes the handlers out whose kind was replaced or removed.
+    pub(super) fn take_replaced(&mut self, shell: &Shell) -> Gone {
+        let version = shell.kinds_version();
+        if std::mem::replace(&mut self.checked, version) == version {
+            return Vec::new();
         }
+        self.take(|kind| !shell.is_served(kind))
+    }
+
+    pub(super) fn take(&mut self, which: impl Fn(usize) -> bool) -> Gone {
+        let all = self.instances.iter_mut().enumerate();
+        all.filter(|(kind, _)| which(*kind)).filter_map(|(kind, handler)| Some((kind, handler.take()?))).collect()
     }
 }
 
@@ -66,13 +77,19 @@ impl Lease {
         self.worker
     }
 
-    /// The worker's handler of `kind`, made where there is none. It is out of the lease until it is
+    /// The worker's handler of `kind`; `None` where it has to be made. It is out of the lease until it is
     /// [put back](Self::put_back): a handler that panics or is cut off is lost with its future and made anew.
-    pub(super) fn take_handler(&mut self, kind: usize) -> Result<Instance, Raised> {
-        self.state().instances.get_mut(kind).and_then(Option::take).map_or_else(|| self.shell.make_handler(kind), Ok)
+    pub(super) fn take_handler(&mut self, kind: usize) -> Option<Instance> {
+        let state = self.state();
+        let kept = state.instances.get_mut(kind).and_then(Option::take).map(Contained::into_inner);
+        if kept.is_none() {
+            // The kind of a new handler may be replaced already: its job was queued before.
+            state.checked = 0;
+        }
+        kept
     }
 
-    pub(super) fn put_back(&mut self, kind: usize, handler: Instance) {
+    pub(super) fn put_back(&mut self, kind: usize, handler: Contained<Instance>) {
         let instances = &mut self.state().instances;
         if instances.len() <= kind {
             instances.resize_with(kind + 1, || None);

@@ -81,7 +81,7 @@ impl Pool {
         let bounds = Bounds { min: min.get(), max: max.get().max(min.get()) };
         let now = Instant::now();
         let gone = shell.drive(|core, effects| core.resize(now, bounds, WorkerState::fresh, effects));
-        drop(gone);
+        shell.retire(gone);
         keep_size(shell);
         true
     }

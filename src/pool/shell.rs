@@ -22,7 +22,7 @@ use super::{
     factories::Factories,
     home::{Homes, Shared, home},
     latest::Latest,
-    lease::{End, Lease, WorkerState},
+    lease::{End, Gone, Lease, WorkerState},
     meters::Meters,
     reports::{Report, Reports},
     sizing::keep_size,
@@ -119,7 +119,17 @@ impl Shell {
 
     /// The kinds that are served, with their places.
     pub(super) fn served(&self) -> impl Iterator<Item = (usize, &Kind)> {
-        self.kinds.iter().filter(|(index, kind)| self.kind_index(kind.name()) == Some(*index))
+        self.kinds.iter().filter(|(index, _)| self.is_served(*index))
+    }
+
+    /// Whether the kind in that place was neither replaced nor removed.
+    pub(super) fn is_served(&self, kind: usize) -> bool {
+        self.kind_index(self.kinds[kind].name()) == Some(kind)
+    }
+
+    /// Goes up whenever kinds are replaced. It does so under the lock.
+    pub(super) fn kinds_version(&self) -> usize {
+        self.by_name.version()
     }
 
     pub(super) fn kind_index(&self, kind: &str) -> Option<usize> {
@@ -200,7 +210,7 @@ impl Shared {
     /// any other gets a new place: the jobs of the one before it end as they began.
     pub(super) fn serve(&self, kinds: Vec<Kind>) {
         let now = Instant::now();
-        self.drive(|core, effects| {
+        let gone: Gone = self.drive(|core, effects| {
             let place = |kind: Kind| {
                 let same = self.kind_index(kind.name()).filter(|index| self.kinds[*index].is_same(&kind));
                 (Arc::clone(kind.name()), same.unwrap_or_else(|| self.add(kind)))
@@ -212,11 +222,11 @@ impl Shared {
             }
             core.reconfigure(now, self.settings.caps(), &limits, effects);
             self.by_name.replace(by_name);
+            core.idle_states().flat_map(|state| state.take_replaced(self)).collect()
         });
+        self.close(gone);
         // What few late jobs of the others add is no more than a kind has in any case.
-        (0..self.kinds.count()).filter(|index| !self.served().any(|(served, _)| served == *index)).for_each(|index| {
-            self.meters.forget(index);
-        });
+        (0..self.kinds.count()).filter(|kind| !self.is_served(*kind)).for_each(|kind| self.meters.forget(kind));
     }
 
     /// Asks for room.
@@ -271,9 +281,9 @@ impl Shared {
 
     /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
     /// Returns whether that outcome was open until then.
-    pub(super) fn release(&self, key: JobKey, state: Box<WorkerState>, ended: Option<End<'_>>) -> bool {
+    pub(super) fn release(&self, key: JobKey, mut state: Box<WorkerState>, ended: Option<End<'_>>) -> bool {
         let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
-        let (is_ours, leftover) = self.drive(|core, effects| {
+        let (is_ours, replaced, leftover) = self.drive(|core, effects| {
             let mut is_ours = false;
             if let Some(End { ending, run, at: _, lost }) = ended {
                 is_ours = core.end(now, key, ending, run);
@@ -281,9 +291,11 @@ impl Shared {
                     note_lost(self, cx);
                 }
             }
-            (is_ours, core.release(now, key, state, effects))
+            let replaced = state.take_replaced(self);
+            (is_ours, replaced, core.release(now, key, state, effects))
         });
-        drop(leftover);
+        self.close(replaced);
+        self.retire(leftover);
         is_ours
     }
 

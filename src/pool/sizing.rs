@@ -41,6 +41,6 @@ fn look(shell: &Shared) {
     let may_grow = !shell.factories.any_backs_off(now);
     let looked = shell.drive(|core, effects| core.look(now, may_grow, WorkerState::fresh, effects));
     let Some(Resized { from, to, gone }) = looked else { return };
-    drop(gone);
+    shell.retire(gone);
     info!(pool = %shell.name, from, to, "the pool changed its number of workers");
 }

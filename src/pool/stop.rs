@@ -21,7 +21,7 @@ pub(super) enum Fall {
 /// The stop ladder, from the request to stop, which was made, to the end of the grace. Cancel safe: climbing again
 /// starts the grace anew.
 pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
-    let grace = grace(attempt);
+    let grace = attempt.shell().grace(attempt.kind);
     let shell = attempt.shell().clone();
     tokio::select! {
         biased;
@@ -50,7 +50,7 @@ pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
 }
 
 /// Returns when the pool's own stop is out of time.
-async fn forced(shell: &Shell) {
+pub(super) async fn forced(shell: &Shell) {
     shell.phase.reached(Phase::Stopping).await;
     match shell.force_by.get() {
         Some(at) => sleep_until(*at).await,
@@ -58,7 +58,9 @@ async fn forced(shell: &Shell) {
     }
 }
 
-fn grace(attempt: &Attempt) -> Duration {
-    let own = attempt.shell().kinds[attempt.kind].get_options().cancel_grace;
-    own.unwrap_or(attempt.shell().settings.cancel_grace)
+impl Shell {
+    /// Time between the request to stop and the forced stop of a job of `kind`.
+    pub(super) fn grace(&self, kind: usize) -> Duration {
+        self.kinds[kind].get_options().cancel_grace.unwrap_or(self.settings.cancel_grace)
+    }
 }

@@ -26,6 +26,7 @@ mod factories;
 mod first_run;
 mod full_output;
 mod full_pool;
+mod handlers;
 mod headers;
 mod health;
 mod help_examples;

@@ -1,7 +1,10 @@
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{Exec, start};
-use crate::{handler::Kind, model::FailureCode};
+use super::Exec;
+use crate::{
+    handler::{Kind, child},
+    model::FailureCode,
+};
 
 /// Prefix of the variables that are set for each job.
 const RESERVED: &str = "WATERWHEEL_";
@@ -84,7 +87,7 @@ pub enum InvalidExecCommand {
 
 impl ExecCommand {
     /// Most bytes of standard error that a failure can quote.
-    pub const MAX_STDERR_TAIL: usize = 3 << 10;
+    pub const MAX_STDERR_TAIL: usize = child::MAX_TAIL;
 
     /// Prefix of the variables that are set for each job, so that none of [`env`](Self::env) may begin with it.
     pub const RESERVED: &str = RESERVED;
@@ -138,7 +141,7 @@ impl ExecCommand {
         let command = Arc::new(self);
         // Two system calls for each worker, and after a crash: where the program is gone, jobs are told when to come back.
         Ok(Kind::try_new(name, move || {
-            start::check(&command)?;
+            child::check(&command.program)?;
             Ok(Exec { command: Arc::clone(&command) })
         }))
     }

@@ -265,6 +265,11 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// The states of idle workers.
+    pub(crate) fn idle_states(&mut self) -> impl Iterator<Item = &mut H::State> {
+        self.workers.idle_states()
+    }
+
     /// Takes the states of idle workers out of a closed pool, to be dropped outside of the lock.
     pub(crate) fn retire_idle(&mut self) -> Vec<H::State> {
         debug_assert!(self.closed, "only a closed pool lets its workers go");

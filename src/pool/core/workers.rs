@@ -195,6 +195,14 @@ impl<S> Workers<S> {
         replaced
     }
 
+    /// The states of idle workers.
+    pub(super) fn idle_states(&mut self) -> impl Iterator<Item = &mut S> {
+        self.slots.iter_mut().filter_map(|(_, slot)| match &mut slot.duty {
+            Duty::Idle(state) => Some(state),
+            Duty::Busy(_) | Duty::Stuck { .. } => None,
+        })
+    }
+
     /// Takes all idle states out, so that they are dropped outside of the lock. Only for a pool that is closed.
     pub(super) fn retire_idle(&mut self) -> Vec<S> {
         let parked: Vec<usize> = self.idle.iter_mut().flat_map(std::mem::take).collect();

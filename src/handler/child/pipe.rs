@@ -10,7 +10,7 @@ const CHUNK: usize = 64 << 10;
 const LEAST_ROOM: usize = 8 << 10;
 
 /// The reading end of what a program writes.
-pub(super) struct Pipe<R> {
+pub(in crate::handler) struct Pipe<R> {
     reader: R,
     buffer: BytesMut,
     /// Bytes still to read, once the program has exited.
@@ -27,7 +27,7 @@ impl<R: AsyncRead + AsFd + Unpin> Pipe<R> {
     /// was in it when the program had `ended`. The latter matters where a stray descendant keeps it open.
     ///
     /// Cancel safe: bytes are either returned or left in the pipe.
-    pub(super) async fn next(&mut self, ended: &CancellationToken) -> Option<Bytes> {
+    pub(in crate::handler) async fn next(&mut self, ended: &CancellationToken) -> Option<Bytes> {
         if self.left.is_none() {
             tokio::select! {
                 biased;

@@ -1,4 +1,4 @@
-//! The process that a job started, and everything that it started in turn.
+//! The process of a program, and everything that it started in turn.
 //!
 //! The program leads a process group of its own, and signals go to the group. The id of the group is the leader's
 //! process id, and the kernel gives that number to nobody else for as long as the leader is not reaped: a leader that
@@ -34,12 +34,13 @@ pub(super) struct Leader {
     child: Option<Child>,
     workspace: Option<TempDir>,
     tasks: Tasks,
-    job: JobId,
+    /// The job that it was started for, where it is for one only.
+    job: Option<JobId>,
 }
 
 impl Leader {
     /// Takes charge of a child that was just spawned as the leader of its own group.
-    pub(super) fn new(child: Child, workspace: Option<TempDir>, tasks: Tasks, job: JobId) -> Self {
+    pub(super) fn new(child: Child, workspace: Option<TempDir>, tasks: Tasks, job: Option<JobId>) -> Self {
         Self { id: Pid::from_child(&child), child: Some(child), workspace, tasks, job }
     }
 
@@ -55,7 +56,7 @@ impl Leader {
         if self.peek().is_ok() {
             match kill_process_group(self.id, signal) {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-                Err(fault) => tracing::warn!(job = %self.job, ?signal, %fault, "cannot signal the program"),
+                Err(fault) => tracing::warn!(job = self.job.map(display), ?signal, %fault, "cannot signal the program"),
             }
         }
     }
@@ -96,7 +97,7 @@ impl Drop for Leader {
             if let Some(mut child) = child
                 && let Ok(Err(fault)) = off_thread(move || child.wait()).await
             {
-                tracing::warn!(%job, %fault, "cannot reap the program");
+                tracing::warn!(job = job.map(display), %fault, "cannot reap the program");
             }
             if let Some(workspace) = workspace {
                 workspace::remove(workspace, job).await;
@@ -159,7 +160,7 @@ mod tests {
         command.args(["-c", "read line; exit 7"]).process_group(0).stdin(Stdio::piped());
         let mut child = command.spawn().expect("a shell");
         let stdin = child.stdin.take().expect("piped");
-        (Leader::new(child, workspace, tasks.clone(), JobId::next()), stdin)
+        (Leader::new(child, workspace, tasks.clone(), Some(JobId::next())), stdin)
     }
 
     #[tokio::test]

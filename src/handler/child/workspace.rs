@@ -20,7 +20,7 @@ pub(super) fn create() -> io::Result<TempDir> {
 }
 
 /// Removes the directory and what the program left in it.
-pub(super) async fn remove(workspace: TempDir, job: JobId) {
+pub(super) async fn remove(workspace: TempDir, job: Option<JobId>) {
     let mut pauses = PAUSES.into_iter();
     loop {
         let path = workspace.path().to_owned();
@@ -29,7 +29,7 @@ pub(super) async fn remove(workspace: TempDir, job: JobId) {
                 Some(pause) => sleep(pause).await,
                 None => {
                     let path = workspace.path().display();
-                    tracing::warn!(%job, %fault, %path, "cannot remove the directory of a program; remove it by hand");
+                    tracing::warn!(job = job.map(display), %fault, %path, "cannot remove the directory of a program; remove it by hand");
                     return;
                 }
             },
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o700);
         fs::create_dir_all(path.join("a/b")).expect("empty so far");
         fs::write(path.join("a/b/c"), "x").expect("writable");
-        remove(workspace, JobId::next()).await;
+        remove(workspace, None).await;
         assert!(!path.exists());
     }
 

@@ -3,16 +3,18 @@ use std::collections::VecDeque;
 use tokio::{process::ChildStderr, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{ExecCommand, pipe::Pipe};
+use super::Pipe;
 
+/// Most bytes of a tail.
+pub(in crate::handler) const MAX_TAIL: usize = 3 << 10;
 /// Most bytes of one line in the log.
 const MAX_LINE: usize = 512;
 /// Most lines of one program in the log in one second.
 const LINES_PER_SECOND: u32 = 100;
 
 /// Reads standard error to its end, so that the program never waits for us; keeps its last `keep` bytes, and copies
-/// its lines to the log for who asks for the level debug: they may hold secrets.
-pub(super) async fn drain(mut stderr: Pipe<ChildStderr>, keep: usize, ended: &CancellationToken) -> Tail {
+/// its lines to the log at the level debug, for they may hold secrets.
+pub(in crate::handler) async fn drain(mut stderr: Pipe<ChildStderr>, keep: usize, ended: &CancellationToken) -> Tail {
     let mut tail = Tail::new(keep);
     let mut log = tracing::enabled!(tracing::Level::DEBUG).then(LineLog::new);
     while let Some(chunk) = stderr.next(ended).await {
@@ -33,18 +35,18 @@ fn emit(line: &str, suppressed: u64) {
 
 /// The last bytes of a stream.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(in crate::handler) struct Tail {
     keep: usize,
     bytes: VecDeque<u8>,
     cut: bool,
 }
 
 impl Tail {
-    pub(super) fn new(keep: usize) -> Self {
+    pub(in crate::handler) fn new(keep: usize) -> Self {
         Self { keep, bytes: VecDeque::new(), cut: false }
     }
 
-    pub(super) fn push(&mut self, chunk: &[u8]) {
+    pub(in crate::handler) fn push(&mut self, chunk: &[u8]) {
         let from = chunk.len().saturating_sub(self.keep);
         self.bytes.extend(&chunk[from..]);
         let over = self.bytes.len().saturating_sub(self.keep);
@@ -57,7 +59,7 @@ impl Tail {
         let bytes: Vec<u8> = self.bytes.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
         let text = text.trim_end();
-        text[text.ceil_char_boundary(text.len().saturating_sub(ExecCommand::MAX_STDERR_TAIL))..].to_owned()
+        text[text.ceil_char_boundary(text.len().saturating_sub(MAX_TAIL))..].to_owned()
     }
 
     /// The tail as printable text of at most `room` bytes: lines and tabs stay, other control characters are escaped,

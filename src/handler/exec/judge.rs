@@ -1,28 +1,13 @@
-use std::{io, os::unix::process::ExitStatusExt, process::ExitStatus};
+use std::io;
 
-use super::{ExecCommand, stderr::Tail};
+use super::ExecCommand;
+use crate::handler::child::{Tail, quoting, shown};
 use crate::model::{FailureCode, HandlerError, ProgramEnd};
-
-/// Bytes that a message stays under.
-const MAX_MESSAGE: usize = 3 << 10;
-/// Most characters of the program's path in a message.
-const MAX_PROGRAM: usize = 256;
-
-/// How a program ended.
-pub(super) fn end(command: &ExecCommand, status: ExitStatus, tail: &Tail) -> ProgramEnd {
-    let program = shown(command);
-    let told = match status.code() {
-        Some(code) => format!("{program} exited with code {code}"),
-        // Displayed as `signal: 9 (SIGKILL)`.
-        None => format!("{program} was ended by {status}"),
-    };
-    ProgramEnd { told, exit_code: status.code(), signal: status.signal(), stderr: tail.text() }
-}
 
 /// What the end of a program that was left alone means.
 pub(super) fn judge(command: &ExecCommand, end: io::Result<ProgramEnd>, tail: &Tail) -> Result<(), HandlerError> {
     let ProgramEnd { told, exit_code, signal, stderr: _ } = end.map_err(|fault| {
-        let program = shown(command);
+        let program = shown(&command.program);
         let message = format!("the exit code of {program} is lost: {fault}; start the server with SIGCHLD not ignored");
         HandlerError::Crashed { message }
     })?;
@@ -30,17 +15,13 @@ pub(super) fn judge(command: &ExecCommand, end: io::Result<ProgramEnd>, tail: &T
         Some(0) => Ok(()),
         Some(code) => {
             let failure = u8::try_from(code).ok().map_or(FailureCode::Unknown, |code| failure_code(command, code));
-            Err(HandlerError::new(failure, quoting(told, command, tail)))
+            Err(HandlerError::new(failure, quoting(told, tail, command.stderr_tail)))
         }
         None => {
             let hint = if signal == Some(9) { ", as the kernel does when memory runs out" } else { "" };
-            Err(HandlerError::Crashed { message: quoting(told + hint, command, tail) })
+            Err(HandlerError::Crashed { message: quoting(told + hint, tail, command.stderr_tail) })
         }
     }
-}
-
-fn shown(command: &ExecCommand) -> String {
-    command.program.display().to_string().chars().take(MAX_PROGRAM).collect()
 }
 
 fn failure_code(command: &ExecCommand, code: u8) -> FailureCode {
@@ -61,23 +42,17 @@ fn failure_code(command: &ExecCommand, code: u8) -> FailureCode {
     })
 }
 
-fn quoting(what: String, command: &ExecCommand, tail: &Tail) -> String {
-    const SEPARATOR: &str = ": ";
-    let room = command.stderr_tail.min((MAX_MESSAGE - 1).saturating_sub(what.len() + SEPARATOR.len()));
-    match tail.printable(room) {
-        quote if quote.is_empty() => what,
-        quote => what + SEPARATOR + &quote,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
+
     use super::*;
+    use crate::handler::child::end;
 
     fn judged(command: &ExecCommand, wait_status: i32, stderr: &[u8]) -> Result<(), HandlerError> {
         let mut tail = Tail::new(command.stderr_tail);
         tail.push(stderr);
-        judge(command, Ok(end(command, ExitStatus::from_raw(wait_status), &tail)), &tail)
+        judge(command, Ok(end(&command.program, ExitStatus::from_raw(wait_status), &tail)), &tail)
     }
 
     #[test]

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use super::ExecCommand;
 use crate::{
     handler::Context,
     model::{Job, TraceContext},
@@ -8,11 +7,15 @@ use crate::{
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Every variable that the program sees, but for those that its directory decides.
-pub(super) fn environment(command: &ExecCommand, job: &Job, cx: &Context) -> BTreeMap<String, String> {
+/// The variables of a program for all its jobs, but for those that its directory decides.
+pub(in crate::handler) fn for_program(own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut variables = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
-    variables.extend(command.env.clone());
-    // What tells of the job comes last, so that nothing can pass itself off as it.
+    variables.extend(own.clone());
+    variables
+}
+
+/// Adds the variables of a job. They come last, so that no other can pass itself off as one of them.
+pub(in crate::handler) fn for_job(variables: &mut BTreeMap<String, String>, job: &Job, cx: &Context) {
     for (key, value) in &job.labels {
         variables.insert(label_variable(key), value.clone());
     }
@@ -30,7 +33,6 @@ pub(super) fn environment(command: &ExecCommand, job: &Job, cx: &Context) -> BTr
             }
         }
     }
-    variables
 }
 
 fn label_variable(key: &str) -> String {

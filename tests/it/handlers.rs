@@ -1,0 +1,212 @@
+//! The life of a handler: one start, any number of jobs, and one close, which a drain waits for and its grace bounds.
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use futures_util::poll;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use waterwheel::{
+    Job, JobError, Output, Pool,
+    handler::{BlockingHandler, Context, Handler, Kind, KindOptions, Site},
+    model::{Execution, FailureCause, HandlerError},
+    pool::Settings,
+};
+
+use crate::support::{Gate, echo, pass_time, pool};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What handlers did, in order.
+#[derive(Clone, Default)]
+struct Life(Arc<Mutex<Vec<String>>>);
+
+impl Life {
+    fn note(&self, name: &str, what: &str) {
+        self.0.lock().push(format!("{name} {what}"));
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+/// A kind of handler that holds something from job to job. A job with a payload waits for the gate.
+#[derive(Clone)]
+struct Connected {
+    name: &'static str,
+    life: Life,
+    gate: Gate,
+    /// Time that a close takes.
+    close: Duration,
+    /// How often a start fails.
+    failures: Arc<Mutex<usize>>,
+}
+
+impl Connected {
+    fn new(name: &'static str) -> Self {
+        Self { name, life: Life::default(), gate: Gate::new(), close: Duration::ZERO, failures: Arc::default() }
+    }
+
+    fn kind(&self) -> Kind {
+        let this = self.clone();
+        Kind::new("connected", move || this.clone())
+    }
+}
+
+impl Handler for Connected {
+    async fn start(&mut self, site: Arc<Site>) -> Result<(), HandlerError> {
+        self.life.note(self.name, "starts");
+        assert_eq!((&*site.kind, &*site.pool), ("connected", "test"));
+        pass_time(SECOND).await;
+        let mut failures = self.failures.lock();
+        if *failures > 0 {
+            *failures -= 1;
+            return Err(HandlerError::invalid("no route"));
+        }
+        Ok(())
+    }
+
+    async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
+        self.life.note(self.name, "runs");
+        if !job.payload.is_empty() {
+            self.gate.pass().await;
+        }
+        Ok(Output::default())
+    }
+
+    async fn close(self, _: Duration) {
+        self.life.note(self.name, "closes");
+        pass_time(self.close).await;
+        self.life.note(self.name, "is closed");
+    }
+}
+
+async fn run(pool: &Pool) {
+    pool.submit(Job::new("connected", "")).await.expect("it completes");
+}
+
+fn workers(count: usize) -> NonZeroUsize {
+    NonZeroUsize::new(count).expect("some")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_starts_once_and_a_drain_waits_for_its_close() {
+    let one = Connected { close: SECOND, ..Connected::new("one") };
+    let grace = KindOptions { cancel_grace: Some(60 * SECOND), ..KindOptions::default() };
+    let pool = pool(1).kind(one.kind().options(grace)).build();
+    run(&pool).await;
+    run(&pool).await;
+    let start = Instant::now();
+    pool.drain();
+    pool.wait().await;
+    assert_eq!(start.elapsed().as_secs(), 1);
+    assert_eq!(one.life.take(), ["one starts", "one runs", "one runs", "one closes", "one is closed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_ends_within_its_grace_and_within_the_drain() {
+    for (grace, kill, took) in [(5, 60, 5), (60, 5, 7)] {
+        let one = Connected { close: 3_600 * SECOND, ..Connected::new("one") };
+        let grace = KindOptions { cancel_grace: Some(grace * SECOND), ..KindOptions::default() };
+        let pool = pool(2).kind(one.kind().options(grace)).build();
+        tokio::join!(run(&pool), run(&pool));
+        let start = Instant::now();
+        pool.close(2 * SECOND, kill * SECOND).await;
+        assert_eq!(start.elapsed().as_secs_f64().round() as u32, took, "both at once");
+        assert!(!one.life.take().contains(&"one is closed".to_owned()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_closes_what_its_workers_hold_once_they_are_idle() {
+    let one = Connected::new("one");
+    let pool = pool(3).kind(one.kind()).build();
+    let mut busy = Box::pin(pool.submit(Job::new("connected", "waits")));
+    assert!(poll!(&mut busy).is_pending());
+    tokio::join!(run(&pool), run(&pool));
+    one.life.take();
+    assert!(pool.resize(workers(2), workers(2)));
+    pass_time(SECOND).await;
+    assert_eq!(one.life.take(), ["one closes", "one is closed"], "one of the idle workers");
+    one.gate.open();
+    busy.await.expect("it completes");
+    run(&pool).await;
+    pool.close(60 * SECOND, SECOND).await;
+    assert_eq!(one.life.take().iter().filter(|what| *what == "one is closed").count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_closes_the_handlers_of_a_kind_that_it_replaces_and_no_others() {
+    let (one, two) = (Connected::new("one"), Connected::new("two"));
+    let (kept, kind) = (echo(), one.kind());
+    let pool = pool(2).kind(kind.clone()).kind(kept.clone()).build();
+    let mut busy = Box::pin(pool.submit(Job::new("connected", "waits")));
+    assert!(poll!(&mut busy).is_pending());
+    run(&pool).await;
+    let mut queued = Vec::new();
+    for payload in ["waits", ""] {
+        let mut job = Box::pin(pool.submit(Job::new("connected", payload)));
+        assert!(poll!(&mut job).is_pending());
+        queued.push(job);
+    }
+    let settings = || Settings { workers: workers(2), ..Settings::default() };
+    pool.reconfigure(settings(), vec![kind, kept.clone()]);
+    pass_time(SECOND).await;
+    assert!(!one.life.take().contains(&"one closes".to_owned()), "the same kind stays");
+
+    pool.reconfigure(settings(), vec![two.kind(), kept]);
+    one.gate.open();
+    busy.await.expect("it ends as it began");
+    for job in queued {
+        job.await.expect("it ends as it began");
+    }
+    run(&pool).await;
+    pass_time(SECOND).await;
+    let life = one.life.take();
+    let count = |what: &str| life.iter().filter(|entry| *entry == what).count();
+    assert_eq!(count("one closes"), 2 + count("one starts"), "those of both workers, and of late jobs: {life:?}");
+    assert_eq!(two.life.take(), ["two starts", "two runs"]);
+    pool.close(60 * SECOND, SECOND).await;
+    assert_eq!((one.life.take(), two.life.take().len()), (Vec::new(), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_start_is_as_one_of_the_factory() {
+    let one = Connected::new("one");
+    *one.failures.lock() = 1;
+    let pool = pool(1).kind(one.kind()).build();
+    for why in ["could be made: no route", "tried for a while: no route"] {
+        let error = pool.submit(Job::new("connected", "")).await.expect_err("it did not start");
+        let JobError::Failed(failure) = error else { panic!("it was accepted") };
+        assert_eq!(failure.execution, Execution::NotStarted);
+        let FailureCause::HandlerUnavailable { message, .. } = failure.cause else { panic!("{}", failure.cause) };
+        assert!(message.contains(why), "{message}");
+    }
+    pass_time(SECOND).await;
+    run(&pool).await;
+    assert_eq!(one.life.take(), ["one starts", "one starts", "one runs"], "what did not start is not closed");
+}
+
+struct Blocks(Life);
+
+impl BlockingHandler for Blocks {
+    fn handle(&mut self, _: Box<Job>, _: Context) -> Result<Output, HandlerError> {
+        Ok(Output::default())
+    }
+
+    fn close(self, grace: Duration) {
+        self.0.note("blocks", &format!("closes within {} s", grace.as_secs()));
+        panic!("it cannot be closed");
+    }
+}
+
+#[tokio::test]
+async fn a_blocking_handler_is_closed_too_and_a_panic_in_it_holds_nothing_up() {
+    let life = Life::default();
+    let noted = life.clone();
+    let pool = pool(1).kind(Kind::blocking("connected", move || Blocks(noted.clone()))).build();
+    run(&pool).await;
+    pool.drain();
+    pool.wait().await;
+    assert_eq!(life.take(), ["blocks closes within 1 s"]);
+}
