@@ -1,6 +1,6 @@
 //! What operators read by HTTP: probes, metrics and what runs, in both versions of HTTP.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
@@ -13,7 +13,8 @@ use waterwheel::proto::Job;
 
 use crate::{
     process::Process,
-    service::{Address, Caller, job, queued},
+    service::{Address, Caller, Client, job, queued},
+    support::{Authority, Files, TlsClient},
 };
 
 const CONFIG: &str = r#"
@@ -152,6 +153,55 @@ async fn metrics_tell_what_stats_tell_and_what_calls_took() {
         assert!(metrics[&format!(r#"tokio_runtime_parks_total{{runtime="{runtime}"}}"#)] > 0.0, "{runtime}");
     }
     assert!(metrics[r#"tokio_runtime_busy_seconds_total{runtime="ops"}"#] > 0.0);
+}
+
+/// Families of a page by the names that its reader asks for, each with its type and the labels of its series.
+fn families(page: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let mut families: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
+    let mut last = String::new();
+    for line in page.lines() {
+        if let Some(family) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = family.split_once(' ').unwrap();
+            last = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            families.insert(last.clone(), (kind.to_owned(), BTreeSet::new()));
+        } else if let Some((_, rest)) = line.split_once('{') {
+            let labels = rest.split('"').step_by(2).filter_map(|name| name.trim_start_matches(',').strip_suffix('='));
+            let labels = labels.filter(|label| *label != "le").map(str::to_owned);
+            families.get_mut(&last).unwrap().1.extend(labels);
+        }
+    }
+    families
+}
+
+/// The same of the tables in a document.
+fn documented(page: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    rows.map(|row| (row[0].trim_end_matches('`').to_owned(), (row[1].to_owned(), names(row[2])))).collect()
+}
+
+#[tokio::test]
+async fn docs_metrics_lists_what_is_there_and_nothing_else() {
+    const MORE: &str = r#"
+        [kind.paced]
+        pool = "one"
+        builtin = "echo"
+        limit = { concurrency = 1, rate = 9, per_key = { concurrency = 1, rate = 9 } }
+        [quota]
+        rate = 1000
+        [auth.rule.all]
+        principals = ["anonymous"]
+        rpcs = ["*"]
+    "#;
+    let (files, ca) = (Files::new(), Authority::new("ca"));
+    files.put_leaf("server", &ca.server(1));
+    files.put("clients.crt", &ca.pem());
+    let process = Process::serve(&format!("{CONFIG}{MORE}{}", files.tls_section(Some("optional")))).await;
+    let channel = TlsClient::new(&ca, None).channel(process.public.0).await.unwrap();
+    Caller(Client::new(channel)).leave(job("echo", "x")).await.unwrap().unwrap();
+    let (_, page) = get(process.ops, "/metrics").await;
+    assert_eq!(documented(include_str!("../../docs/metrics.md")), families(&page));
 }
 
 #[tokio::test]

@@ -73,6 +73,12 @@ impl Process {
         Self::start(dir, command).await
     }
 
+    /// The same with a file, beside which are those that it names. Its drain gives no notice.
+    pub(crate) async fn serve_file(path: &Path) -> Self {
+        let args = ["serve", "--set", "drain.notice=0s", "--config", path.to_str().unwrap()];
+        Self::start(tempfile::tempdir().unwrap(), on_free_ports(&args)).await
+    }
+
     /// Replaces the file of the configuration.
     pub(crate) fn configure(&self, config: &str) {
         std::fs::write(self.dir.path().join("waterwheel.toml"), config).unwrap();

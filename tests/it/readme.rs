@@ -1,23 +1,37 @@
-//! Every command of the README and of `docs/` runs, in its order, and every file that they show is sound.
+//! Every command of the README and of `docs/` runs, in its order, and prints what they show. Every file that they show is
+//! sound.
 
-use std::{collections::BTreeSet, path::Path, process::Output};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::Output,
+    time::Duration,
+};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::process::Command;
+use tokio::{process::Command, task::JoinSet};
+use tonic::Status;
+use waterwheel::proto::{Job, SubmitRequest};
 
-use crate::process::Process;
+use crate::{
+    process::Process,
+    service::{Caller, counts, job, queued},
+};
 
 const README: &str = include_str!("../../README.md");
 const CALLING: &str = include_str!("../../docs/calling.md");
 
-/// The README, and what is below `docs/`.
-fn documents() -> Vec<String> {
+/// The README, and what is below `docs/`: name and text.
+fn documents() -> Vec<(String, String)> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let mut paths: Vec<_> = std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
-    let docs = paths.iter().map(|path| std::fs::read_to_string(path).unwrap());
-    [README.to_owned()].into_iter().chain(docs).collect()
+    let read = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, std::fs::read_to_string(path).unwrap())
+    };
+    [("README.md".to_owned(), README.to_owned())].into_iter().chain(paths.iter().map(read)).collect()
 }
 
 /// The blocks of one language.
@@ -57,82 +71,186 @@ fn the_table_of_reasons_has_each_of_them() {
     assert_eq!(told, reasons);
 }
 
-fn commands(document: &str) -> Vec<&str> {
-    blocks(document, "console").into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("$ ")).collect()
+/// A command that a document shows, and the output below it.
+struct Shown<'a> {
+    command: String,
+    output: Vec<&'a str>,
+}
+
+fn commands(document: &str) -> Vec<Shown<'_>> {
+    let mut shown: Vec<Shown<'_>> = Vec::new();
+    for line in blocks(document, "console").into_iter().flat_map(str::lines) {
+        match (line.strip_prefix("$ "), shown.last_mut()) {
+            (Some(command), _) => shown.push(Shown { command: command.to_owned(), output: Vec::new() }),
+            (None, Some(last)) if last.command.ends_with('\\') => last.command.extend(["\n", line]),
+            (None, Some(last)) => last.output.push(line),
+            (None, None) => panic!("a block begins with a command, not with {line:?}"),
+        }
+    }
+    shown
+}
+
+/// The configurations of a document that begin with a comment of their name, which its commands serve.
+fn named_files(document: &str) -> impl Iterator<Item = (&str, &str)> {
+    blocks(document, "toml").into_iter().filter_map(|text| {
+        let name = text.lines().next()?.strip_prefix("# ")?;
+        name.ends_with(".toml").then_some((name, text))
+    })
+}
+
+/// The words of a line that are the same in each run: those without a digit.
+fn words(line: &str) -> Vec<&str> {
+    let stays = |word: &&str| *word != "-" && !word.contains(|c: char| c.is_ascii_digit());
+    line.split_whitespace().filter(stays).collect()
 }
 
 /// Runs `line` in `directory` as a shell would, beside a server.
-async fn run(line: &str, directory: &TempDir, server: &Process) -> Output {
+async fn run(line: &str, directory: &TempDir, server: Option<&Process>) -> Output {
     let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap();
     let path = std::env::join_paths([program, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
-    Command::new("sh")
-        .args(["-c", line])
-        .current_dir(directory.path())
-        .env_clear()
-        .env("PATH", path)
-        .env("WATERWHEEL_SERVER", server.public.0.to_string())
-        .env("WATERWHEEL_OPS", server.ops.0.to_string())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .unwrap()
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(directory.path()).env_clear().env("PATH", path).kill_on_drop(true);
+    if let Some(server) = server {
+        command.env("WATERWHEEL_SERVER", server.public.0.to_string()).env("WATERWHEEL_OPS", server.ops.0.to_string());
+    }
+    command.output().await.unwrap()
 }
 
 #[tokio::test]
-async fn every_command_works() {
+async fn every_command_works_and_prints_what_is_shown() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("README.md"), README).unwrap();
-    let mut server = None;
     let mut seen = 0;
-    for document in documents() {
-        for line in commands(&document) {
+    for (name, text) in documents() {
+        let mut scene = if name == "operating.md" { Some(Scene::new().await) } else { None };
+        let mut server = None;
+        for (file, config) in named_files(&text) {
+            std::fs::write(directory.path().join(file), config).unwrap();
+        }
+        for Shown { command, output } in commands(&text) {
             seen += 1;
-            match line {
-                "cargo run --release -- dev" => server = Some(first_run().await),
-                "cargo test" => {}
-                "waterwheel serve --config waterwheel.toml" => serve(&directory).await,
-                line => {
-                    assert!(line.starts_with("waterwheel "), "this test does not know how to run {line:?}");
-                    let output = run(line, &directory, server.as_ref().expect("`dev` comes first")).await;
-                    let error = String::from_utf8_lossy(&output.stderr);
-                    assert!(output.status.success(), "{line}: {error}{}", String::from_utf8_lossy(&output.stdout));
+            if let Some(config) = command.strip_prefix("waterwheel serve --config ") {
+                end(server).await;
+                server = Some(Process::serve_file(&directory.path().join(config)).await);
+                continue;
+            }
+            match (&*command, &mut scene) {
+                ("cargo test", _) => continue,
+                ("cargo run --release -- dev", _) => {
+                    server = Some(first_run(&output).await);
+                    continue;
                 }
+                ("waterwheel reload --dry-run", Some(scene)) => scene.change(),
+                ("waterwheel drain --watch", Some(scene)) => scene.calls.abort_all(),
+                _ => {}
+            }
+            let known = ["waterwheel ", "WATERWHEEL_GRACE=", "openssl ", "printf "]
+                .iter()
+                .any(|start| command.starts_with(start));
+            assert!(known, "this test does not know how to run {command:?} of {name}");
+            let beside = server.as_ref().or(scene.as_ref().map(|scene| &scene.server));
+            let ended = run(&command, &directory, beside).await;
+            let printed = [ended.stdout, ended.stderr].join(&b"\n"[..]);
+            let printed = String::from_utf8_lossy(&printed);
+            // Whether this machine is large enough is not what the documents are about.
+            assert!(ended.status.success() || command.contains("check --env"), "{name}: {command}: {printed}");
+            let lines: BTreeSet<_> = printed.lines().map(words).collect();
+            for line in output {
+                assert!(lines.contains(&words(line)), "{name}: {command} does not print {line:?}, but\n{printed}");
             }
         }
-        assert!(!document.contains("_TABLE"), "a table is left to be filled in");
+        end(server).await;
+        assert!(!text.contains("_TABLE"), "a table is left to be filled in");
     }
-    assert!(seen > 8, "only {seen} commands were found");
+    assert!(seen > 30, "only {seen} commands were found");
 }
 
 /// What `dev` prints has the lines that the README shows.
-async fn first_run() -> Process {
+async fn first_run(shown: &[&str]) -> Process {
     let mut server = Process::dev(&[]).await;
-    let shown = blocks(README, "console")[0];
     let start = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
-    for expected in shown.lines().skip(2) {
+    for expected in &shown[1..] {
         let line = server.line().await;
         assert_eq!(start(&line), start(expected), "{line:?} where the README shows {expected:?}");
     }
     server
 }
 
-async fn serve(directory: &TempDir) {
-    let config = std::fs::read_to_string(directory.path().join("waterwheel.toml")).unwrap();
-    let server = Process::serve(&format!("drain.notice = \"0s\"\n{}", without_drain(&config))).await;
-    server.signal(Signal::TERM);
-    assert_eq!(server.ended().await.code, Some(0));
+/// Has a server drain, which is well.
+async fn end(server: Option<Process>) {
+    if let Some(server) = server {
+        server.signal(Signal::TERM);
+        assert_eq!(server.ended().await.code, Some(0));
+    }
 }
 
-/// The file without its table of the drain, whose notice is too long for a test.
-fn without_drain(config: &str) -> String {
-    config.lines().filter(|line| !line.starts_with("[drain]")).map(|line| format!("{line}\n")).collect()
+/// The server that the runbook looks at: a tenant has filled the queue of one pool, and a limit holds a job of another.
+struct Scene {
+    server: Process,
+    calls: JoinSet<Result<(), Status>>,
+}
+
+impl Scene {
+    const CONFIG: &str = r#"
+        drain = { notice = "0s", finish = "30s", kill = "5s" }
+        [pool.cpu]
+        workers = 2
+        queue = { jobs = 8 }
+        [pool.io]
+        workers = { min = 2, max = 8 }
+        [kind.thumb]
+        pool = "cpu"
+        builtin = "sleep"
+        [kind.report]
+        pool = "io"
+        exec = ["/bin/sh", "-c", "cat > /dev/null; echo no such order >&2; exit 3"]
+        [kind.charge]
+        pool = "io"
+        builtin = "sleep"
+        limit = { concurrency = 1 }
+    "#;
+
+    async fn new() -> Self {
+        let server = Process::serve(Self::CONFIG).await;
+        let caller = Caller::of(server.public).await;
+        let mut calls = JoinSet::new();
+        let mut call = |kind: &str, milliseconds: &'static str, tenant: &str, id: &str| {
+            let job = Job { tenant: tenant.to_owned(), ..job(kind, milliseconds) };
+            let mut request = tonic::Request::new(SubmitRequest { job: Some(job) });
+            request.set_timeout(Duration::from_secs(300));
+            request.metadata_mut().insert("x-request-id", id.parse().unwrap());
+            let mut client = caller.0.clone();
+            calls.spawn(async move { client.submit(request).await.map(drop) });
+        };
+        // Pools are told by name: cpu, io.
+        call("report", "", "shop", "report-17");
+        caller.until_all(|pools| counts(&pools[1]).failed == 1).await;
+        for (running, id) in [(1, "thumb-1"), (2, "thumb-2")] {
+            call("thumb", "60000", "web", id);
+            caller.until_all(|pools| pools[0].in_flight == running).await;
+        }
+        (0..9).for_each(|number| call("thumb", "100", "batch", &format!("batch-{number}")));
+        caller.until_all(|pools| !counts(&pools[0]).rejected.is_empty() && queued(&pools[0]) >= 3).await;
+        call("charge", "60000", "web", "order-4710");
+        caller.until_all(|pools| pools[1].in_flight == 1).await;
+        call("charge", "100", "shop", "order-4711");
+        caller.until_all(|pools| queued(&pools[1]) == 1).await;
+        Self { server, calls }
+    }
+
+    /// Lengthens the queue in the file.
+    fn change(&self) {
+        self.server.configure(&Self::CONFIG.replace("jobs = 8", "jobs = 16"));
+    }
 }
 
 #[tokio::test]
 async fn the_files_that_are_shown_are_sound() {
     let directory = tempfile::tempdir().unwrap();
     let (file, documents) = (directory.path().join("shown.toml"), documents());
-    let shown: Vec<_> = documents.iter().flat_map(|document| blocks(document, "toml")).collect();
+    let shown = documents.iter().flat_map(|(_, text)| blocks(text, "toml"));
+    // What a document names needs the files that its commands make: to serve it is the test of that.
+    let shown: Vec<_> = shown.filter(|text| !text.starts_with("# ")).collect();
     for text in &shown {
         std::fs::write(&file, text).unwrap();
         let output =
