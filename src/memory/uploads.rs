@@ -3,8 +3,9 @@
 //! A message goes on freely while its connection holds less than a quarter of its bound, and less than what half of the
 //! bound for all leaves free: the more is held, the less each connection may add (Choudhury and Hahne, "Dynamic queue
 //! length thresholds for shared-memory packet switches", 1998), so that newcomers find room. Beyond that, messages go on
-//! in the order of their age, as many as fit with what they miss into a quarter of each bound, and the others are held
-//! back by flow control. The oldest of all always goes on: no message waits for one that waits for it.
+//! in the order of their age, as many as fit with what they miss into a quarter of each bound and into what is free of
+//! three quarters. The others are held back by flow control; the last quarter is for what they have already sent. The
+//! oldest of all always goes on: no message waits for one that waits for it.
 //!
 //! Whoever may go on and does not, while others wait, gives way; so does the oldest where a bound is reached at last, by
 //! bytes that were under way before their senders were held back.
@@ -191,7 +192,9 @@ impl Uploads {
             return true;
         }
         let of_connection = self.by_connection.get(&message.connection.number).into_iter().flatten().copied();
-        self.fits(age, self.by_age.keys().copied(), total / 4) && self.fits(age, of_connection, per_connection / 4)
+        let room = |bound: usize, held: usize| (bound / 4).min((bound - bound / 4).saturating_sub(held));
+        self.fits(age, self.by_age.keys().copied(), room(total, self.bytes))
+            && self.fits(age, of_connection, room(per_connection, own))
     }
 
     /// Whether what a message misses fits into `room` beside what those before it miss. The first one always does.
@@ -340,6 +343,19 @@ mod tests {
         assert_eq!(uploads[2].hold(50), Turn::Go, "110 are free");
         assert_eq!(uploads[3].hold(60), Turn::Wait, "50 are free");
         assert_eq!(uploads[4].hold(20), Turn::Go, "30 are free");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_miss_little_wait_where_three_quarters_are_held() {
+        let memory = memory(4000, 400);
+        let connection = memory.of(1);
+        let mut uploads: Vec<_> = (0..14).map(|_| connection.upload(30)).collect();
+        let turns: Vec<_> = uploads.iter_mut().map(|upload| upload.hold(25)).collect();
+        assert_eq!(turns[..10], [Turn::Go; 10], "ten miss 50, and 50 of 300 are free");
+        assert_eq!(turns[10..], [Turn::Wait; 4], "all of them miss 70, which would fit into a quarter");
+        assert_eq!([uploads[0].hold(26), uploads[1].hold(26)], [Turn::Go, Turn::Wait], "only the oldest goes on");
+        drop(uploads.remove(0));
+        assert_eq!(turn(&mut uploads[0]), Some(Turn::Go));
     }
 
     #[test]
