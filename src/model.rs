@@ -24,7 +24,7 @@ pub use job::{
 };
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
-    Completed, Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Output, Rung, Waterfall,
+    Completed, Execution, Failure, FailureCode, HandlerError, JobError, Outcome, Output, Rung, Waterfall,
 };
 pub use peer::{Origin, Peer};
 pub use program::ProgramEnd;

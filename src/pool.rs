@@ -50,7 +50,7 @@ pub use crate::handler::Event;
 pub use builder::{PoolBuilder, Settings};
 pub use core::{Binding, Counts, TenantRate};
 pub use drain::{DrainReport, LostJob, LostWhile};
-pub use ended::{EndedFailure, EndedJob, JobEnd, JobNames};
+pub use ended::{EndedFailure, EndedJob, JobNames};
 pub use explain::{Explanation, Queued, Stage};
 pub use factories::FactoryStats;
 pub use handle::{Pool, Ticket};

@@ -191,7 +191,7 @@ impl Kind {
     /// A kind whose jobs mostly wait, and whose handlers cannot always be made. `factory` is called on a serving thread,
     /// for the first job of each worker and after a panic, a cut-off or a [crash](HandlerError::Crashed). Where it fails,
     /// it is left alone for a while, longer each time, and jobs that need it are answered with
-    /// [`FailureCause::HandlerUnavailable`](crate::model::FailureCause::HandlerUnavailable).
+    /// [`Outcome::HandlerUnavailable`](crate::model::Outcome::HandlerUnavailable).
     pub fn try_new<H: Handler>(
         name: impl Into<Arc<str>>,
         factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,

@@ -78,7 +78,7 @@ impl From<Failure> for JobError {
 
 /// An accepted job that did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{cause}")]
+#[error("{}", error.as_ref().map_or_else(|| outcome.to_string(), ToString::to_string))]
 pub struct Failure {
     /// Id of the job.
     pub job: JobId,
@@ -86,8 +86,12 @@ pub struct Failure {
     pub kind: Arc<str>,
     /// Pool that held the job.
     pub pool: Arc<str>,
-    /// Why it did not complete.
-    pub cause: FailureCause,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What its handler said; `None` where the job did not end by that.
+    pub error: Option<HandlerError>,
+    /// When a new try may do better, where that is known.
+    pub retry_after: Option<Duration>,
     /// Whether the handler had begun.
     pub execution: Execution,
     /// Time in the queue.
@@ -98,39 +102,37 @@ pub struct Failure {
     pub rung: Option<Rung>,
 }
 
-/// Why an accepted job did not complete.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// How an accepted job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FailureCause {
+pub enum Outcome {
+    /// The handler returned a result in time.
+    #[error("the job completed")]
+    Completed,
     /// The handler returned an error.
-    #[error("{0}")]
-    Handler(HandlerError),
+    #[error("the handler failed")]
+    HandlerFailed,
+    /// The handler's process crashed.
+    #[error("the handler's process crashed")]
+    WorkerCrashed,
+    /// The output was larger than allowed.
+    #[error("the output is larger than the job may put out")]
+    OutputTooLarge,
     /// There was no handler for it: none could be made, just now or a short while ago. It did not start.
-    #[error("{message}")]
-    HandlerUnavailable {
-        /// Why none could be made.
-        message: String,
-        /// When the next one is tried.
-        retry_after: Duration,
-    },
+    #[error("no handler could be made")]
+    HandlerUnavailable,
     /// The handler panicked, or its factory did: then the job did not start.
-    #[error("the handler panicked: {message}")]
-    Panicked {
-        /// Message of the panic, shortened.
-        message: String,
-    },
-    /// The deadline, or a limit on the run, came while the handler ran.
+    #[error("the handler panicked")]
+    HandlerPanicked,
+    /// The deadline came while the handler ran.
     #[error("the job's time was up while it ran")]
-    RunTimeout {
-        /// How long it was let run.
-        limit: Duration,
-    },
+    DeadlineExceeded,
+    /// A limit on the run came while the handler ran, before the deadline.
+    #[error("the job's time was up while it ran")]
+    RunTimeout,
     /// The deadline, or a limit on the wait, came while the job was queued.
     #[error("the job's time was up before it started")]
-    ExpiredInQueue {
-        /// How long it was queued.
-        waited: Duration,
-    },
+    ExpiredInQueue,
     /// The caller left, or asked for the end.
     #[error("cancelled by the caller")]
     Cancelled,
@@ -139,10 +141,7 @@ pub enum FailureCause {
     CancelledByOperator,
     /// A more important job took its place in the queue.
     #[error("evicted for a more important job")]
-    Shed {
-        /// When to come back.
-        retry_after: Duration,
-    },
+    Shed,
     /// The drain ended before the job began.
     #[error("the server drained before the job began")]
     Drained,
@@ -152,6 +151,34 @@ pub enum FailureCause {
         /// Whether the kind is marked safe to run twice.
         idempotent: bool,
     },
+}
+
+impl Outcome {
+    /// Name in `google.rpc.ErrorInfo`; one of its own for a job that completed.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Completed => "COMPLETED",
+            Self::HandlerFailed => "HANDLER_FAILED",
+            Self::WorkerCrashed => "WORKER_CRASHED",
+            Self::OutputTooLarge => "OUTPUT_TOO_LARGE",
+            Self::HandlerUnavailable => "HANDLER_UNAVAILABLE",
+            Self::HandlerPanicked => "HANDLER_PANICKED",
+            Self::DeadlineExceeded | Self::RunTimeout => "RUN_TIMEOUT",
+            Self::ExpiredInQueue => "EXPIRED_IN_QUEUE",
+            Self::Cancelled => "CANCELLED",
+            Self::CancelledByOperator => "CANCELLED_BY_OPERATOR",
+            Self::Shed => "SHED",
+            Self::Drained => "DRAINING",
+            Self::DrainKilled { .. } => "DRAIN_KILLED",
+        }
+    }
+
+    /// Whether the job's time was up, but for a limit on its run.
+    #[must_use]
+    pub const fn is_expired(self) -> bool {
+        matches!(self, Self::DeadlineExceeded | Self::ExpiredInQueue)
+    }
 }
 
 /// Whether the handler of a job had begun when the job ended: tells a caller whether a retry is safe.
@@ -187,7 +214,7 @@ impl fmt::Display for Rung {
     }
 }
 
-/// A handler's refusal, or the crash of its process.
+/// How a handler fails: its refusal, its panic, or the crash of its process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerError {
@@ -221,6 +248,12 @@ pub enum HandlerError {
     /// The job was asked to stop, and the handler followed.
     #[error("stopped on request")]
     Stopped,
+    /// The handler panicked; the pool says so in its place.
+    #[error("the handler panicked: {message}")]
+    Panicked {
+        /// Message of the panic, shortened.
+        message: String,
+    },
 }
 
 impl HandlerError {
@@ -228,6 +261,19 @@ impl HandlerError {
     #[must_use]
     pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self::Refused { code, message: message.into() }
+    }
+
+    /// How a job ends by it.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Refused { .. } => Outcome::HandlerFailed,
+            Self::Unavailable { .. } => Outcome::HandlerUnavailable,
+            Self::Crashed { .. } => Outcome::WorkerCrashed,
+            Self::OutputTooLarge { .. } => Outcome::OutputTooLarge,
+            Self::Stopped => Outcome::Cancelled,
+            Self::Panicked { .. } => Outcome::HandlerPanicked,
+        }
     }
 
     /// A refusal because the payload makes no sense.

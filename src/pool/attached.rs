@@ -8,14 +8,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     attempt::Attempt,
-    conclude::{Told, cut_off, failure, time_out_of},
-    core::Ending,
+    conclude::{Told, failure, stopped, timed_out},
     ended::EndedJob,
     stop::{Fall, climb},
 };
 use crate::{
     handler::{Context, StopReason},
-    model::{FailureCause, JobError, Rung},
+    model::{JobError, Outcome, Rung},
 };
 
 /// A running attempt whose caller waits for it; as a future, the job's outcome. Dropping it means that the caller left:
@@ -54,12 +53,18 @@ impl Attached {
             fall = climb(&mut *attempt) => Some(fall),
             () = sleep_until(cx.deadline().reply_by()) => None,
         };
+        let outcome = if fall.is_some() { stopped(&cx, attempt.shell()) } else { timed_out(&cx) };
         let told = match fall {
             Some(Fall::Yielded(told)) => told,
-            Some(Fall::CutOff(_)) if !attempt.decide(Ending::Cancelled) => attempt.await,
-            None if !attempt.decide(time_out_of(&cx)) => attempt.await,
-            Some(Fall::CutOff(rung)) => Some(Err(cut_off(attempt, rung))),
-            None => return Err(time_out(self.attempt.take().expect("attached until it ends"))),
+            _ if !attempt.decide(outcome) => attempt.await,
+            Some(Fall::CutOff(rung)) => Some(Err(cut_off(attempt, outcome, rung))),
+            None => {
+                return Err(detach(
+                    self.attempt.take().expect("attached until it ends"),
+                    StopReason::Deadline,
+                    outcome,
+                ));
+            }
         };
         self.attempt = None;
         told.expect(OURS)
@@ -69,13 +74,12 @@ impl Attached {
 /// Nobody but its task decides for an attached job, or its worker's thread, which tells it.
 const OURS: &str = "the outcome of an attached job comes to its task";
 
-/// The caller is answered on time; the handler gets its grace without it. The outcome is the caller's to decide.
-fn time_out(attempt: Attempt) -> JobError {
-    let run = attempt.run_time();
-    let cause = FailureCause::RunTimeout { limit: run };
-    let error = failure(&attempt, cause.clone(), Some(Rung::Asked));
-    detach(attempt, StopReason::Deadline, &cause);
-    error
+/// Notes the outcome of a job whose handler did not stop when it was asked.
+fn cut_off(attempt: &Attempt, outcome: Outcome, rung: Rung) -> JobError {
+    let failure = failure(attempt.shell(), &attempt.cx, outcome, attempt.run_time(), Some(rung));
+    let ended = EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now());
+    attempt.shell().meters.record(ended);
+    failure.into()
 }
 
 impl Future for Attached {
@@ -98,8 +102,11 @@ impl Future for Attached {
             let Then::Stop(reason) = &mut this.then else { return Poll::Pending };
             match reason.poll_unpin(task) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(StopReason::Deadline) => match this.attempt.take_if(|it| it.decide(time_out_of(&it.cx))) {
-                    Some(attempt) => return Poll::Ready(Err(time_out(attempt))),
+                Poll::Ready(StopReason::Deadline) => match this.attempt.take_if(|it| it.decide(timed_out(&it.cx))) {
+                    Some(attempt) => {
+                        let outcome = timed_out(&attempt.cx);
+                        return Poll::Ready(Err(detach(attempt, StopReason::Deadline, outcome)));
+                    }
                     None => this.then = Then::Decided,
                 },
                 Poll::Ready(StopReason::Caller | StopReason::Drain | StopReason::Operator) => {
@@ -121,18 +128,17 @@ async fn reason_to_stop(cx: Context) -> StopReason {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if let Some(attempt) = self.attempt.take_if(|attempt| attempt.decide(Ending::Cancelled)) {
-            detach(attempt, StopReason::Caller, &FailureCause::Cancelled);
+        if let Some(attempt) = self.attempt.take_if(|attempt| attempt.decide(Outcome::Cancelled)) {
+            drop(detach(attempt, StopReason::Caller, Outcome::Cancelled));
         }
     }
 }
 
-/// Notes the outcome, which is the caller's to decide, and lets the rest run down the stop ladder in a task of its own.
-fn detach(mut attempt: Attempt, reason: StopReason, cause: &FailureCause) {
+/// Notes the outcome, and lets the handler go down the stop ladder in a task of its own: its caller is answered on time.
+fn detach(mut attempt: Attempt, reason: StopReason, outcome: Outcome) -> JobError {
     let shell = attempt.shell().clone();
-    let run = attempt.run_time();
-    let ended = EndedJob::of_run(&attempt.cx, attempt.kind, Some(cause), Some(Rung::Asked), run, Instant::now());
-    let mark = shell.meters.record(ended);
+    let failure = failure(&shell, &attempt.cx, outcome, attempt.run_time(), Some(Rung::Asked));
+    let mark = shell.meters.record(EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now()));
     attempt.cx.cancel_token().cancel(reason);
     shell.tasks.spawn(async move {
         // The fall's end, or the attempt itself, gives the worker back when it is dropped.
@@ -145,4 +151,5 @@ fn detach(mut attempt: Attempt, reason: StopReason, cause: &FailureCause) {
             attempt.shell().meters.climbed(mark, rung, attempt.cx.program_end());
         }
     });
+    failure.into()
 }

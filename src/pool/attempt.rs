@@ -11,7 +11,7 @@ use tracing::Span;
 use super::{
     blocking::{Done, Work},
     conclude::{Told, conclude},
-    core::{Ending, JobKey},
+    core::JobKey,
     factories::Try,
     home::Shared,
     lease::Lease,
@@ -22,7 +22,7 @@ use crate::{
         AsyncRun, Context, Instance, identity,
         unwind::{Contained, contain},
     },
-    model::{FailureCause, HandlerError, Job, JobError, Output},
+    model::{HandlerError, Job, JobError, Outcome, Output},
 };
 
 /// A poll that takes longer holds up every call of its thread.
@@ -72,9 +72,8 @@ enum Hold {
 /// How an attempt went wrong.
 pub(super) enum Raised {
     Error(HandlerError),
-    Panic(String),
-    /// There is no handler, or nothing to run it on: the job did not start.
-    BeforeBegin(FailureCause),
+    /// There is no handler, or nothing to run it on: the job did not start. With when to come back.
+    BeforeBegin(HandlerError, Option<Duration>),
 }
 
 impl Attempt {
@@ -97,8 +96,8 @@ impl Attempt {
                 }
                 Err(error) => {
                     let message = format!("the worker's thread could not be started: {error}");
-                    let cause = FailureCause::Handler(HandlerError::Crashed { message });
-                    Err(not_begun(lease, kind, &cx, now, Raised::BeforeBegin(cause)))
+                    let raised = Raised::BeforeBegin(HandlerError::Crashed { message }, None);
+                    Err(not_begun(lease, kind, &cx, now, raised))
                 }
             };
         }
@@ -151,8 +150,8 @@ impl Attempt {
     }
 
     /// Decides the outcome of a run that is not over. Returns whether it was open until then.
-    pub(super) fn decide(&self, ending: Ending) -> bool {
-        self.shell().end(self.key(), ending, self.run_time(), &self.cx)
+    pub(super) fn decide(&self, outcome: Outcome) -> bool {
+        self.shell().end(self.key(), outcome, self.run_time(), &self.cx)
     }
 
     fn poll_async(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, Raised>> {
@@ -173,7 +172,7 @@ impl Attempt {
                 }
                 result.map_err(Raised::Error)
             }
-            Err(message) => Err(Raised::Panic(message)),
+            Err(message) => Err(Raised::Error(HandlerError::Panicked { message })),
         };
         // A future that panicked is dropped here, in the span of its run.
         self.run = Run::Over;

@@ -23,7 +23,7 @@ use crate::{
         BlockingInstance, Context, Instance, identity,
         unwind::{Contained, contain},
     },
-    model::{Job, Output},
+    model::{HandlerError, Job, Output},
     task::spawn_thread,
 };
 
@@ -120,6 +120,6 @@ fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> R
             }
             result.map_err(Raised::Error)
         }
-        Err(message) => Err(Raised::Panic(message)),
+        Err(message) => Err(Raised::Error(HandlerError::Panicked { message })),
     }
 }

@@ -4,19 +4,19 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::{
-    attempt::{Attempt, Raised},
-    core::{Ending, QueueEnd},
+    attempt::Raised,
+    core::RefusalReason,
     drain::LostJob,
-    ended::{EndedJob, JobEnd},
+    ended::EndedJob,
     lease::Lease,
     shell::{Shell, jittered},
 };
 use crate::{
     handler::{Context, StopReason},
     model::{
-        Completed, Execution, Failure, FailureCause, HandlerError, JobError, Output, Rejection, RejectionReason, Rung,
+        Completed, Criticality, Execution, Failure, HandlerError, JobError, Outcome, Output, Rejection,
+        RejectionReason, Rung,
     },
-    phase::Phase,
 };
 
 /// Bounds of what a caller is told that found no room in time, as of those who are refused at once.
@@ -28,6 +28,28 @@ const UNAVAILABLE_FOR: Duration = Duration::from_millis(100);
 /// What the caller of a job hears.
 pub(super) type Told = Result<Completed, JobError>;
 
+/// How a run did not complete.
+pub(super) struct Fault {
+    outcome: Outcome,
+    error: Option<HandlerError>,
+    retry_after: Option<Duration>,
+    execution: Execution,
+}
+
+impl From<Outcome> for Fault {
+    fn from(outcome: Outcome) -> Self {
+        Self { outcome, error: None, retry_after: None, execution: Execution::Started }
+    }
+}
+
+impl From<HandlerError> for Fault {
+    fn from(error: HandlerError) -> Self {
+        let outcome = error.outcome();
+        // The handler that stops on request has nothing to add.
+        Self { error: Some(error).filter(|error| *error != HandlerError::Stopped), ..outcome.into() }
+    }
+}
+
 /// Turns the end of a run into the job's one outcome, and gives the worker back with it. `None` where the outcome was
 /// decided before.
 pub(super) fn conclude(
@@ -38,129 +60,103 @@ pub(super) fn conclude(
     result: Result<Output, Raised>,
 ) -> Option<Told> {
     let shell = &lease.shell().clone();
-    let rung = cx.is_cancelled().then_some(Rung::Yielded);
-    let started = !matches!(result, Err(Raised::BeforeBegin(_) | Raised::Error(HandlerError::Unavailable { .. })));
-    let run = if started { cx.ran(now) } else { Duration::ZERO };
-    let outcome = match outcome(result, cx, shell, run) {
-        Ok(_) if now >= cx.deadline().end() => Err(FailureCause::RunTimeout { limit: run }),
+    let result = match judge(result, cx, shell) {
+        Ok(_) if now >= cx.deadline().end() => Err(Fault::from(Outcome::DeadlineExceeded)),
         other => other,
     };
-    let ending = match &outcome {
-        Ok(_) => Ending::Completed,
-        Err(FailureCause::RunTimeout { .. }) if now < cx.deadline().reply_by() => Ending::Overran,
-        Err(cause) => ending(cause),
+    let (outcome, execution) = match &result {
+        Ok(_) => (Outcome::Completed, Execution::Started),
+        Err(fault) => (fault.outcome, fault.execution),
     };
-    if !lease.finish(ending, run, now, outcome.is_err().then_some(cx)) {
+    let run = if execution == Execution::Started { cx.ran(now) } else { Duration::ZERO };
+    if !lease.finish(outcome, run, now, result.is_err().then_some(cx)) {
         return None;
     }
-    let mut ended = EndedJob::of_run(cx, kind, outcome.as_ref().err(), rung, run, now);
-    ended.started = started;
-    let waterfall = ended.waterfall;
-    if started {
-        shell.meters.record(ended);
-    } else {
-        shell.meters.note(ended);
-    }
-    Some(match outcome {
+    Some(match result {
         Ok(output) => {
+            let ended = EndedJob::new(cx, kind, outcome, run, now);
+            let waterfall = ended.waterfall;
+            shell.meters.record(ended);
             debug!(
                 pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
                 run_ms = milliseconds(run), "job completed",
             );
             Ok(Completed { job: cx.job(), output, waterfall })
         }
-        Err(cause) => {
-            let execution = if started { Execution::Started } else { Execution::NotStarted };
-            Err(fail(shell, cx, cause, execution, run, rung))
+        Err(fault) => {
+            let failure = failure(shell, cx, fault, run, cx.is_cancelled().then_some(Rung::Yielded));
+            let ended = EndedJob::failed(cx, kind, &failure, now);
+            match execution {
+                Execution::Started => drop(shell.meters.record(ended)),
+                Execution::NotStarted => shell.meters.note(ended),
+            }
+            Err(failure.into())
         }
     })
 }
 
-/// The outcome of a job whose handler did not stop when it was asked. It is the caller's to decide.
-pub(super) fn cut_off(attempt: &Attempt, rung: Rung) -> JobError {
-    let (shell, run) = (attempt.shell(), attempt.run_time());
-    let cause = stopped(&attempt.cx, shell, run);
-    let ended = EndedJob::of_run(&attempt.cx, attempt.kind, Some(&cause), Some(rung), run, Instant::now());
-    let error = failure(attempt, cause, Some(rung));
-    shell.meters.record(ended);
-    error
-}
-
-/// A failure of a job that runs.
-pub(super) fn failure(attempt: &Attempt, cause: FailureCause, rung: Option<Rung>) -> JobError {
-    fail(attempt.shell(), &attempt.cx, cause, Execution::Started, attempt.run_time(), rung)
-}
-
 /// What a job that ended before it began is answered with.
-pub(super) fn conclude_queued(shell: &Shell, cx: &Context, end: QueueEnd) -> JobError {
+pub(super) fn conclude_queued(
+    shell: &Shell,
+    cx: &Context,
+    outcome: Outcome,
+    retry_after: Option<Duration>,
+) -> JobError {
     let now = Instant::now();
-    let waited = now.saturating_duration_since(cx.deadline().arrival());
-    note_queued(shell, cx, JobEnd::of_queue_end(end), now);
-    let refused = |reason, retry_after| {
-        JobError::from(Rejection {
-            reason,
-            pool: Some(Arc::clone(&shell.name)),
-            kind: Arc::clone(cx.kind()),
-            retry_after,
-        })
-    };
-    let cause = match end {
-        QueueEnd::NoRoom => {
-            let expected = shell.read(|core| core.expected_wait(crate::model::Criticality::default()));
-            return refused(RejectionReason::NoRoomInTime, Some(jittered(expected.clamp(SOON, LATER))));
-        }
-        QueueEnd::Refused if shell.phase.get() < Phase::Draining => {
-            return refused(RejectionReason::PoolDraining, None);
-        }
-        QueueEnd::Refused => return refused(RejectionReason::Draining, None),
-        QueueEnd::Cancelled => FailureCause::CancelledByOperator,
-        QueueEnd::Expired => FailureCause::ExpiredInQueue { waited },
-        QueueEnd::Shed { retry_after } => FailureCause::Shed { retry_after },
-        QueueEnd::Drained => FailureCause::Drained,
-    };
+    note_queued(shell, cx, outcome, now);
     JobError::from(Failure {
         job: cx.job(),
         kind: Arc::clone(cx.kind()),
         pool: Arc::clone(&shell.name),
-        cause,
+        outcome,
+        error: None,
+        retry_after,
         execution: Execution::NotStarted,
-        queue: waited,
+        queue: now.saturating_duration_since(cx.deadline().arrival()),
         run: Duration::ZERO,
         rung: None,
     })
 }
 
+/// What a job that waited for room, and got none, is answered with.
+pub(super) fn refuse_waiting(shell: &Shell, cx: &Context, reason: RefusalReason) -> JobError {
+    let (reason, retry_after) = match reason {
+        RefusalReason::NoRoomInTime => {
+            let expected = shell.read(|core| core.expected_wait(Criticality::default()));
+            (RejectionReason::NoRoomInTime, Some(jittered(expected.clamp(SOON, LATER))))
+        }
+        RefusalReason::PoolDraining => (RejectionReason::PoolDraining, None),
+        _ => (RejectionReason::Draining, None),
+    };
+    Rejection { reason, pool: Some(Arc::clone(&shell.name)), kind: Arc::clone(cx.kind()), retry_after }.into()
+}
+
 /// Remembers an accepted job that ended before it began.
-pub(super) fn note_queued(shell: &Shell, cx: &Context, end: Option<JobEnd>, now: Instant) {
-    if let (Some(end), Some(kind)) = (end, shell.kind_index(cx.kind())) {
-        shell.meters.note(EndedJob::of_queued(cx, kind, end, now));
+pub(super) fn note_queued(shell: &Shell, cx: &Context, outcome: Outcome, now: Instant) {
+    if let Some(kind) = shell.kind_index(cx.kind()) {
+        shell.meters.note(EndedJob::of_queued(cx, kind, outcome, now));
     }
 }
 
-fn outcome(result: Result<Output, Raised>, cx: &Context, shell: &Shell, run: Duration) -> Result<Output, FailureCause> {
-    match result {
+fn judge(result: Result<Output, Raised>, cx: &Context, shell: &Shell) -> Result<Output, Fault> {
+    let (error, retry_after, execution, has_run) = match result {
         Ok(Output { bytes, content_type }) => match cx.output().finish(bytes) {
-            Ok(bytes) => Ok(Output { bytes, content_type }),
-            Err(error) => Err(FailureCause::Handler(error)),
+            Ok(bytes) => return Ok(Output { bytes, content_type }),
+            Err(error) => return Err(error.into()),
         },
-        Err(Raised::Panic(message)) => {
-            log_panic(cx, &message);
-            Err(FailureCause::Panicked { message })
+        Err(Raised::BeforeBegin(error, retry_after)) => (error, retry_after, Execution::NotStarted, false),
+        Err(Raised::Error(error @ HandlerError::Unavailable { .. })) => {
+            (error, Some(jittered(UNAVAILABLE_FOR)), Execution::NotStarted, true)
         }
-        Err(Raised::BeforeBegin(cause)) => {
-            if let FailureCause::Panicked { message } = &cause {
-                log_panic(cx, message);
-            }
-            Err(cause)
-        }
+        Err(Raised::Error(error)) => (error, None, Execution::Started, true),
+    };
+    if let HandlerError::Panicked { message } = &error {
+        log_panic(cx, message);
+    } else if has_run && cx.is_cancelled() {
         // Whatever a handler says after it was asked to stop, it stopped because it was asked.
-        Err(Raised::Error(_)) if cx.is_cancelled() => Err(stopped(cx, shell, run)),
-        Err(Raised::Error(HandlerError::Stopped)) => Err(FailureCause::Cancelled),
-        Err(Raised::Error(HandlerError::Unavailable { message })) => {
-            Err(FailureCause::HandlerUnavailable { message, retry_after: jittered(UNAVAILABLE_FOR) })
-        }
-        Err(Raised::Error(error)) => Err(FailureCause::Handler(error)),
+        return Err(Fault { execution, ..stopped(cx, shell).into() });
     }
+    Err(Fault { retry_after, execution, ..error.into() })
 }
 
 /// Names a job that a drain stops, before its end is told: whoever sees the end of the drain sees the name.
@@ -170,35 +166,22 @@ pub(super) fn note_lost(shell: &Shell, cx: &Context) {
     }
 }
 
-fn stopped(cx: &Context, shell: &Shell, run: Duration) -> FailureCause {
+/// The outcome of a job whose handler stops because it was asked.
+pub(super) fn stopped(cx: &Context, shell: &Shell) -> Outcome {
     match cx.cancel_token().reason() {
-        Some(StopReason::Deadline) => FailureCause::RunTimeout { limit: run },
+        Some(StopReason::Deadline) => timed_out(cx),
         Some(StopReason::Drain) => {
             let kind = shell.kind_index(cx.kind()).map(|kind| &shell.kinds[kind]);
-            FailureCause::DrainKilled { idempotent: kind.is_some_and(|kind| kind.get_options().idempotent) }
+            Outcome::DrainKilled { idempotent: kind.is_some_and(|kind| kind.get_options().idempotent) }
         }
-        Some(StopReason::Operator) => FailureCause::CancelledByOperator,
-        Some(StopReason::Caller) | None => FailureCause::Cancelled,
+        Some(StopReason::Operator) => Outcome::CancelledByOperator,
+        Some(StopReason::Caller) | None => Outcome::Cancelled,
     }
 }
 
-fn ending(cause: &FailureCause) -> Ending {
-    match cause {
-        FailureCause::Handler(_) => Ending::Failed,
-        FailureCause::HandlerUnavailable { .. } => Ending::Unmade,
-        FailureCause::Panicked { .. } => Ending::Panicked,
-        FailureCause::RunTimeout { .. } | FailureCause::ExpiredInQueue { .. } => Ending::Expired,
-        FailureCause::Cancelled
-        | FailureCause::CancelledByOperator
-        | FailureCause::Drained
-        | FailureCause::DrainKilled { .. } => Ending::Cancelled,
-        FailureCause::Shed { .. } => Ending::Shed,
-    }
-}
-
-/// How a job ends whose time to run is over: by its deadline, or by a bound that lets it run for less.
-pub(super) fn time_out_of(cx: &Context) -> Ending {
-    if cx.until() < cx.deadline().reply_by() { Ending::Overran } else { Ending::Expired }
+/// The outcome of a job whose time to run is over: by its deadline, or by a bound that lets it run for less.
+pub(super) fn timed_out(cx: &Context) -> Outcome {
+    if cx.until() < cx.deadline().reply_by() { Outcome::RunTimeout } else { Outcome::DeadlineExceeded }
 }
 
 /// As a number of JSON.
@@ -217,34 +200,37 @@ pub(super) fn log_panic(cx: &Context, message: &str) {
 }
 
 /// A failure of a job that had a worker.
-pub(super) fn fail(
+pub(super) fn failure(
     shell: &Shell,
     cx: &Context,
-    cause: FailureCause,
-    execution: Execution,
+    fault: impl Into<Fault>,
     run: Duration,
     rung: Option<Rung>,
-) -> JobError {
-    // What a handler says is news for an operator; the other ends are in the counters, and may come by the thousand.
-    if matches!(cause, FailureCause::Handler(_)) {
-        info!(
-            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            run_ms = milliseconds(run), cause = %cause, "job failed",
-        );
-    } else {
-        debug!(
-            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            run_ms = milliseconds(run), cause = %cause, "job did not complete",
-        );
-    }
-    JobError::from(Failure {
+) -> Failure {
+    let Fault { outcome, error, retry_after, execution } = fault.into();
+    let failure = Failure {
         job: cx.job(),
         kind: Arc::clone(cx.kind()),
         pool: Arc::clone(&shell.name),
-        cause,
+        outcome,
+        error,
+        retry_after,
         execution,
         queue: cx.waited().unwrap_or_default(),
         run,
         rung,
-    })
+    };
+    // What a handler says is news for an operator; the other ends are in the counters, and may come by the thousand.
+    if matches!(outcome, Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::OutputTooLarge) {
+        info!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+            run_ms = milliseconds(run), cause = %failure, "job failed",
+        );
+    } else {
+        debug!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+            run_ms = milliseconds(run), cause = %failure, "job did not complete",
+        );
+    }
+    failure
 }

@@ -64,7 +64,6 @@ pub use explain::Binding;
 pub(crate) use explain::Standing;
 use law::WINDOW;
 pub use ledger::Counts;
-pub(crate) use ledger::Ending;
 use ledger::Ledger;
 pub(crate) use limits::LimitUse;
 use limits::Limits;
@@ -83,7 +82,7 @@ use tenant_demand::TenantDemand;
 use waiting::Waiting;
 use workers::Workers;
 
-use crate::model::{Criticality, WhenFull};
+use crate::model::{Criticality, Outcome, WhenFull};
 
 /// What the machine carries for its host without looking into it.
 pub(crate) trait Host {
@@ -151,25 +150,10 @@ pub(crate) struct Grant<H: Host> {
 pub(crate) enum Effect<H: Host> {
     /// Hand the worker to the one who waits.
     Start { waiter: H::Waiter, grant: Grant<H> },
-    /// Tell the one who waits that the job ended before it began. Its entry is gone.
-    Ended { waiter: H::Waiter, job: H::Job, why: QueueEnd },
-}
-
-/// Why a job ended before it began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum QueueEnd {
-    /// Its time to start is over.
-    Expired,
-    /// It never got room, and its time is over.
-    NoRoom,
-    /// A more important job took its place.
-    Shed { retry_after: Duration },
-    /// The drain ended first.
-    Drained,
-    /// It never got room, and the pool takes no more jobs.
-    Refused,
-    /// Its operator cancelled it.
-    Cancelled,
+    /// Tell the waiter that its job ended before it began. The entry is gone.
+    Ended { waiter: H::Waiter, job: H::Job, outcome: Outcome, retry_after: Option<Duration> },
+    /// Tell the waiter that its job gets no room. The entry is gone.
+    Refused { waiter: H::Waiter, reason: RefusalReason },
 }
 
 /// The state machine.

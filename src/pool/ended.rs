@@ -2,10 +2,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::core::{Least, QueueEnd, least};
+use super::core::{Least, least};
 use crate::{
     handler::Context,
-    model::{FailureCause, HandlerError, JobId, ProgramEnd, RequestId, Rung, Waterfall},
+    model::{Execution, Failure, JobId, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
 };
 
 /// Most bytes of a message that are kept.
@@ -17,7 +17,7 @@ pub struct EndedJob {
     /// Id of the job.
     pub job: JobId,
     /// How it ended.
-    pub end: JobEnd,
+    pub outcome: Outcome,
     /// Rung of the stop ladder that it came to; `None` where none was needed.
     pub rung: Option<Rung>,
     /// Whether the handler had begun.
@@ -56,37 +56,6 @@ pub struct EndedFailure {
     pub program: Option<ProgramEnd>,
 }
 
-/// How an accepted job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobEnd {
-    /// The handler returned a result in time.
-    Completed,
-    /// The handler returned an error.
-    HandlerFailed,
-    /// The handler's process crashed.
-    WorkerCrashed,
-    /// The output was larger than allowed.
-    OutputTooLarge,
-    /// There was no handler, and none could be made.
-    HandlerUnavailable,
-    /// The handler panicked, or its factory did.
-    Panicked,
-    /// Its time was up while it ran.
-    RunTimeout,
-    /// Its time was up in the queue.
-    ExpiredInQueue,
-    /// Its caller left.
-    Cancelled,
-    /// Its operator cancelled it.
-    CancelledByOperator,
-    /// It gave way to a more important job.
-    Shed,
-    /// The drain ended before it began.
-    Drained,
-    /// The drain stopped it.
-    DrainKilled,
-}
-
 /// The last jobs that ended. Half of the places are for those that did not complete: the others would push them out
 /// within seconds.
 #[derive(Default)]
@@ -113,26 +82,23 @@ pub(super) struct Mark {
 }
 
 impl EndedJob {
-    /// A job that ran for `run`, and ended at `at`, with a result where there is no cause.
-    pub(super) fn of_run(
-        cx: &Context,
-        kind: usize,
-        cause: Option<&FailureCause>,
-        rung: Option<Rung>,
-        run: Duration,
-        at: Instant,
-    ) -> Self {
-        let end = cause.map_or(JobEnd::Completed, JobEnd::of);
-        let failure = cause.map(|cause| Box::new(EndedFailure::of(cx, cause)));
-        Self { failure, rung, ..Self::new(cx, kind, end, run, at) }
+    /// A job that had a worker and did not complete.
+    pub(super) fn failed(cx: &Context, kind: usize, failure: &Failure, at: Instant) -> Self {
+        Self {
+            rung: failure.rung,
+            started: failure.execution == Execution::Started,
+            failure: Some(Box::new(EndedFailure::of(cx, failure))),
+            ..Self::new(cx, kind, failure.outcome, failure.run, at)
+        }
     }
 
-    fn new(cx: &Context, kind: usize, end: JobEnd, run: Duration, at: Instant) -> Self {
+    /// A job that ran for `run`, and ended at `at`.
+    pub(super) fn new(cx: &Context, kind: usize, outcome: Outcome, run: Duration, at: Instant) -> Self {
         let waited = cx.waited();
         let (budget, queue) = (cx.deadline().budget(), waited.unwrap_or_default());
         Self {
             job: cx.job(),
-            end,
+            outcome,
             rung: None,
             started: waited.is_some(),
             waterfall: Waterfall { budget, queue, run, left: budget.saturating_sub(queue + run), worker: cx.worker() },
@@ -144,8 +110,8 @@ impl EndedJob {
     }
 
     /// A job that ended at `at` before it began.
-    pub(super) fn of_queued(cx: &Context, kind: usize, end: JobEnd, at: Instant) -> Self {
-        let mut ended = Self::new(cx, kind, end, Duration::ZERO, at);
+    pub(super) fn of_queued(cx: &Context, kind: usize, outcome: Outcome, at: Instant) -> Self {
+        let mut ended = Self::new(cx, kind, outcome, Duration::ZERO, at);
         ended.waterfall.queue = at.saturating_duration_since(cx.deadline().arrival());
         ended.waterfall.left = ended.waterfall.budget.saturating_sub(ended.waterfall.queue);
         ended
@@ -169,11 +135,11 @@ impl JobNames {
 }
 
 impl EndedFailure {
-    fn of(cx: &Context, cause: &FailureCause) -> Self {
+    fn of(cx: &Context, failure: &Failure) -> Self {
         let program = cx.program_end();
-        let mut message = match (cause, program) {
-            (FailureCause::Handler(_), Some(end)) => end.told.clone(),
-            _ => cause.to_string(),
+        let mut message = match (&failure.error, program) {
+            (Some(_), Some(end)) => end.told.clone(),
+            _ => failure.to_string(),
         };
         if message.len() > MAX_MESSAGE {
             message.truncate(message.floor_char_boundary(MAX_MESSAGE - '…'.len_utf8()));
@@ -188,39 +154,6 @@ impl EndedFailure {
     }
 }
 
-impl JobEnd {
-    /// The end that a cause brings.
-    pub(super) fn of(cause: &FailureCause) -> Self {
-        match cause {
-            FailureCause::Handler(HandlerError::Refused { .. }) => Self::HandlerFailed,
-            FailureCause::Handler(HandlerError::Crashed { .. }) => Self::WorkerCrashed,
-            FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => Self::OutputTooLarge,
-            FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => Self::Cancelled,
-            FailureCause::CancelledByOperator => Self::CancelledByOperator,
-            FailureCause::Handler(HandlerError::Unavailable { .. }) | FailureCause::HandlerUnavailable { .. } => {
-                Self::HandlerUnavailable
-            }
-            FailureCause::Panicked { .. } => Self::Panicked,
-            FailureCause::RunTimeout { .. } => Self::RunTimeout,
-            FailureCause::ExpiredInQueue { .. } => Self::ExpiredInQueue,
-            FailureCause::Shed { .. } => Self::Shed,
-            FailureCause::Drained => Self::Drained,
-            FailureCause::DrainKilled { .. } => Self::DrainKilled,
-        }
-    }
-
-    /// The end of an accepted job that the machine tells its waiter; `None` where it was never accepted.
-    pub(super) fn of_queue_end(why: QueueEnd) -> Option<Self> {
-        match why {
-            QueueEnd::Expired => Some(Self::ExpiredInQueue),
-            QueueEnd::Shed { .. } => Some(Self::Shed),
-            QueueEnd::Drained => Some(Self::Drained),
-            QueueEnd::Cancelled => Some(Self::CancelledByOperator),
-            QueueEnd::NoRoom | QueueEnd::Refused => None,
-        }
-    }
-}
-
 impl EndedJobs {
     pub(super) fn new(capacity: usize) -> Self {
         let failed = capacity.div_ceil(2);
@@ -230,7 +163,7 @@ impl EndedJobs {
     /// Notes a job in the place of the oldest one of its sort, which is returned to be dropped outside of a lock. A mark
     /// is for those that failed: nothing becomes known later of the others.
     pub(super) fn push(&mut self, home: usize, ended: EndedJob) -> (Option<Mark>, Option<EndedJob>) {
-        if ended.end == JobEnd::Completed {
+        if ended.outcome == Outcome::Completed {
             return (None, self.completed.push(ended).1);
         }
         let job = ended.job;
@@ -289,12 +222,12 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn ended(job: JobId, end: JobEnd) -> EndedJob {
+    fn ended(job: JobId, outcome: Outcome) -> EndedJob {
         let zero = Duration::ZERO;
         let waterfall = Waterfall { budget: zero, queue: zero, run: zero, left: zero, worker: 0 };
         EndedJob {
             job,
-            end,
+            outcome,
             rung: None,
             started: true,
             waterfall,
@@ -309,10 +242,10 @@ mod tests {
     fn the_last_jobs_are_kept_and_completed_ones_push_no_failure_out() {
         let jobs: Vec<JobId> = std::iter::repeat_with(JobId::next).take(10).collect();
         let mut kept = EndedJobs::new(5);
-        let mut fail = |job: JobId| kept.push(0, ended(job, JobEnd::HandlerFailed)).0.expect("room");
+        let mut fail = |job: JobId| kept.push(0, ended(job, Outcome::HandlerFailed)).0.expect("room");
         let marks: Vec<Mark> = jobs[..5].iter().map(|job| fail(*job)).collect();
         for job in &jobs[5..] {
-            assert!(kept.push(0, ended(*job, JobEnd::Completed)).0.is_none());
+            assert!(kept.push(0, ended(*job, Outcome::Completed)).0.is_none());
         }
         let rings = [&kept.completed.jobs, &kept.failed.jobs].map(|jobs| (jobs.len(), jobs.capacity()));
         assert_eq!(rings, [(2, 2), (3, 3)], "each allocates once");
@@ -323,7 +256,7 @@ mod tests {
         kept.climbed(marks[0], Rung::Stuck, None);
         let rungs: Vec<_> = jobs[2..5].iter().map(|job| kept.find(*job).and_then(|ended| ended.rung)).collect();
         assert_eq!(rungs, [None, None, Some(Rung::Forced)]);
-        assert!(EndedJobs::new(0).push(0, ended(jobs[0], JobEnd::HandlerFailed)).0.is_none());
+        assert!(EndedJobs::new(0).push(0, ended(jobs[0], Outcome::HandlerFailed)).0.is_none());
         assert!(size_of::<EndedJob>() <= 192, "{}", size_of::<EndedJob>());
     }
 }

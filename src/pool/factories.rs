@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{attempt::Raised, shell::Shell};
-use crate::model::{FailureCause, HandlerError};
+use crate::model::HandlerError;
 
 /// After the first failure.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -104,7 +104,7 @@ impl Shell {
         self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {
             let name = self.kinds[kind].name();
             let message = format!("no handler of kind {name} could be made, and none is tried for a while: {last}");
-            Raised::BeforeBegin(FailureCause::HandlerUnavailable { message, retry_after: left })
+            Raised::BeforeBegin(HandlerError::Unavailable { message }, Some(left))
         })
     }
 
@@ -122,20 +122,21 @@ impl Shell {
             warn!(pool = %self.name, kind = %name, retry_ms, cause = message, "a handler could not be made");
             left
         };
-        Err(Raised::BeforeBegin(match made {
+        match made {
             Ok(Ok(made)) => {
                 self.factories.succeed(kind, begun);
-                return Ok(made);
+                Ok(made)
             }
             Ok(Err(error)) => {
                 let message = format!("no handler of kind {name} could be made: {error}");
-                FailureCause::HandlerUnavailable { message, retry_after: failed(&error.to_string()) }
+                let retry_after = failed(&error.to_string());
+                Err(Raised::BeforeBegin(HandlerError::Unavailable { message }, Some(retry_after)))
             }
             Err(message) => {
                 failed(&message);
-                FailureCause::Panicked { message }
+                Err(Raised::BeforeBegin(HandlerError::Panicked { message }, None))
             }
-        }))
+        }
     }
 }
 

@@ -2,13 +2,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    blocking::Thread,
-    core::{Ending, JobKey},
-    home::Shared,
-    shell::Shell,
+use super::{blocking::Thread, core::JobKey, home::Shared, shell::Shell};
+use crate::{
+    handler::{Context, Instance, unwind::Contained},
+    model::Outcome,
 };
-use crate::handler::{Context, Instance, unwind::Contained};
 
 /// What a worker keeps from job to job: its handlers, one for each kind, and the thread that blocking ones run on.
 pub(super) struct WorkerState {
@@ -33,7 +31,7 @@ pub(super) struct Lease {
 
 /// The outcome of a job, and when its run ended.
 pub(super) struct End<'a> {
-    pub(super) ending: Ending,
+    pub(super) outcome: Outcome,
     pub(super) run: Duration,
     pub(super) at: Instant,
     /// The job, where a drain may have lost it.
@@ -109,9 +107,9 @@ impl Lease {
 
     /// Gives the worker back with the outcome of its job, and with the job where a drain may have lost it. Returns whether
     /// that was open until then.
-    pub(super) fn finish(mut self, ending: Ending, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
+    pub(super) fn finish(mut self, outcome: Outcome, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
         let state = self.state.take().expect("the state stays until the lease is dropped");
-        self.shell.release(self.key, state, Some(End { ending, run, at, lost }))
+        self.shell.release(self.key, state, Some(End { outcome, run, at, lost }))
     }
 
     fn state(&mut self) -> &mut WorkerState {

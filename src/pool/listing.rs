@@ -3,13 +3,13 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    EndedJob, JobEnd, JobNames, Pool, Pools, TenantRate,
+    EndedJob, JobNames, Pool, Pools, TenantRate,
     core::{Holding, Least, least},
     shell::Shell,
 };
 use crate::{
     handler::Context,
-    model::{JobId, JobStage, RequestId},
+    model::{JobId, JobStage, Outcome, RequestId},
 };
 
 /// Which jobs are listed, and in which order.
@@ -168,7 +168,7 @@ impl Pool {
             })
         });
         let (ended, all_ended) = shell.meters.list(most, |ended| {
-            let stage = if ended.end == JobEnd::Completed { JobStage::Completed } else { JobStage::Failed };
+            let stage = if ended.outcome == Outcome::Completed { JobStage::Completed } else { JobStage::Failed };
             let JobNames { tenant, request_id, .. } = &ended.names;
             let kind = shell.kinds[ended.kind].name();
             let key = || filter.key(ended.job, kind, tenant.as_ref(), request_id.as_ref(), ended.age(now));

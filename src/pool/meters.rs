@@ -142,10 +142,8 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::{
-        super::ended::{JobEnd, JobNames},
-        *,
-    };
+    use super::{super::ended::JobNames, *};
+    use crate::model::Outcome;
 
     #[test]
     fn parts_are_merged() {
@@ -157,7 +155,7 @@ mod tests {
             let waterfall = Waterfall { budget: zero, queue: zero, run, left: zero, worker: 0 };
             meters.record(EndedJob {
                 job: JobId::next(),
-                end: JobEnd::Completed,
+                outcome: Outcome::Completed,
                 rung: None,
                 started: true,
                 waterfall,

@@ -15,8 +15,7 @@ use super::{
     Settings,
     conclude::note_lost,
     core::{
-        Arrival, Bounds, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
-        Withdrawal, Withdrawn,
+        Arrival, Bounds, Core, Effect, Grant, Host, JobKey, Refusal, RefusalReason, Verdict, Withdrawal, Withdrawn,
     },
     drain::LostJob,
     factories::Factories,
@@ -32,7 +31,7 @@ use super::{
 };
 use crate::{
     handler::{Context, Kind, Site},
-    model::{Job, KindLimits, LONGEST_HINT, Rejection, RejectionReason},
+    model::{Job, KindLimits, LONGEST_HINT, Outcome, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
     task::Tasks,
 };
@@ -147,10 +146,10 @@ impl Shell {
     }
 
     /// Decides the outcome of a running job, which did not complete. Returns whether it was open until then.
-    pub(super) fn end(&self, key: JobKey, ending: Ending, run: Duration, cx: &Context) -> bool {
+    pub(super) fn end(&self, key: JobKey, outcome: Outcome, run: Duration, cx: &Context) -> bool {
         let now = Instant::now();
         let mut core = self.core.0.lock();
-        let is_ours = core.end(now, key, ending, run);
+        let is_ours = core.end(now, key, outcome, run);
         if is_ours {
             // Under the lock: the end of a drain is never seen without the names of what it lost.
             note_lost(self, cx);
@@ -187,6 +186,7 @@ impl Shell {
             RefusalReason::LimitExceeded { limit, expected, budget } => {
                 RejectionReason::LimitExceeded { limit, expected, budget }
             }
+            RefusalReason::NoRoomInTime => RejectionReason::NoRoomInTime,
             RefusalReason::Draining => RejectionReason::Draining,
             RefusalReason::PoolDraining => RejectionReason::PoolDraining,
         };
@@ -285,8 +285,8 @@ impl Shared {
         let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
         let (is_ours, replaced, leftover) = self.drive(|core, effects| {
             let mut is_ours = false;
-            if let Some(End { ending, run, at: _, lost }) = ended {
-                is_ours = core.end(now, key, ending, run);
+            if let Some(End { outcome, run, at: _, lost }) = ended {
+                is_ours = core.end(now, key, outcome, run);
                 if let Some(cx) = lost.filter(|_| is_ours) {
                     note_lost(self, cx);
                 }
@@ -349,16 +349,13 @@ impl Shared {
                         Err(lease) => drop(signal.send(TurnSignal::Start(lease))),
                     }
                 }
-                Effect::Ended { waiter, job, why } => {
-                    if why == QueueEnd::Drained {
+                Effect::Ended { waiter, job, outcome, retry_after } => {
+                    if outcome == Outcome::Drained {
                         self.lost.lock().push(LostJob::new(&job));
                     }
-                    let why = match why {
-                        QueueEnd::Shed { retry_after } => QueueEnd::Shed { retry_after: jittered(retry_after) },
-                        other => other,
-                    };
-                    let _ = waiter.signal.send(TurnSignal::Ended(why));
+                    let _ = waiter.signal.send(TurnSignal::Ended(outcome, retry_after.map(jittered)));
                 }
+                Effect::Refused { waiter, reason } => drop(waiter.signal.send(TurnSignal::Refused(reason))),
             }
         }
     }

@@ -8,10 +8,10 @@ use tokio::{
     time::Instant,
 };
 
-use super::{conclude::fail, home::Shared, submission::Admitted};
+use super::{conclude::failure, home::Shared, submission::Admitted};
 use crate::{
     handler::{CancelToken, Context, Event, OutputSink, StopReason},
-    model::{Completed, Execution, FailureCause, Job, JobError, JobId},
+    model::{Completed, Job, JobError, JobId, Outcome},
 };
 
 /// Chunks that a handler may be ahead of its reader.
@@ -138,7 +138,7 @@ impl Drop for Reporter {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
             let run = self.cx.ran(Instant::now());
-            let _ = done.send(Err(fail(&self.shell, &self.cx, FailureCause::Cancelled, Execution::Started, run, None)));
+            let _ = done.send(Err(failure(&self.shell, &self.cx, Outcome::Cancelled, run, None).into()));
         }
     }
 }

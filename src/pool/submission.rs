@@ -15,7 +15,6 @@ use super::{
     attached::Attached,
     attempt::Attempt,
     conclude::{conclude_queued, milliseconds},
-    core::{Ending, QueueEnd},
     drain::LostJob,
     home::Shared,
     lease::Lease,
@@ -24,7 +23,7 @@ use super::{
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink, StopReason},
-    model::{Call, Completed, Criticality, Job, JobError, JobId, Rejection, RejectionReason},
+    model::{Call, Completed, Criticality, Job, JobError, JobId, Outcome, Rejection, RejectionReason},
 };
 
 /// A job that has room, or waits for it.
@@ -184,8 +183,7 @@ async fn wait(
     // After the permit: a future that was never polled drops what it holds in this order.
     cx: Context,
 ) -> Result<Attached, JobError> {
-    let shell = permit.shell().clone();
-    match permit.turn().await.map_err(|end| conclude_queued(&shell, &cx, end))? {
+    match permit.turn().await? {
         Begin::Lease(lease, job) => Granted { kind, job, lease, cx }.start(Instant::now()),
         Begin::Elsewhere(attempt) => Ok(Attached::new(attempt)),
     }
@@ -206,26 +204,28 @@ impl Granted {
         let Self { kind, job, lease, cx } = self;
         if let Some(reason) = cx.cancel_token().reason() {
             // The worker came, but the job was stopped before it began: by its operator, or by the end of a drain.
-            let end = match reason {
-                StopReason::Operator => QueueEnd::Cancelled,
+            let outcome = match reason {
+                StopReason::Operator => Outcome::CancelledByOperator,
                 StopReason::Drain | StopReason::Deadline | StopReason::Caller => {
                     lease.shell().lost.lock().push(LostJob::new(&cx));
-                    QueueEnd::Drained
+                    Outcome::Drained
                 }
             };
-            let error = conclude_queued(lease.shell(), &cx, end);
-            lease.finish(Ending::Cancelled, Duration::ZERO, now, None);
-            return Err(error);
+            return Err(not_begun(lease, &cx, outcome, now));
         }
         if now >= cx.deadline().reply_by() {
             // The worker came, but its message took the rest of the time.
-            let error = conclude_queued(lease.shell(), &cx, QueueEnd::Expired);
-            lease.finish(Ending::Expired, Duration::ZERO, now, None);
-            return Err(error);
+            return Err(not_begun(lease, &cx, Outcome::ExpiredInQueue, now));
         }
         cx.begin(lease.worker(), now, run_timeout(lease.shell(), kind, &job));
         Attempt::new(lease, job, kind, cx, now).map(Attached::new)
     }
+}
+
+fn not_begun(lease: Lease, cx: &Context, outcome: Outcome, now: Instant) -> JobError {
+    let error = conclude_queued(lease.shell(), cx, outcome, None);
+    lease.finish(outcome, Duration::ZERO, now, None);
+    error
 }
 
 /// Longest run of the job: what its kind and its caller allow.

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
@@ -8,16 +8,18 @@ use super::{
     attached::Attached,
     attempt::Attempt,
     blocking::{Done, Work},
-    conclude::{Told, note_queued},
-    core::{JobKey, QueueEnd, Withdrawal, Withdrawn},
-    ended::JobEnd,
+    conclude::{Told, conclude_queued, note_queued, refuse_waiting},
+    core::{JobKey, RefusalReason, Withdrawal, Withdrawn},
     home::Shared,
     lease::Lease,
     reports::Reports,
     submission::run_timeout,
     trace::queue_span,
 };
-use crate::{handler::Context, model::Job};
+use crate::{
+    handler::Context,
+    model::{Job, JobError, Outcome},
+};
 
 /// A job with its claim on a worker: the worker itself, or a place in the queue.
 pub(super) enum Turn {
@@ -30,7 +32,10 @@ pub(super) enum TurnSignal {
     Start(Lease),
     /// It runs on its worker's own thread.
     Began,
-    Ended(QueueEnd),
+    /// With when to come back.
+    Ended(Outcome, Option<Duration>),
+    /// It never got room.
+    Refused(RefusalReason),
 }
 
 /// Reaches a queued job.
@@ -183,20 +188,16 @@ impl Turn {
 }
 
 impl Permit {
-    pub(super) fn shell(&self) -> &Shared {
-        &self.shell
-    }
-
     /// Waits for a worker, until it is too late to start. Dropping the future takes the job out of the queue.
-    pub(super) async fn turn(mut self) -> Result<Begin, QueueEnd> {
+    pub(super) async fn turn(mut self) -> Result<Begin, JobError> {
         self.shell.keep_time();
         let signal = tokio::select! {
             biased;
             signal = &mut self.place.signal => signal,
             () = tokio::time::sleep_until(self.start_by) => {
                 match self.shell.withdraw(self.key, Withdrawal::Expired) {
-                    Withdrawn::Queued => Ok(TurnSignal::Ended(QueueEnd::Expired)),
-                    Withdrawn::Waiting => Ok(TurnSignal::Ended(QueueEnd::NoRoom)),
+                    Withdrawn::Queued => Ok(TurnSignal::Ended(Outcome::ExpiredInQueue, None)),
+                    Withdrawn::Waiting => Ok(TurnSignal::Refused(RefusalReason::NoRoomInTime)),
                     // The machine was faster: its signal is on the way.
                     Withdrawn::Gone => (&mut self.place.signal).await,
                 }
@@ -204,7 +205,10 @@ impl Permit {
         };
         let load = std::mem::replace(&mut self.load, Load::Gone);
         match (signal, load) {
-            (Ok(TurnSignal::Ended(why)), _) => Err(why),
+            (Ok(TurnSignal::Ended(outcome, retry_after)), _) => {
+                Err(conclude_queued(&self.shell, &self.cx, outcome, retry_after))
+            }
+            (Ok(TurnSignal::Refused(reason)), _) => Err(refuse_waiting(&self.shell, &self.cx, reason)),
             (Ok(TurnSignal::Start(lease)), Load::Job(packed)) => Ok(Begin::Lease(lease, packed.job)),
             (Ok(TurnSignal::Start(lease)), Load::Parcel(parcel, _)) => {
                 let (packed, _) = parcel.packed.lock().take().expect("a parcel without its worker is not opened");
@@ -235,11 +239,11 @@ impl Drop for Permit {
             // It runs, and has lost its caller.
             return drop(Attached::new(self.attempt(&parcel, told)));
         }
-        let end = match (withdrawn, self.place.signal.try_recv()) {
-            (Withdrawn::Waiting, _) => None,
-            (Withdrawn::Gone, Ok(TurnSignal::Ended(why))) => JobEnd::of_queue_end(why),
-            (Withdrawn::Queued | Withdrawn::Gone, _) => Some(JobEnd::Cancelled),
+        let outcome = match (withdrawn, self.place.signal.try_recv()) {
+            (Withdrawn::Waiting, _) | (Withdrawn::Gone, Ok(TurnSignal::Refused(_))) => return,
+            (Withdrawn::Gone, Ok(TurnSignal::Ended(outcome, _))) => outcome,
+            (Withdrawn::Queued | Withdrawn::Gone, _) => Outcome::Cancelled,
         };
-        note_queued(&self.shell, &self.cx, end, Instant::now());
+        note_queued(&self.shell, &self.cx, outcome, Instant::now());
     }
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use waterwheel::{
     Job, JobError, Output,
     handler::{Kind, StopReason},
-    model::{FailureCause, HandlerError, Rung},
+    model::{HandlerError, Outcome, Rung},
 };
 
 use crate::support::{Counter, Gate, assert_idle, echo, kind, meet, meeting, pass_time, pool, slow, until};
@@ -111,9 +111,7 @@ async fn shielded_work_that_panics_is_an_error_of_the_job() {
     });
     let pool = pool(1).kind(cleans).build();
     let error = pool.submit(Job::new("cleans", "")).await.expect_err("it panicked");
-    assert!(
-        matches!(error, JobError::Failed(failure) if matches!(failure.cause, FailureCause::Handler(HandlerError::Crashed { .. })))
-    );
+    assert!(matches!(error, JobError::Failed(failure) if failure.outcome == Outcome::WorkerCrashed));
     assert_idle(&pool, 1);
 }
 
@@ -146,7 +144,7 @@ async fn a_job_that_is_asked_to_stop_by_its_own_handler_says_how_it_went() {
     for (payload, rung) in [("", Some(Rung::Yielded)), ("yield", Some(Rung::Yielded)), ("ignore", Some(Rung::Forced))] {
         let error = pool.submit(Job::new("cancels", payload)).await.expect_err("it stops");
         let JobError::Failed(failure) = error else { panic!("{error}") };
-        assert_eq!((failure.cause, failure.rung), (FailureCause::Cancelled, rung), "{payload}");
+        assert_eq!((failure.outcome, failure.rung), (Outcome::Cancelled, rung), "{payload}");
     }
     pass_time(Duration::from_secs(1)).await;
     until(|| pool.stats().counts.cancelled == 3).await;

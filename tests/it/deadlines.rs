@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use waterwheel::{
     Job, JobError, Output, Pool,
     handler::{Kind, KindOptions, StopReason},
-    model::{DeadlinePolicy, Execution, Failure, FailureCause, HandlerError, RejectionReason, Rung},
+    model::{DeadlinePolicy, Execution, Failure, HandlerError, Outcome, RejectionReason, Rung},
     pool::{Settings, WorkerState},
 };
 
@@ -32,7 +32,7 @@ async fn the_answer_goes_out_a_margin_before_the_deadline() {
         let start = Instant::now();
         let failure = failure_of(&pool, Job::new("slow", "").timeout(Duration::from_millis(budget))).await;
         assert_eq!(start.elapsed(), Duration::from_millis(answered));
-        assert_eq!(failure.cause, FailureCause::RunTimeout { limit: Duration::from_millis(answered) });
+        assert_eq!((failure.outcome, failure.run), (Outcome::DeadlineExceeded, Duration::from_millis(answered)));
         assert_eq!((failure.execution, failure.rung), (Execution::Started, Some(Rung::Asked)));
     }
     assert_eq!(pool.stats().counts.expired, 2);
@@ -55,7 +55,7 @@ async fn the_earliest_limit_on_the_run_stops_it() {
         job.run_timeout = own.map(Duration::from_secs);
         let start = Instant::now();
         let failure = failure_of(&pool, job).await;
-        assert_eq!(failure.cause, FailureCause::RunTimeout { limit: Duration::from_secs(limit) });
+        assert_eq!((failure.outcome, failure.run), (Outcome::RunTimeout, Duration::from_secs(limit)));
         assert_eq!(start.elapsed(), Duration::from_secs(limit));
     }
     until(|| pool.stats().in_flight == 0).await;
@@ -82,7 +82,7 @@ async fn a_job_that_expires_in_the_queue_never_runs() {
     for (job, waited) in cases {
         let begin = Instant::now();
         let failure = failure_of(&pool, job).await;
-        assert_eq!(failure.cause, FailureCause::ExpiredInQueue { waited: Duration::from_millis(waited) });
+        assert_eq!((failure.outcome, failure.queue), (Outcome::ExpiredInQueue, Duration::from_millis(waited)));
         assert_eq!(failure.execution, Execution::NotStarted);
         assert_eq!(begin.elapsed(), Duration::from_millis(waited));
         assert_eq!((pool.stats().queued, pool.stats().queued_bytes), (0, 0));
@@ -162,7 +162,7 @@ async fn a_blocking_handler_that_ignores_its_token_is_replaced_up_to_a_bound() {
         let start = Instant::now();
         let job = Job::new("deaf", "").timeout(5 * SECOND);
         let (failure, ()) = tokio::join!(failure_of(&pool, job), holding_clock(started.reached(round)));
-        assert!(matches!(failure.cause, FailureCause::RunTimeout { .. }));
+        assert_eq!(failure.outcome, Outcome::DeadlineExceeded);
         assert_eq!(start.elapsed(), Duration::from_millis(4_990));
         pass_time(2 * SECOND).await;
         assert_eq!((pool.worker_count(), pool.is_impaired()), (live, live < 2));

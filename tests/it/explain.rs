@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use waterwheel::{
     Criticality, Job, Output, Pool, WhenFull,
     handler::{Kind, KindOptions},
-    model::{JobId, KindLimits, Limit, Limiter, Rung},
-    pool::{Binding, EndedJob, JobEnd, Queued, Settings, Stage, Ticket},
+    model::{JobId, KindLimits, Limit, Limiter, Outcome, Rung},
+    pool::{Binding, EndedJob, Queued, Settings, Stage, Ticket},
 };
 
 use crate::support::{Gate, kind, pass_time, pool};
@@ -178,22 +178,22 @@ async fn an_ended_job_keeps_its_waterfall_and_its_rung_until_it_is_forgotten() {
     let cancelled = left.job();
     drop(left);
     let done = give(&mut jobs, &pool, Job::new("held", ""));
-    assert_eq!(ended(&pool, cancelled).end, JobEnd::Cancelled);
+    assert_eq!(ended(&pool, cancelled).outcome, Outcome::Cancelled);
     pass_time(SECOND).await;
     let told = ended(&pool, late);
-    assert_eq!((told.end, told.rung, told.started), (JobEnd::RunTimeout, Some(Rung::Asked), true));
+    assert_eq!((told.outcome, told.rung, told.started), (Outcome::DeadlineExceeded, Some(Rung::Asked), true));
     // It ignores the request for the whole grace.
     pass_time(SECOND).await;
     let told = ended(&pool, late);
-    assert_eq!((told.end, told.rung), (JobEnd::RunTimeout, Some(Rung::Forced)));
+    assert_eq!((told.outcome, told.rung), (Outcome::DeadlineExceeded, Some(Rung::Forced)));
     assert_eq!((told.waterfall.budget, told.waterfall.run), (SECOND, Duration::from_millis(990)));
     let told = ended(&pool, expired);
-    assert_eq!((told.end, told.started, told.waterfall.queue), (JobEnd::ExpiredInQueue, false, SECOND / 2));
+    assert_eq!((told.outcome, told.started, told.waterfall.queue), (Outcome::ExpiredInQueue, false, SECOND / 2));
     pass_time(SECOND).await;
     gate.let_pass(1);
     while jobs.join_next().await.is_some() {}
     let told = ended(&pool, done);
-    assert_eq!((told.end, told.rung, told.started), (JobEnd::Completed, None, true));
+    assert_eq!((told.outcome, told.rung, told.started), (Outcome::Completed, None, true));
     assert!(told.waterfall.queue >= 2 * SECOND - Duration::from_millis(10), "{told:?}");
     assert!(told.waterfall.run >= SECOND, "{told:?}");
     assert_eq!(pool.explain(cancelled), None, "the first of three that failed is forgotten");

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use waterwheel::{
     Job, JobError, Output, Pool,
     handler::{BlockingHandler, Context, Handler, Kind, KindOptions, Site},
-    model::{Execution, FailureCause, HandlerError},
+    model::{Execution, HandlerError},
     pool::Settings,
 };
 
@@ -179,7 +179,7 @@ async fn a_failed_start_is_as_one_of_the_factory() {
         let error = pool.submit(Job::new("connected", "")).await.expect_err("it did not start");
         let JobError::Failed(failure) = error else { panic!("it was accepted") };
         assert_eq!(failure.execution, Execution::NotStarted);
-        let FailureCause::HandlerUnavailable { message, .. } = failure.cause else { panic!("{}", failure.cause) };
+        let Some(HandlerError::Unavailable { message }) = failure.error else { panic!("{failure}") };
         assert!(message.contains(why), "{message}");
     }
     pass_time(SECOND).await;

@@ -7,7 +7,7 @@ use tokio::{task::JoinSet, time::Instant};
 use waterwheel::{
     Completed, Job, JobError, Output, WhenFull,
     handler::{Kind, KindOptions},
-    model::{Execution, FailureCause, HandlerError, JobId, RejectionReason, Rung},
+    model::{Execution, HandlerError, JobId, Outcome, RejectionReason, Rung},
     phase::Phase,
     pool::{DrainReport, LostWhile, Settings, Ticket, WorkerState},
 };
@@ -63,9 +63,9 @@ fn lost(report: &DrainReport) -> BTreeSet<(JobId, bool)> {
     lost
 }
 
-fn cause(outcome: Result<Completed, JobError>) -> FailureCause {
-    match outcome {
-        Err(JobError::Failed(failure)) => failure.cause,
+fn outcome(told: Result<Completed, JobError>) -> Outcome {
+    match told {
+        Err(JobError::Failed(failure)) => failure.outcome,
         other => panic!("{other:?}"),
     }
 }
@@ -129,7 +129,7 @@ async fn the_report_names_exactly_the_lost_jobs() {
     let expected = callers.ids.iter().enumerate().map(|(index, id)| (*id, index < 3)).collect();
     assert_eq!(lost(&report), expected);
     assert_eq!(pool.close(SECOND, SECOND).await, report, "a second drain says the same");
-    let mut causes: Vec<_> = callers.all().await.into_iter().map(|outcome| cause(outcome).to_string()).collect();
+    let mut causes: Vec<_> = callers.all().await.into_iter().map(|told| outcome(told).to_string()).collect();
     causes.sort();
     assert_eq!(causes[..3], vec!["stopped by the drain while running"; 3]);
     assert_eq!(causes[3..], vec!["the server drained before the job began"; 2]);
@@ -155,7 +155,7 @@ async fn a_stop_goes_down_the_ladder() {
     assert_eq!(finished.expect("it used its grace").output.bytes, "after all");
     for (job, rung) in jobs.into_iter().zip([Rung::Yielded, Rung::Forced]) {
         let Err(JobError::Failed(failure)) = job.await else { panic!("it was stopped") };
-        assert_eq!(failure.cause, FailureCause::DrainKilled { idempotent: false });
+        assert_eq!(failure.outcome, Outcome::DrainKilled { idempotent: false });
         assert_eq!(failure.rung, Some(rung));
     }
     pool.wait().await;
@@ -194,7 +194,7 @@ async fn a_job_whose_worker_is_on_its_way_does_not_start_after_a_stop() {
     let id = next.job();
     assert_eq!(lost(&pool.report()), BTreeSet::from([(id, false)]));
     let Err(JobError::Failed(failure)) = next.await else { panic!("it was accepted") };
-    assert_eq!((failure.cause, failure.execution), (FailureCause::Drained, Execution::NotStarted));
+    assert_eq!((failure.outcome, failure.execution), (Outcome::Drained, Execution::NotStarted));
     pool.wait().await;
     assert_eq!((ran.get(), lost(&pool.report())), (0, BTreeSet::from([(id, false)])));
 }
@@ -289,7 +289,7 @@ async fn a_drain_during_a_storm_balances() {
         }
         let drained = outcomes.iter().filter(|outcome| {
             matches!(outcome, Err(JobError::Failed(failure))
-                if matches!(failure.cause, FailureCause::Drained | FailureCause::DrainKilled { .. }))
+                if matches!(failure.outcome, Outcome::Drained | Outcome::DrainKilled { .. }))
         });
         assert_eq!(lost(&report).len(), drained.count());
         assert!(lost(&report).iter().all(|(id, _)| ids.contains(id)));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use waterwheel::{
     Job, JobError, Output, Pool,
     handler::{BlockingHandler, Context, Handler, Kind, KindOptions},
-    model::{Execution, FailureCause, HandlerError},
+    model::{Execution, HandlerError, Outcome},
 };
 
 use crate::support::{Counter, assert_idle, blocking_kind, echo, holding_clock, kind, meet, meeting, pass_time, pool};
@@ -76,7 +76,8 @@ async fn panic_of(pool: &Pool, job: Job) -> String {
             let is_made = !failure.kind.contains("factory");
             let begun = if is_made { Execution::Started } else { Execution::NotStarted };
             assert_eq!(failure.execution, begun, "{failure:?}");
-            let FailureCause::Panicked { message } = failure.cause else { panic!("{:?}", failure.cause) };
+            assert_eq!(failure.outcome, Outcome::HandlerPanicked);
+            let Some(HandlerError::Panicked { message }) = failure.error else { panic!("{:?}", failure.error) };
             message
         }
         other => panic!("{other:?}"),
@@ -153,7 +154,7 @@ async fn a_future_and_a_state_that_panic_in_their_drops_cost_no_more_than_the_jo
     let hang = || Job::new("async", "hang").timeout(Duration::from_secs(1));
 
     let error = pool.submit(hang()).await.expect_err("it hangs");
-    assert!(matches!(error, JobError::Failed(failure) if matches!(failure.cause, FailureCause::RunTimeout { .. })));
+    assert!(matches!(error, JobError::Failed(failure) if failure.outcome == Outcome::DeadlineExceeded));
     pass_time(Duration::from_millis(150)).await;
     assert_eq!(pool.stats().in_flight, 0);
     assert_eq!(dropped.get(), 2);
@@ -162,7 +163,7 @@ async fn a_future_and_a_state_that_panic_in_their_drops_cost_no_more_than_the_jo
     let ticket = pool.try_submit(hang()).expect("accepted");
     let (outcome, ()) = tokio::join!(ticket, async { pool.stop() });
     assert!(
-        matches!(outcome, Err(JobError::Failed(failure)) if matches!(failure.cause, FailureCause::DrainKilled { .. }))
+        matches!(outcome, Err(JobError::Failed(failure)) if matches!(failure.outcome, Outcome::DrainKilled { .. }))
     );
     pool.wait().await;
     assert_eq!(pool.stats().in_flight, 0);

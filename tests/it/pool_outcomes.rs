@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use waterwheel::{
     Completed, Criticality, Job, JobError, Output, Pool, WhenFull,
     handler::{Context, Kind, KindOptions},
-    model::{Execution, FailureCause, HandlerError},
+    model::{Execution, HandlerError, Outcome},
     pool::{Counts, Settings},
 };
 
@@ -134,11 +134,11 @@ impl Seen {
                 // A thread that was given the job may begin after the caller was answered.
                 let begun = u8::from(failure.execution == Execution::Started);
                 assert!(runs <= begun, "{failure:?} after {runs} runs");
-                *match failure.cause {
-                    FailureCause::Handler(_) => &mut counts.failed,
-                    FailureCause::Panicked { .. } => &mut counts.panicked,
-                    FailureCause::RunTimeout { .. } | FailureCause::ExpiredInQueue { .. } => &mut counts.expired,
-                    FailureCause::Shed { .. } => &mut counts.shed,
+                *match failure.outcome {
+                    Outcome::HandlerFailed => &mut counts.failed,
+                    Outcome::HandlerPanicked => &mut counts.panicked,
+                    Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => &mut counts.expired,
+                    Outcome::Shed => &mut counts.shed,
                     other => panic!("nobody asked for {other:?}"),
                 } += 1;
             }

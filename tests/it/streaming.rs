@@ -6,7 +6,7 @@ use tokio::{runtime, task::coop, time::Instant};
 use waterwheel::{
     Job, JobError, Output,
     handler::{Event, Kind, KindOptions},
-    model::{FailureCause, HandlerError, Rung},
+    model::{HandlerError, Outcome, Rung},
     pool::{JobStream, Settings, StreamItem, WorkerState},
 };
 
@@ -143,9 +143,7 @@ async fn a_failure_cuts_what_was_not_read() {
     until(|| pool.stats().counts.failed == 1).await;
     tokio::task::yield_now().await;
     let error = stream.next().await.expect_err("the failure comes first");
-    assert!(
-        matches!(error, JobError::Failed(failure) if failure.cause == FailureCause::Handler(HandlerError::invalid("no")))
-    );
+    assert!(matches!(error, JobError::Failed(failure) if failure.error == Some(HandlerError::invalid("no"))));
     assert_eq!(stream.next().await, Ok(None), "nothing follows a failure");
 }
 
@@ -166,7 +164,7 @@ async fn a_deadline_cuts_a_stalled_reader_and_frees_its_worker() {
 
         let error = stream.next().await.expect_err("chunks that are late are not given");
         let JobError::Failed(failure) = error else { panic!("{error}") };
-        assert!(matches!(failure.cause, FailureCause::RunTimeout { .. }), "{failure:?}");
+        assert_eq!(failure.outcome, Outcome::DeadlineExceeded, "{failure:?}");
         assert_eq!(failure.rung, Some(Rung::Asked));
     }
 }
@@ -183,13 +181,13 @@ async fn output_is_limited_in_bytes() {
     };
     let settings = Settings { max_output: 5, ..Settings::default() };
     let pool = pool(1).settings(settings).kind(job("own").options(options)).kind(job("default")).build();
-    let too_large = FailureCause::Handler(HandlerError::OutputTooLarge { limit: 5 });
+    let too_large = Some(HandlerError::OutputTooLarge { limit: 5 });
 
     for kind in ["own", "default"] {
         assert_eq!(pool.submit(Job::new(kind, "d")).await.expect("fits").output.bytes, "abcdf");
         for payload in ["de", "def"] {
             let error = pool.submit(Job::new(kind, payload)).await.expect_err("one byte too many");
-            assert!(matches!(error, JobError::Failed(failure) if failure.cause == too_large), "{kind} {payload}");
+            assert!(matches!(error, JobError::Failed(failure) if failure.error == too_large), "{kind} {payload}");
         }
     }
     let mut stream = pool.stream(Job::new("default", "0123456789")).await.expect("accepted");
@@ -203,7 +201,7 @@ async fn output_is_limited_in_bytes() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, JobError::Failed(failure) if failure.cause == too_large));
+    assert!(matches!(error, JobError::Failed(failure) if failure.error == too_large));
 }
 
 #[tokio::test(start_paused = true)]
@@ -286,6 +284,6 @@ fn a_stream_whose_runtime_is_gone_says_so() {
             }
         }
     });
-    assert!(matches!(error, JobError::Failed(failure) if failure.cause == FailureCause::Cancelled));
+    assert!(matches!(error, JobError::Failed(failure) if failure.outcome == Outcome::Cancelled));
     assert_idle(&pool, 1);
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use waterwheel::{
     Pool,
-    model::JobId,
-    pool::{Counts, EndedJob, Explanation, JobEnd, Stage},
+    model::{JobId, Outcome},
+    pool::{Counts, EndedJob, Explanation, Stage},
 };
 
 use crate::{
@@ -51,7 +51,7 @@ fn entries(pool: &Pool, events: &Events) -> Vec<Entry> {
 
 /// Each job is counted as what it is remembered as.
 fn count_faults(counts: &Counts, entries: &[Entry], is_crashed: bool) -> Vec<String> {
-    let count = |column: &str| entries.iter().filter(|entry| column_of(entry.ended.end) == column).count() as u64;
+    let count = |column: &str| entries.iter().filter(|entry| column_of(entry.ended.outcome) == column).count() as u64;
     let columns = [
         ("completed", counts.completed),
         ("failed", counts.failed),
@@ -69,14 +69,19 @@ fn count_faults(counts: &Counts, entries: &[Entry], is_crashed: bool) -> Vec<Str
     columns.into_iter().filter(is_wrong).map(fault).collect()
 }
 
-fn column_of(end: JobEnd) -> &'static str {
-    match end {
-        JobEnd::Completed => "completed",
-        JobEnd::HandlerFailed | JobEnd::HandlerUnavailable | JobEnd::WorkerCrashed | JobEnd::OutputTooLarge => "failed",
-        JobEnd::Panicked => "panicked",
-        JobEnd::RunTimeout | JobEnd::ExpiredInQueue => "expired",
-        JobEnd::Cancelled | JobEnd::CancelledByOperator | JobEnd::Drained | JobEnd::DrainKilled => "cancelled",
-        JobEnd::Shed => "shed",
+fn column_of(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::HandlerFailed | Outcome::HandlerUnavailable | Outcome::WorkerCrashed | Outcome::OutputTooLarge => {
+            "failed"
+        }
+        Outcome::HandlerPanicked => "panicked",
+        Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => "expired",
+        Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {
+            "cancelled"
+        }
+        Outcome::Shed => "shed",
+        other => unreachable!("{other:?}"),
     }
 }
 
@@ -86,36 +91,28 @@ fn entry_fault(entry: &Entry, events: &Events) -> Option<String> {
     let id = ended.job.to_string();
     let attempt = events.attempts.iter().find(|attempt| attempt.job_id == id);
     let ran = attempt.map(|attempt: &Attempt| attempt.end);
-    let is_fitting = match ended.end {
+    let is_fitting = match ended.outcome {
         _ if kind == "echo" => true,
         _ if ended.started != ran.is_some() => false,
-        JobEnd::Completed => ran == Some(AttemptEnd::Answered),
-        JobEnd::HandlerFailed => ran == Some(AttemptEnd::Refused),
-        JobEnd::Panicked => ran == Some(AttemptEnd::Panicked),
+        Outcome::Completed => ran == Some(AttemptEnd::Answered),
+        Outcome::HandlerFailed => ran == Some(AttemptEnd::Refused),
+        Outcome::HandlerPanicked => ran == Some(AttemptEnd::Panicked),
         _ => true,
     };
     if !is_fitting {
         return Some(format!("{ended:?} is not what its handler did: {attempt:?}"));
     }
     let told = events.jobs.iter().filter_map(|asked| asked.told.as_ref()).find(|told| told.job_id() == Some(&id))?;
-    (told.name() != name_of(ended.end)).then(|| format!("{ended:?} is not what its caller was told: {told:?}"))
+    (told.name() != name_of(ended.outcome)).then(|| format!("{ended:?} is not what its caller was told: {told:?}"))
 }
 
 /// What callers are told.
-fn name_of(end: JobEnd) -> &'static str {
-    match end {
-        JobEnd::Completed => "COMPLETED",
-        JobEnd::HandlerFailed => "HANDLER_FAILED",
-        JobEnd::WorkerCrashed => "WORKER_CRASHED",
-        JobEnd::OutputTooLarge => "OUTPUT_TOO_LARGE",
-        JobEnd::HandlerUnavailable => "HANDLER_UNAVAILABLE",
-        JobEnd::Panicked => "HANDLER_PANICKED",
-        JobEnd::RunTimeout => "RUN_TIMEOUT",
-        JobEnd::ExpiredInQueue => "EXPIRED_IN_QUEUE",
-        JobEnd::Cancelled | JobEnd::CancelledByOperator => "CANCELLED",
-        JobEnd::Shed => "SHED",
-        JobEnd::Drained => "DRAINED",
-        JobEnd::DrainKilled => "DRAIN_KILLED",
+fn name_of(outcome: Outcome) -> &'static str {
+    match outcome {
+        // The simulation tells a job that the drain lost from a call that it refused.
+        Outcome::Drained => "DRAINED",
+        Outcome::CancelledByOperator => "CANCELLED",
+        other => other.reason(),
     }
 }
 

@@ -70,6 +70,8 @@ pub(crate) enum RefusalReason {
         expected: Duration,
         budget: Duration,
     },
+    /// Its caller waited for room, and its time is over.
+    NoRoomInTime,
     Draining,
     /// The operator drains this pool alone.
     PoolDraining,
@@ -88,6 +90,7 @@ impl RefusalReason {
             Self::LimitExceeded { limit, expected, budget } => {
                 RejectionReason::LimitExceeded { limit, expected, budget }
             }
+            Self::NoRoomInTime => RejectionReason::NoRoomInTime,
             Self::Draining => RejectionReason::Draining,
             Self::PoolDraining => RejectionReason::PoolDraining,
         };

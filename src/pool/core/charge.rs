@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Core, Ending, Host, entry::Place};
+use super::{Core, Host, entry::Place};
+use crate::model::Outcome;
 
 impl<H: Host> Core<H> {
     /// The outcome of a job that ran is decided.
-    pub(super) fn charge(&mut self, now: Instant, index: usize, ending: Ending, run: Duration) {
+    pub(super) fn charge(&mut self, now: Instant, index: usize, outcome: Outcome, run: Duration) {
         let took = self.held(now, index).max(run);
         let entry = &mut self.entries[index];
         entry.took = took;
@@ -20,11 +21,21 @@ impl<H: Host> Core<H> {
         self.queues.take(entry.class, took.as_secs_f64() - entry.work);
         self.queues.correct(entry, took, entry.work);
         let was_measured = self.estimates.runs(kind) > 0;
-        let counted = match ending {
-            Ending::Completed | Ending::Failed | Ending::Panicked | Ending::Shed => self.estimates.observe(kind, took),
-            Ending::Expired => self.estimates.observe_cut(kind, took),
-            Ending::Overran => self.estimates.observe_longer(kind, took),
-            Ending::Cancelled | Ending::Unmade => 0.0,
+        let counted = match outcome {
+            Outcome::Completed
+            | Outcome::HandlerFailed
+            | Outcome::WorkerCrashed
+            | Outcome::OutputTooLarge
+            | Outcome::HandlerPanicked
+            | Outcome::Shed => self.estimates.observe(kind, took),
+            Outcome::DeadlineExceeded | Outcome::ExpiredInQueue => self.estimates.observe_cut(kind, took),
+            Outcome::RunTimeout => self.estimates.observe_longer(kind, took),
+            // A run that was cut short, or none, tells nothing of how long its kind takes.
+            Outcome::Cancelled
+            | Outcome::CancelledByOperator
+            | Outcome::Drained
+            | Outcome::DrainKilled { .. }
+            | Outcome::HandlerUnavailable => 0.0,
         };
         self.entries[index].counted = counted;
         if counted > 0.0 {

@@ -3,11 +3,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Arrival, Core, Effect, Ending, Grant, Host, JobKey, QueueEnd, Refusal, RefusalReason, Verdict,
+    Arrival, Core, Effect, Grant, Host, JobKey, Refusal, RefusalReason, Verdict,
     entry::{Entry, Names, Place},
     limits::OPEN,
 };
-use crate::model::{RejectionReason, WhenFull};
+use crate::model::{Outcome, RejectionReason, WhenFull};
 
 /// Why a caller takes its job out of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,17 +145,17 @@ impl<H: Host> Core<H> {
     }
 
     /// The outcome of a running job is decided. Returns whether it was open until then.
-    pub(crate) fn end(&mut self, now: Instant, key: JobKey, ending: Ending, run: Duration) -> bool {
+    pub(crate) fn end(&mut self, now: Instant, key: JobKey, outcome: Outcome, run: Duration) -> bool {
         let Some(entry) = self.entry(key) else { return false };
         let Place::Running { slot, ended: false } = entry.place else { return false };
         let was_queued = entry.tenant.is_some();
         self.entries[key.index].place = Place::Running { slot, ended: true };
-        self.ledger.end(ending);
-        self.workers.count(slot, ending == Ending::Completed, run);
-        if was_queued && ending == Ending::Expired && self.counts_as_missed(key.sequence) {
+        self.ledger.end(outcome);
+        self.workers.count(slot, outcome == Outcome::Completed, run);
+        if was_queued && outcome.is_expired() && self.counts_as_missed(key.sequence) {
             self.miss(key.index);
         }
-        self.charge(now, key.index, ending, run);
+        self.charge(now, key.index, outcome, run);
         true
     }
 
@@ -174,7 +174,7 @@ impl<H: Host> Core<H> {
             return Some(state);
         };
         if !ended {
-            self.end(now, key, Ending::Cancelled, Duration::ZERO);
+            self.end(now, key, Outcome::Cancelled, Duration::ZERO);
         }
         self.charge_rest(now, key.index);
         let entry = self.entries.remove(key.index);
@@ -207,9 +207,9 @@ impl<H: Host> Core<H> {
             }
             Place::Ready | Place::Blocked | Place::Held => {
                 match why {
-                    Withdrawal::Cancelled => self.ledger.end(Ending::Cancelled),
+                    Withdrawal::Cancelled => self.ledger.end(Outcome::Cancelled),
                     Withdrawal::Expired => {
-                        self.ledger.end(Ending::Expired);
+                        self.ledger.end(Outcome::ExpiredInQueue);
                         self.note_miss(now, key.index);
                     }
                 }
@@ -261,7 +261,7 @@ impl<H: Host> Core<H> {
     pub(crate) fn abandon_queued(&mut self, effects: &mut Vec<Effect<H>>) {
         debug_assert!(self.closed, "an open pool would owe the room to callers that wait");
         while let Some(index) = self.queued.head() {
-            self.end_queued(index, Ending::Cancelled, QueueEnd::Drained, effects);
+            self.end_queued(index, Outcome::Drained, None, effects);
         }
     }
 

@@ -1,21 +1,5 @@
 use super::{Core, Host};
-use crate::model::RejectionReason;
-
-/// How an accepted job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Completed,
-    Failed,
-    /// It had no handler: it failed without a run, which tells nothing of how long its kind takes.
-    Unmade,
-    Cancelled,
-    /// It reached its deadline.
-    Expired,
-    /// It reached a bound of its run that is not the deadline.
-    Overran,
-    Panicked,
-    Shed,
-}
+use crate::model::{Outcome, RejectionReason};
 
 /// How jobs ended, from the start of the pool.
 ///
@@ -55,15 +39,19 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn end(&mut self, ending: Ending) {
+    pub(super) fn end(&mut self, outcome: Outcome) {
         let counts = &mut self.counts;
-        *match ending {
-            Ending::Completed => &mut counts.completed,
-            Ending::Failed | Ending::Unmade => &mut counts.failed,
-            Ending::Cancelled => &mut counts.cancelled,
-            Ending::Expired | Ending::Overran => &mut counts.expired,
-            Ending::Panicked => &mut counts.panicked,
-            Ending::Shed => &mut counts.shed,
+        *match outcome {
+            Outcome::Completed => &mut counts.completed,
+            Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::OutputTooLarge | Outcome::HandlerUnavailable => {
+                &mut counts.failed
+            }
+            Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {
+                &mut counts.cancelled
+            }
+            Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => &mut counts.expired,
+            Outcome::HandlerPanicked => &mut counts.panicked,
+            Outcome::Shed => &mut counts.shed,
         } += 1;
     }
 }

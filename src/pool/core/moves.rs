@@ -1,11 +1,15 @@
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::{
-    Core, Effect, Ending, Host, QueueEnd,
+    Core, Effect, Host, RefusalReason,
     admission::pushback,
     entry::{AGE, Entry, LINE, Names, Place},
 };
-use crate::model::Criticality;
+use crate::model::{Criticality, Outcome};
+
+pub(super) const WAITER: &str = "an entry that has not started keeps its waiter";
 
 /// The ways of a job between its places.
 impl<H: Host> Core<H> {
@@ -76,13 +80,26 @@ impl<H: Host> Core<H> {
         let victim = self.queues.victim(&self.entries, class).expect("enough jobs below the class were counted");
         let lower = self.entries[victim].class;
         let retry_after = pushback(self.wait_behind(lower, f64::INFINITY));
-        self.end_queued(victim, Ending::Shed, QueueEnd::Shed { retry_after }, effects);
+        self.end_queued(victim, Outcome::Shed, Some(retry_after), effects);
     }
 
-    pub(super) fn end_queued(&mut self, index: usize, ending: Ending, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
-        self.ledger.end(ending);
-        let entry = self.remove_queued(index);
-        tell(entry, why, effects);
+    pub(super) fn end_queued(
+        &mut self,
+        index: usize,
+        outcome: Outcome,
+        retry_after: Option<Duration>,
+        effects: &mut Vec<Effect<H>>,
+    ) {
+        self.ledger.end(outcome);
+        let Entry { waiter, job, .. } = self.remove_queued(index);
+        effects.push(Effect::Ended { waiter: waiter.expect(WAITER), job, outcome, retry_after });
+    }
+
+    /// A caller that waits for room hears that it gets none.
+    pub(super) fn refuse_waiting(&mut self, index: usize, reason: RefusalReason, effects: &mut Vec<Effect<H>>) {
+        self.ledger.counts.rejected[reason.index()] += 1;
+        let waiter = self.leave_waiting(index).waiter.expect(WAITER);
+        effects.push(Effect::Refused { waiter, reason });
     }
 
     pub(super) fn leave_waiting(&mut self, index: usize) -> Entry<H> {
@@ -163,9 +180,4 @@ impl<H: Host> Core<H> {
             self.ready_or_hold(next);
         }
     }
-}
-
-pub(super) fn tell<H: Host>(entry: Entry<H>, why: QueueEnd, effects: &mut Vec<Effect<H>>) {
-    let waiter = entry.waiter.expect("an entry that has not started keeps its waiter");
-    effects.push(Effect::Ended { waiter, job: entry.job, why });
 }

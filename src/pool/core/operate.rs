@@ -3,12 +3,12 @@
 use tokio::time::Instant;
 
 use super::{
-    Caps, Core, Effect, Ending, Host, QueueEnd,
-    entry::Place,
-    moves::tell,
+    Caps, Core, Effect, Host, RefusalReason,
+    entry::{Entry, Place},
+    moves::WAITER,
     sizer::{Bounds, Sizer},
 };
-use crate::model::{KindLimits, RejectionReason};
+use crate::model::{KindLimits, Outcome};
 
 /// Where an operator's cancel found a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,13 +68,14 @@ impl<H: Host> Core<H> {
             Place::Running { ended: true, .. } => None,
             Place::Running { ended: false, .. } => Some(Cancelled::Running(entry.job.clone())),
             Place::Waiting => {
-                let entry = self.leave_waiting(index);
-                tell(entry, QueueEnd::Cancelled, effects);
+                let Entry { waiter, job, .. } = self.leave_waiting(index);
+                let outcome = Outcome::CancelledByOperator;
+                effects.push(Effect::Ended { waiter: waiter.expect(WAITER), job, outcome, retry_after: None });
                 self.settle(now, effects);
                 Some(Cancelled::Waiting)
             }
             Place::Ready | Place::Blocked | Place::Held => {
-                self.end_queued(index, Ending::Cancelled, QueueEnd::Cancelled, effects);
+                self.end_queued(index, Outcome::CancelledByOperator, None, effects);
                 self.settle(now, effects);
                 Some(Cancelled::Queued)
             }
@@ -130,10 +131,9 @@ impl<H: Host> Core<H> {
 
     /// Tells the callers without room that there will be none.
     pub(super) fn turn_away(&mut self, effects: &mut Vec<Effect<H>>) {
+        let reason = if self.closed { RefusalReason::Draining } else { RefusalReason::PoolDraining };
         while let Some(index) = self.waiting.first() {
-            self.ledger.counts.rejected[RejectionReason::Draining.index()] += 1;
-            let entry = self.leave_waiting(index);
-            tell(entry, QueueEnd::Refused, effects);
+            self.refuse_waiting(index, reason, effects);
         }
     }
 }

@@ -1,14 +1,13 @@
 use tokio::time::Instant;
 
 use super::{
-    Core, Effect, Ending, Grant, Host, JobKey, QueueEnd,
+    Core, Effect, Grant, Host, JobKey, RefusalReason,
     admission::seconds,
     entry::{Entry, LINE, Names, Place},
     gate::Due,
-    moves::tell,
     waiting::Waiting,
 };
-use crate::model::{Criticality, RejectionReason};
+use crate::model::{Criticality, Outcome};
 
 /// What a caller answers that is asked whether there is room for it by now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +35,7 @@ impl<H: Host> Core<H> {
             let Some(index) = self.head(now).or_else(|| self.admit_to_worker(now)) else { break };
             if self.is_late(now, index) {
                 self.note_miss(now, index);
-                self.end_queued(index, Ending::Expired, QueueEnd::Expired, effects);
+                self.end_queued(index, Outcome::ExpiredInQueue, None, effects);
             } else {
                 self.start(now, index, effects);
             }
@@ -144,11 +143,7 @@ impl<H: Host> Core<H> {
                 Reply::Holds => return leaves,
                 Reply::Passes => {}
                 Reply::Enters { is_probe } => self.admit(now, turn.index, is_probe),
-                Reply::Leaves => {
-                    self.ledger.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
-                    let entry = self.leave_waiting(turn.index);
-                    tell(entry, QueueEnd::NoRoom, effects);
-                }
+                Reply::Leaves => self.refuse_waiting(turn.index, RefusalReason::NoRoomInTime, effects),
             }
             leaves |= reply != Reply::Passes;
             look.go_on(turn, reply != Reply::Passes, next);

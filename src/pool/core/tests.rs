@@ -13,8 +13,8 @@ mod tally;
 
 use std::{fmt, time::Duration};
 
-use super::{Cancelled, Ending, Host, QueueEnd, Refusal, RefusalReason, Withdrawal, Withdrawn};
-use crate::model::{Criticality, WhenFull};
+use super::{Cancelled, Host, Refusal, RefusalReason, Withdrawal, Withdrawn};
+use crate::model::{Criticality, Outcome, WhenFull};
 
 /// A host whose jobs, waiters and states are numbers, so that each can be followed.
 struct Numbers;
@@ -48,7 +48,7 @@ struct Offer {
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Offer(Offer),
-    End { job: u32, ending: Ending, run: Duration },
+    End { job: u32, outcome: Outcome, run: Duration },
     Release { job: u32 },
     Withdraw { job: u32, why: Withdrawal },
     Stick { job: u32 },
@@ -97,7 +97,8 @@ enum Answer {
 #[derive(Debug, Clone)]
 enum Told {
     Start { job: u32, worker: u32, state: u32 },
-    Ended { job: u32, why: QueueEnd },
+    Ended { job: u32, outcome: Outcome, retry_after: Option<Duration> },
+    Refused { job: u32, reason: RefusalReason },
 }
 
 /// Sums of floating-point numbers differ by their order: durations that stem from estimates may differ by this much.
@@ -121,12 +122,7 @@ impl Answer {
             (Self::Started { worker: a, state: s }, Self::Started { worker: b, state: t }) => (a, s) == (b, t),
             (Self::Queued, Self::Queued) | (Self::Waiting, Self::Waiting) | (Self::Done, Self::Done) => true,
             (Self::Refused(a), Self::Refused(b)) => {
-                let hints = match (a.retry_after, b.retry_after) {
-                    (Some(a), Some(b)) => near(a, b),
-                    (None, None) => true,
-                    _ => false,
-                };
-                hints && same_reason(a.reason, b.reason)
+                same_hint(a.retry_after, b.retry_after) && same_reason(a.reason, b.reason)
             }
             (Self::Decided(a), Self::Decided(b)) | (Self::Replaced(a), Self::Replaced(b)) => a == b,
             (Self::Dropped(a), Self::Dropped(b)) => a == b,
@@ -136,6 +132,10 @@ impl Answer {
             _ => false,
         }
     }
+}
+
+fn same_hint(a: Option<Duration>, b: Option<Duration>) -> bool {
+    a.zip(b).map_or(a == b, |(a, b)| near(a, b))
 }
 
 fn same_reason(a: RefusalReason, b: RefusalReason) -> bool {
@@ -165,13 +165,11 @@ impl Told {
             (Self::Start { job: a, worker: v, state: s }, Self::Start { job: b, worker: w, state: t }) => {
                 (a, v, s) == (b, w, t)
             }
-            (Self::Ended { job: a, why }, Self::Ended { job: b, why: other }) => {
-                let same = match (why, other) {
-                    (QueueEnd::Shed { retry_after: x }, QueueEnd::Shed { retry_after: y }) => near(*x, *y),
-                    _ => why == other,
-                };
-                a == b && same
-            }
+            (
+                Self::Ended { job: a, outcome, retry_after },
+                Self::Ended { job: b, outcome: other, retry_after: hint },
+            ) => a == b && outcome == other && same_hint(*retry_after, *hint),
+            (Self::Refused { job: a, reason }, Self::Refused { job: b, reason: other }) => (a, reason) == (b, other),
             _ => false,
         }
     }
@@ -208,6 +206,7 @@ fn reason_name(reason: RefusalReason) -> &'static str {
         RefusalReason::DeadlineUnreachable { .. } => "unreachable",
         RefusalReason::TenantShare(_) => "share",
         RefusalReason::LimitExceeded { .. } => "limit",
+        RefusalReason::NoRoomInTime => "no room",
         RefusalReason::Draining => "draining",
         RefusalReason::PoolDraining => "shut",
     }
@@ -230,13 +229,16 @@ fn hit_name(hit: Option<Cancelled<u32>>) -> &'static str {
     }
 }
 
-fn end_name(why: QueueEnd) -> &'static str {
-    match why {
-        QueueEnd::Expired => "expired",
-        QueueEnd::NoRoom => "no room",
-        QueueEnd::Shed { .. } => "shed",
-        QueueEnd::Drained => "drained",
-        QueueEnd::Refused => "refused",
-        QueueEnd::Cancelled => "cancelled",
+/// How a job ended that a worker never had; `None` where one had it.
+fn told_name(told: &Told) -> Option<&'static str> {
+    match told {
+        Told::Ended { outcome: Outcome::ExpiredInQueue, .. } => Some("expired"),
+        Told::Ended { outcome: Outcome::Shed, .. } => Some("shed"),
+        Told::Ended { outcome: Outcome::Drained, .. } => Some("drained"),
+        Told::Ended { outcome: Outcome::CancelledByOperator, .. } => Some("cancelled"),
+        Told::Ended { outcome, .. } => panic!("no queued job ends like this: {outcome:?}"),
+        Told::Refused { reason: RefusalReason::NoRoomInTime, .. } => Some("no room"),
+        Told::Refused { .. } => Some("refused"),
+        Told::Start { .. } => None,
     }
 }

@@ -1,7 +1,7 @@
 use tokio::time::Instant;
 use tonic::{Response, Status};
 
-use super::{Admin, NAME_A_JOB, jobs::outcome};
+use super::{Admin, NAME_A_JOB};
 use crate::{
     model::{JobId, Limiter, ProgramEnd},
     pool::{Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, Stage},
@@ -85,13 +85,13 @@ fn binding(binding: Binding) -> proto::Binding {
 }
 
 fn ended(ended: &EndedJob) -> EndedState {
-    let EndedJob { job: _, end, rung, started, waterfall, at, names: _, failure, .. } = ended;
+    let EndedJob { job: _, outcome, rung, started, waterfall, at, names: _, failure, .. } = ended;
     let (message, program) = match failure.as_deref() {
         Some(EndedFailure { message, program }) => (message.clone(), program.clone()),
         None => (String::new(), None),
     };
     EndedState {
-        outcome: outcome(*end).to_owned(),
+        outcome: outcome.reason().to_owned(),
         started: *started,
         rung: rung.map(|rung| rung.to_string()).unwrap_or_default(),
         waterfall: Some(waterfall_of(*waterfall)),

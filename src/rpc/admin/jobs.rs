@@ -4,8 +4,8 @@ use tonic::{Response, Status};
 
 use super::Admin;
 use crate::{
-    model::{JobStage, RequestId},
-    pool::{EndedJob, JobEnd, JobFilter, JobNames, JobOrder, ListedJob, ListedStage, Listing, TenantRate},
+    model::{JobStage, Outcome, RequestId},
+    pool::{EndedJob, JobFilter, JobNames, JobOrder, ListedJob, ListedStage, Listing, TenantRate},
     proto::{self, ListJobsRequest, ListJobsResponse},
     rpc::{convert::duration, stats::no_pool, status::invalid_field},
 };
@@ -90,9 +90,10 @@ fn listed(listed: ListedJob) -> proto::ListedJob {
         ListedStage::Waiting => (proto::JobStage::Waiting, None, ""),
         ListedStage::Queued => (proto::JobStage::Queued, None, ""),
         ListedStage::Running { run, .. } => (proto::JobStage::Running, Some(run), ""),
-        ListedStage::Ended(EndedJob { end, started, waterfall, .. }) => {
-            let stage = if end == JobEnd::Completed { proto::JobStage::Completed } else { proto::JobStage::Failed };
-            (stage, started.then_some(waterfall.run), outcome(end))
+        ListedStage::Ended(EndedJob { outcome, started, waterfall, .. }) => {
+            let is_completed = outcome == Outcome::Completed;
+            let stage = if is_completed { proto::JobStage::Completed } else { proto::JobStage::Failed };
+            (stage, started.then_some(waterfall.run), outcome.reason())
         }
     };
     proto::ListedJob {
@@ -105,24 +106,5 @@ fn listed(listed: ListedJob) -> proto::ListedJob {
         age: Some(duration(age)),
         run: run.map(duration),
         outcome: outcome.to_owned(),
-    }
-}
-
-/// The reason that the caller of such a job is told; a name of its own for one that completed.
-pub(super) fn outcome(end: JobEnd) -> &'static str {
-    match end {
-        JobEnd::Completed => "COMPLETED",
-        JobEnd::HandlerFailed => "HANDLER_FAILED",
-        JobEnd::WorkerCrashed => "WORKER_CRASHED",
-        JobEnd::OutputTooLarge => "OUTPUT_TOO_LARGE",
-        JobEnd::HandlerUnavailable => "HANDLER_UNAVAILABLE",
-        JobEnd::Panicked => "HANDLER_PANICKED",
-        JobEnd::RunTimeout => "RUN_TIMEOUT",
-        JobEnd::ExpiredInQueue => "EXPIRED_IN_QUEUE",
-        JobEnd::Cancelled => "CANCELLED",
-        JobEnd::CancelledByOperator => "CANCELLED_BY_OPERATOR",
-        JobEnd::Shed => "SHED",
-        JobEnd::Drained => "DRAINING",
-        JobEnd::DrainKilled => "DRAIN_KILLED",
     }
 }

@@ -6,8 +6,7 @@ use tonic::{Code, Status};
 
 use super::{Answer, Pushback, VIOLATIONS};
 use crate::model::{
-    Execution, Failure, FailureCause, FailureCode, HandlerError, JobError, Rejection, RejectionReason, RequestId,
-    TenantPart,
+    Execution, Failure, FailureCode, HandlerError, JobError, Outcome, Rejection, RejectionReason, RequestId, TenantPart,
 };
 
 /// The one place where the ends of jobs become statuses.
@@ -61,42 +60,32 @@ fn rejected(rejection: &Rejection) -> Answer {
 }
 
 fn failed(failure: &Failure) -> Answer {
-    let (code, reason, pushback) = match &failure.cause {
-        FailureCause::Handler(HandlerError::Refused { code, .. }) => {
-            (handler_code(*code), "HANDLER_FAILED", Pushback::Never)
+    let (code, otherwise) = match failure.outcome {
+        Outcome::HandlerFailed => (handler_code(failure.error.as_ref()), Pushback::Never),
+        Outcome::WorkerCrashed | Outcome::HandlerPanicked => (Code::Internal, Pushback::Never),
+        Outcome::OutputTooLarge | Outcome::Shed => (Code::ResourceExhausted, Pushback::Never),
+        Outcome::HandlerUnavailable | Outcome::Drained | Outcome::DrainKilled { idempotent: true } => {
+            (Code::Unavailable, Pushback::Unsaid)
         }
-        FailureCause::Handler(HandlerError::Crashed { .. }) => (Code::Internal, "WORKER_CRASHED", Pushback::Never),
-        FailureCause::Handler(HandlerError::OutputTooLarge { .. }) => {
-            (Code::ResourceExhausted, "OUTPUT_TOO_LARGE", Pushback::Never)
+        Outcome::DrainKilled { idempotent: false } => (Code::Aborted, Pushback::Never),
+        Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => {
+            (Code::DeadlineExceeded, Pushback::Never)
         }
-        FailureCause::Handler(HandlerError::Unavailable { .. }) => {
-            (Code::Unavailable, "HANDLER_UNAVAILABLE", Pushback::Unsaid)
-        }
-        FailureCause::HandlerUnavailable { retry_after, .. } => {
-            (Code::Unavailable, "HANDLER_UNAVAILABLE", Pushback::after(*retry_after))
-        }
-        FailureCause::Panicked { .. } => (Code::Internal, "HANDLER_PANICKED", Pushback::Never),
-        FailureCause::RunTimeout { .. } => (Code::DeadlineExceeded, "RUN_TIMEOUT", Pushback::Never),
-        FailureCause::ExpiredInQueue { .. } => (Code::DeadlineExceeded, "EXPIRED_IN_QUEUE", Pushback::Never),
-        FailureCause::Handler(HandlerError::Stopped) | FailureCause::Cancelled => {
-            (Code::Cancelled, "CANCELLED", Pushback::Never)
-        }
-        FailureCause::CancelledByOperator => (Code::Cancelled, "CANCELLED_BY_OPERATOR", Pushback::Never),
-        FailureCause::Shed { retry_after } => (Code::ResourceExhausted, "SHED", Pushback::after(*retry_after)),
-        FailureCause::Drained => (Code::Unavailable, "DRAINING", Pushback::Unsaid),
-        FailureCause::DrainKilled { idempotent: true } => (Code::Unavailable, "DRAIN_KILLED", Pushback::Unsaid),
-        FailureCause::DrainKilled { idempotent: false } => (Code::Aborted, "DRAIN_KILLED", Pushback::Never),
+        Outcome::Cancelled | Outcome::CancelledByOperator => (Code::Cancelled, Pushback::Never),
+        Outcome::Completed => (Code::Internal, Pushback::Never),
     };
+    let pushback = failure.retry_after.map_or(otherwise, Pushback::after);
     let execution = match failure.execution {
         Execution::NotStarted => "NOT_STARTED",
         Execution::Started => "STARTED",
     };
     let facts = failure_facts(failure);
-    Answer { pushback, execution, facts, ..Answer::new(code, reason, failure.cause.to_string()) }
+    Answer { pushback, execution, facts, ..Answer::new(code, failure.outcome.reason(), failure.to_string()) }
 }
 
-/// The codes that a handler may answer with.
-fn handler_code(code: FailureCode) -> Code {
+/// The code that a handler answered with.
+fn handler_code(error: Option<&HandlerError>) -> Code {
+    let Some(HandlerError::Refused { code, .. }) = error else { return Code::Unknown };
     match code {
         FailureCode::Unknown => Code::Unknown,
         FailureCode::InvalidArgument => Code::InvalidArgument,
@@ -170,7 +159,7 @@ fn failure_facts(failure: &Failure) -> Vec<(&'static str, String)> {
         ("run_ms", millis(failure.run)),
     ];
     facts.extend(failure.rung.map(|rung| ("rung", rung.to_string())));
-    if let FailureCause::Handler(HandlerError::OutputTooLarge { limit }) = failure.cause {
+    if let Some(HandlerError::OutputTooLarge { limit }) = failure.error {
         facts.push(("limit_bytes", limit.to_string()));
     }
     facts

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::model::{Execution, Failure, FailureCause, JobError, JobId, Limiter};
+use crate::model::{Execution, Failure, JobError, JobId, Limiter, Outcome};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -9,10 +9,10 @@ fn rejected(reason: RejectionReason) -> JobError {
     Rejection { reason, pool: Some("cpu".into()), kind: "echo".into(), retry_after: Some(HOUR) }.into()
 }
 
-fn failed(cause: FailureCause) -> JobError {
-    let (queue, run, execution) = (Duration::ZERO, Duration::ZERO, Execution::NotStarted);
+fn failed(outcome: Outcome, wait: Duration) -> JobError {
+    let (execution, retry_after) = (Execution::NotStarted, Some(wait));
     let (job, kind, pool) = (JobId::next(), "echo".into(), "cpu".into());
-    Failure { job, kind, pool, cause, execution, queue, run, rung: None }.into()
+    Failure { job, kind, pool, outcome, error: None, retry_after, execution, queue: wait, run: wait, rung: None }.into()
 }
 
 #[test]
@@ -22,8 +22,8 @@ fn no_hint_exceeds_a_minute_whatever_the_reason() {
         rejected(RejectionReason::QueueFull),
         rejected(RejectionReason::OverRate { rate: 1 }),
         rejected(limit),
-        failed(FailureCause::Shed { retry_after: HOUR }),
-        failed(FailureCause::HandlerUnavailable { message: "none".into(), retry_after: HOUR }),
+        failed(Outcome::Shed, HOUR),
+        failed(Outcome::HandlerUnavailable, HOUR),
     ] {
         let status = status(&error, &RequestId::generate());
         assert_eq!(status.metadata().get(PUSHBACK).expect("a hint"), "60000", "{error:?}");
@@ -44,8 +44,8 @@ fn the_sentence_is_the_same_for_each_reason_and_the_figures_are_beside_it() {
             rejected(RejectionReason::OverRate { rate: seconds as u32 }),
             rejected(RejectionReason::OverInFlight { limit: seconds as usize }),
             rejected(RejectionReason::PayloadTooLarge { size: seconds as usize, limit: 1 }),
-            failed(FailureCause::RunTimeout { limit: wait }),
-            failed(FailureCause::ExpiredInQueue { waited: wait }),
+            failed(Outcome::RunTimeout, wait),
+            failed(Outcome::ExpiredInQueue, wait),
         ];
         errors.map(|error| {
             let status = status(&error, &RequestId::generate());

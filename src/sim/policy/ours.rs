@@ -4,8 +4,8 @@ use tokio::time::Instant;
 
 use super::{Decision, Policy};
 use crate::{
-    model::WhenFull,
-    pool::core::{Arrival as Offer, Caps, Core, Effect, Ending, Host, JobKey, Verdict, Withdrawal, Withdrawn},
+    model::{Outcome, WhenFull},
+    pool::core::{Arrival as Offer, Caps, Core, Effect, Host, JobKey, Verdict, Withdrawal, Withdrawn},
     sim::load::Arrival,
 };
 
@@ -44,7 +44,7 @@ impl Ours {
 fn decisions(effects: Vec<Effect<Numbers>>) -> impl Iterator<Item = Decision> {
     effects.into_iter().map(|effect| match effect {
         Effect::Start { waiter, .. } => Decision::Start { job: waiter },
-        Effect::Ended { waiter, .. } => Decision::Drop { job: waiter },
+        Effect::Ended { waiter, .. } | Effect::Refused { waiter, .. } => Decision::Drop { job: waiter },
     })
 }
 
@@ -86,7 +86,7 @@ impl Policy for Ours {
 
     fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision> {
         let mut effects = Vec::new();
-        let ending = if in_time { Ending::Completed } else { Ending::Expired };
+        let ending = if in_time { Outcome::Completed } else { Outcome::DeadlineExceeded };
         self.core.end(self.origin + now, self.key(job), ending, ran);
         self.core.release(self.origin + now, self.key(job), (), &mut effects);
         decisions(effects).collect()
@@ -94,7 +94,7 @@ impl Policy for Ours {
 
     fn hold(&mut self, job: usize, ran: Duration) {
         let key = self.key(job);
-        self.core.end(self.origin, key, Ending::Expired, ran);
+        self.core.end(self.origin, key, Outcome::DeadlineExceeded, ran);
         // Nobody takes its place: the pool is smaller, as where more workers are stuck than it replaces.
         self.core.stick(self.origin, key, || (), &mut Vec::new());
     }

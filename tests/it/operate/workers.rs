@@ -3,7 +3,7 @@
 use tonic::Code;
 use waterwheel::{
     Job, JobError,
-    model::{Execution, FailureCause},
+    model::{Execution, Outcome},
     proto::{JobStage, WorkerState},
 };
 
@@ -112,7 +112,7 @@ async fn a_job_that_is_cancelled_before_its_first_poll_does_not_begin() {
     let ticket = pool.try_submit(Job::new("echo", "")).expect("a worker");
     assert_eq!(pool.cancel(ticket.job()), Some(waterwheel::model::JobStage::Running));
     let Err(JobError::Failed(failure)) = ticket.await else { panic!("it ran") };
-    assert_eq!((failure.cause, failure.execution), (FailureCause::CancelledByOperator, Execution::NotStarted));
+    assert_eq!((failure.outcome, failure.execution), (Outcome::CancelledByOperator, Execution::NotStarted));
     assert!(pool.report().lost.is_empty(), "no drain lost it");
     assert_idle(&pool, 1);
 }

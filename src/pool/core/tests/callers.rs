@@ -3,11 +3,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Ending, Verdict},
+    super::{Arrival, Caps, Core, Verdict},
     Answer, Event, Numbers, Offer,
     drive::Drive,
 };
-use crate::model::{Criticality, WhenFull};
+use crate::model::{Criticality, Outcome, WhenFull};
 
 /// Some of the rules of callers show only where there are many of them.
 const CAPS: Caps = Caps { jobs: 20, bytes: 1 << 20, waiting: 1000, tenant_share: 0.25, stuck: 0 };
@@ -41,7 +41,7 @@ fn callers_of_a_tenant_that_has_its_part_hide_nobody() {
     assert!(waiting > 4, "{waiting} wait");
     let (mut running, mut left, mut ends) = (0, light.clone().count(), 0);
     while left > 0 {
-        apply(Event::End { job: running, ending: Ending::Completed, run: Duration::from_millis(50) });
+        apply(Event::End { job: running, outcome: Outcome::Completed, run: Duration::from_millis(50) });
         let told = apply(Event::Release { job: running }).told;
         let started: Vec<u32> = told
             .iter()
@@ -96,7 +96,7 @@ impl Machine {
         let mut machine = Self { core: Core::new(Caps { jobs: 1, ..CAPS }, 1, 1), now, jobs: 0 };
         machine.core.add_worker(now, 0, &mut Vec::new());
         let Verdict::Start(grant) = machine.offer("first", PATIENT) else { panic!("a worker is idle") };
-        machine.core.end(now, grant.key, Ending::Completed, Duration::from_millis(1));
+        machine.core.end(now, grant.key, Outcome::Completed, Duration::from_millis(1));
         machine.core.release(now, grant.key, grant.state, &mut Vec::new());
         assert!(matches!(machine.offer("first", PATIENT), Verdict::Start(_)));
         assert!(matches!(machine.offer("first", PATIENT), Verdict::Queued(_)));

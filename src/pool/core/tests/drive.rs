@@ -154,7 +154,7 @@ impl Drive {
         let key = |job: u32| self.keys[job as usize].expect("a job that was not refused");
         let answer = match event {
             Event::Offer(offer) => self.offer(offer)?,
-            Event::End { job, ending, run } => Answer::Decided(machine.end(now, key(job), ending, run)),
+            Event::End { job, outcome, run } => Answer::Decided(machine.end(now, key(job), outcome, run)),
             Event::Release { job } => {
                 let running = self.model.running.iter().find(|run| run.job.job == job).expect("a running job");
                 let worker = self.model.workers.iter().find(|worker| worker.id == running.worker);
@@ -260,7 +260,10 @@ impl Drive {
             Effect::Start { waiter, grant } if keys[waiter as usize] == Some(grant.key) => {
                 Ok(Told::Start { job: waiter, worker: grant.worker, state: grant.state })
             }
-            Effect::Ended { waiter, job, why } if waiter == job => Ok(Told::Ended { job, why }),
+            Effect::Ended { waiter, job, outcome, retry_after } if waiter == job => {
+                Ok(Told::Ended { job, outcome, retry_after })
+            }
+            Effect::Refused { waiter: job, reason } => Ok(Told::Refused { job, reason }),
             Effect::Start { waiter, grant } => Err(format!("{waiter} was told of {:?}", grant.key)),
             Effect::Ended { waiter, job, .. } => Err(format!("{waiter} was told of {job}")),
         });

@@ -6,10 +6,10 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Effect, Ending, Grant, RefusalReason, Standing, Verdict},
+    super::{Arrival, Caps, Core, Effect, Grant, RefusalReason, Standing, Verdict},
     Numbers,
 };
-use crate::model::{Criticality, WhenFull};
+use crate::model::{Criticality, Outcome, WhenFull};
 
 /// The one stops its jobs by itself. Those of the other are stopped, and hold their worker for a while after that.
 const TENANTS: [&str; 2] = ["civil", "stubborn"];
@@ -93,9 +93,9 @@ impl World {
     /// A job runs until its worker is free.
     fn run(&mut self, tenant: usize, grant: Grant<Numbers>) {
         let run = Duration::from_millis(self.dice.random_range(200..600));
-        let (ending, ladder) = [(Ending::Completed, Duration::ZERO), (Ending::Overran, LADDER)][tenant];
+        let (outcome, ladder) = [(Outcome::Completed, Duration::ZERO), (Outcome::RunTimeout, LADDER)][tenant];
         self.now += run;
-        self.core.end(self.now, grant.key, ending, run);
+        self.core.end(self.now, grant.key, outcome, run);
         // It is asked to stop, and stays.
         self.now += ladder;
         self.runs += 1;
@@ -145,7 +145,7 @@ fn of_two_tenants_with_short_and_long_jobs_each_is_told_the_wait_that_it_has() {
     let mut world = World::new(0);
     let run = |world: &mut World, tenant: usize, grant: Grant<Numbers>| {
         world.now += runs[tenant];
-        world.core.end(world.now, grant.key, Ending::Completed, runs[tenant]);
+        world.core.end(world.now, grant.key, Outcome::Completed, runs[tenant]);
         world.core.release(world.now, grant.key, grant.state, &mut world.effects);
     };
     for tenant in [0, 1] {

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use self::{law::History, margin::Demand, room::Seen, shares::Shares};
 use super::{
-    super::{Caps, Counts, QueueEnd},
+    super::{Caps, Counts},
     Answer, Event, Offer, Step, Told,
     drive::KindsLimits,
 };
+use crate::model::Outcome;
 
 /// The rules of the pool, written down as plainly as possible: vectors, and everything is counted anew each time.
 pub(super) struct Naive {
@@ -139,7 +140,7 @@ impl Naive {
     pub(super) fn apply(&mut self, event: Event) -> Step {
         let answer = match event {
             Event::Offer(offer) => self.offer(offer),
-            Event::End { job, ending, run } => Answer::Decided(self.end(job, ending, run)),
+            Event::End { job, outcome, run } => Answer::Decided(self.end(job, outcome, run)),
             Event::Release { job } => self.release(job),
             Event::Withdraw { job, why } => Answer::Found(self.withdraw(job, why)),
             Event::Stick { job } => Answer::Replaced(self.stick(job)),
@@ -176,7 +177,7 @@ impl Naive {
                 for job in std::mem::take(&mut self.queued) {
                     self.counts.cancelled += 1;
                     self.history.open().taken[job.offer.class.rank()] -= job.work;
-                    self.told.push(Told::Ended { job: job.job, why: QueueEnd::Drained });
+                    self.told.push(Told::Ended { job: job.job, outcome: Outcome::Drained, retry_after: None });
                 }
                 self.refresh();
                 Answer::Done

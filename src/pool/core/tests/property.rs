@@ -12,12 +12,12 @@ use proptest::{
 };
 
 use super::{
-    super::{Caps, Ending, Withdrawal},
+    super::{Caps, Withdrawal},
     Event, Offer,
     drive::{Drive, KINDS, KindsLimits},
     tally::Tally,
 };
-use crate::model::{Criticality, KindLimits, Limit, Rate, WhenFull};
+use crate::model::{Criticality, KindLimits, Limit, Outcome, Rate, WhenFull};
 
 const SEED: [u8; 32] = *b"waterwheel: the heart, step by s";
 const POOLS: u32 = 1400;
@@ -41,9 +41,9 @@ struct Shape {
 #[derive(Debug, Clone, Copy)]
 enum Choice {
     Sure(Event),
-    End { pick: usize, ending: Ending, run: Duration },
+    End { pick: usize, outcome: Outcome, run: Duration },
     Release { pick: usize },
-    Finish { pick: usize, ending: Ending, run: Duration },
+    Finish { pick: usize, outcome: Outcome, run: Duration },
     Withdraw { pick: usize, why: Withdrawal },
     WithdrawAny { pick: usize, why: Withdrawal },
     EndAny { pick: usize },
@@ -135,24 +135,31 @@ impl Dice {
         }
     }
 
-    fn end(&mut self) -> (Ending, Duration) {
-        use Ending::{Cancelled, Completed, Expired, Failed, Overran, Panicked, Unmade};
-        let ending = self.one(&[Failed, Cancelled, Expired, Expired, Overran, Panicked, Unmade]);
-        let ending = if self.roll(2) == 0 { Completed } else { ending };
+    fn end(&mut self) -> (Outcome, Duration) {
+        let outcome = self.one(&[
+            Outcome::HandlerFailed,
+            Outcome::Cancelled,
+            Outcome::DeadlineExceeded,
+            Outcome::DeadlineExceeded,
+            Outcome::RunTimeout,
+            Outcome::HandlerPanicked,
+            Outcome::HandlerUnavailable,
+        ]);
+        let outcome = if self.roll(2) == 0 { Outcome::Completed } else { outcome };
         let below = self.one(&[3, 3, 3, 60]);
         // Never whole milliseconds, as deadlines are: an estimate then never ties with a budget.
-        (ending, self.millis(below) + Duration::from_nanos(123_457))
+        (outcome, self.millis(below) + Duration::from_nanos(123_457))
     }
 
     fn choice(&mut self) -> Choice {
         let pick = self.roll(1 << 16);
         let why = self.one(&[Withdrawal::Cancelled, Withdrawal::Expired]);
-        let (ending, run) = self.end();
+        let (outcome, run) = self.end();
         match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12, 40]) {
             0 => Choice::Sure(Event::Offer(self.offer())),
-            1 => Choice::End { pick, ending, run },
+            1 => Choice::End { pick, outcome, run },
             2 => Choice::Release { pick },
-            3 => Choice::Finish { pick, ending, run },
+            3 => Choice::Finish { pick, outcome, run },
             4 => Choice::Withdraw { pick, why },
             5 => Choice::WithdrawAny { pick, why },
             6 => Choice::EndAny { pick },
@@ -209,10 +216,10 @@ impl Choice {
         };
         match self {
             Self::Sure(event) => vec![event],
-            Self::End { pick, ending, run } => one(&running, pick, &|job| vec![Event::End { job, ending, run }]),
+            Self::End { pick, outcome, run } => one(&running, pick, &|job| vec![Event::End { job, outcome, run }]),
             Self::Release { pick } => one(&running, pick, &|job| vec![Event::Release { job }]),
-            Self::Finish { pick, ending, run } => {
-                one(&running, pick, &|job| vec![Event::End { job, ending, run }, Event::Release { job }])
+            Self::Finish { pick, outcome, run } => {
+                one(&running, pick, &|job| vec![Event::End { job, outcome, run }, Event::Release { job }])
             }
             Self::Withdraw { pick, why } => {
                 let here: Vec<u32> = model.queued.iter().chain(&model.waiting).map(|job| job.job).collect();
@@ -220,7 +227,7 @@ impl Choice {
             }
             Self::WithdrawAny { pick, why } => one(&drive.keyed(), pick, &|job| vec![Event::Withdraw { job, why }]),
             Self::EndAny { pick } => one(&drive.keyed(), pick, &|job| {
-                vec![Event::End { job, ending: Ending::Completed, run: Duration::from_micros(777) }]
+                vec![Event::End { job, outcome: Outcome::Completed, run: Duration::from_micros(777) }]
             }),
             Self::Stick { pick } => one(&running, pick, &|job| vec![Event::Stick { job }]),
             Self::CancelAny { pick } => one(&drive.keyed(), pick, &|job| vec![Event::Cancel { job }]),

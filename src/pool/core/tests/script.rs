@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use super::{
-    super::{Caps, Ending, Withdrawal},
+    super::{Caps, Withdrawal},
     Event, Offer, Step, Told,
     drive::{Drive, KindsLimits},
-    end_name,
+    told_name,
 };
-use crate::model::{Criticality, WhenFull};
+use crate::model::{Criticality, Outcome, WhenFull};
 
 /// A rule, a pool, and what happens in it: one line for each event, `event => all that it shows`.
 ///
@@ -62,7 +62,7 @@ impl Script {
                 self.names.push(words[0]);
                 Event::Offer(offer(&words[1..]))
             }
-            "end" => Event::End { job: job(), ending: ending(words[1]), run: millis(words[2]) },
+            "end" => Event::End { job: job(), outcome: outcome(words[1]), run: millis(words[2]) },
             "release" => Event::Release { job: job() },
             "cancel" => Event::Withdraw { job: job(), why: Withdrawal::Cancelled },
             "expire" => Event::Withdraw { job: job(), why: Withdrawal::Expired },
@@ -97,7 +97,9 @@ impl Script {
         for told in &step.told {
             text += &match told {
                 Told::Start { job, worker, .. } => format!("; {} starts on {worker}", self.names[*job as usize]),
-                Told::Ended { job, why } => format!("; {} {}", self.names[*job as usize], end_name(*why)),
+                Told::Ended { job, .. } | Told::Refused { job, .. } => {
+                    format!("; {} {}", self.names[*job as usize], told_name(told).expect("it did not start"))
+                }
             };
         }
         text
@@ -171,14 +173,14 @@ fn offer(words: &[&str]) -> Offer {
     offer
 }
 
-fn ending(word: &str) -> Ending {
+fn outcome(word: &str) -> Outcome {
     match word {
-        "completed" => Ending::Completed,
-        "failed" => Ending::Failed,
-        "cancelled" => Ending::Cancelled,
-        "expired" => Ending::Expired,
-        "overran" => Ending::Overran,
-        "panicked" => Ending::Panicked,
+        "completed" => Outcome::Completed,
+        "failed" => Outcome::HandlerFailed,
+        "cancelled" => Outcome::Cancelled,
+        "expired" => Outcome::DeadlineExceeded,
+        "overran" => Outcome::RunTimeout,
+        "panicked" => Outcome::HandlerPanicked,
         other => panic!("no job ends {other:?} while it runs"),
     }
 }

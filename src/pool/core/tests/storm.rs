@@ -3,11 +3,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Ending, Verdict, Withdrawal},
+    super::{Arrival, Caps, Core, Verdict, Withdrawal},
     Answer, Event, Numbers, Offer,
     drive::Drive,
 };
-use crate::model::{Criticality, KindLimits, Limit, WhenFull};
+use crate::model::{Criticality, KindLimits, Limit, Outcome, WhenFull};
 
 const CANCELS: u32 = 10_000;
 const JOBS: u32 = 100_000;
@@ -53,7 +53,7 @@ fn every_permit_comes_back_after_a_storm_of_cancels() {
         let running: Vec<u32> = drive.model.running.iter().map(|run| run.job.job).collect();
         if roll(4) == 0 && !running.is_empty() {
             let job = running[roll(running.len() as u64) as usize];
-            apply(&mut drive, Event::End { job, ending: Ending::Cancelled, run: Duration::ZERO });
+            apply(&mut drive, Event::End { job, outcome: Outcome::Cancelled, run: Duration::ZERO });
             apply(&mut drive, Event::Release { job });
             cancelled += 1;
         }
@@ -92,7 +92,7 @@ fn nothing_is_left_of_many_jobs_with_limit_keys() {
         };
         let verdict = core.offer(now, arrival, |_| job, &mut Vec::new());
         let Verdict::Start(grant) = verdict else { panic!("the worker is idle") };
-        core.end(now, grant.key, Ending::Completed, Duration::from_micros(10));
+        core.end(now, grant.key, Outcome::Completed, Duration::from_micros(10));
         core.release(now, grant.key, grant.state, &mut Vec::new());
         if job % 1_000 == 0 {
             core.assert_invariants();

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{Answer, Event, Step, Told, drive::Drive, end_name, found_name, hit_name, naive::Naive, reason_name};
+use super::{Answer, Event, Step, drive::Drive, found_name, hit_name, naive::Naive, reason_name, told_name};
 
 /// What each must have happened at least this often.
 const AT_LEAST: &[(u64, &[&str])] = &[
@@ -71,16 +71,14 @@ impl Tally {
             Answer::Dropped(_) | Answer::Done => "done",
         });
         for told in &step.told {
-            self.one(match told {
-                Told::Start { .. } => "told: starts",
-                Told::Ended { why, .. } => match end_name(*why) {
-                    "expired" => "told: expired",
-                    "no room" => "told: no room",
-                    "shed" => "told: shed",
-                    "drained" => "told: drained",
-                    "cancelled" => "told: cancelled",
-                    _ => "told: refused",
-                },
+            self.one(match told_name(told) {
+                None => "told: starts",
+                Some("expired") => "told: expired",
+                Some("no room") => "told: no room",
+                Some("shed") => "told: shed",
+                Some("drained") => "told: drained",
+                Some("cancelled") => "told: cancelled",
+                Some(_) => "told: refused",
             });
         }
         if matches!(event, Event::Tick) && !step.told.is_empty() {

@@ -1,5 +1,5 @@
 use super::{
-    super::{super::QueueEnd, Offer, Told},
+    super::{super::RefusalReason, Offer, Told},
     Job, Naive,
     law::fair,
 };
@@ -57,7 +57,7 @@ impl Naive {
             if caller.start_by <= self.now {
                 self.take_caller(&caller);
                 self.counts.rejected[0] += 1;
-                self.told.push(Told::Ended { job: caller.job, why: QueueEnd::NoRoom });
+                self.told.push(Told::Refused { job: caller.job, reason: RefusalReason::NoRoomInTime });
                 continue;
             }
             if self.queued.len() >= self.room(rank).0 {

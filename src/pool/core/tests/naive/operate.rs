@@ -1,10 +1,11 @@
 use super::{
     super::{
-        super::{Cancelled, QueueEnd},
+        super::{Cancelled, RefusalReason},
         Told,
     },
     Naive,
 };
+use crate::model::Outcome;
 
 impl Naive {
     /// Whether an idle worker would take a job.
@@ -42,23 +43,24 @@ impl Naive {
     }
 
     pub(super) fn turn_away(&mut self) {
+        let reason = if self.closed { RefusalReason::Draining } else { RefusalReason::PoolDraining };
         for caller in std::mem::take(&mut self.waiting) {
             self.counts.rejected[3] += 1;
-            self.told.push(Told::Ended { job: caller.job, why: QueueEnd::Refused });
+            self.told.push(Told::Refused { job: caller.job, reason });
         }
     }
 
     pub(super) fn cancel(&mut self, job: u32) -> Option<Cancelled<u32>> {
         if let Some(at) = self.waiting.iter().position(|caller| caller.job == job) {
             self.waiting.remove(at);
-            self.told.push(Told::Ended { job, why: QueueEnd::Cancelled });
+            self.told.push(Told::Ended { job, outcome: Outcome::CancelledByOperator, retry_after: None });
             self.settle();
             return Some(Cancelled::Waiting);
         }
         if self.queued.iter().any(|queued| queued.job == job) {
             self.counts.cancelled += 1;
             self.leave_queue(job);
-            self.told.push(Told::Ended { job, why: QueueEnd::Cancelled });
+            self.told.push(Told::Ended { job, outcome: Outcome::CancelledByOperator, retry_after: None });
             self.settle();
             return Some(Cancelled::Queued);
         }

@@ -1,9 +1,10 @@
 use super::{
-    super::{super::QueueEnd, Offer, Told},
+    super::{Offer, Told},
     Job, Naive,
     law::come_back,
     within,
 };
+use crate::model::Outcome;
 
 /// Who asked for room, and in which window.
 #[derive(Default)]
@@ -71,7 +72,7 @@ impl Naive {
         let retry_after = come_back(self.behind_all(lower)).expect("some time");
         self.counts.shed += 1;
         self.leave_queue(job);
-        self.told.push(Told::Ended { job, why: QueueEnd::Shed { retry_after } });
+        self.told.push(Told::Ended { job, outcome: Outcome::Shed, retry_after: Some(retry_after) });
     }
 
     pub(super) fn is_over_share(&self, offer: &Offer) -> bool {

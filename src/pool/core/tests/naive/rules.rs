@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use super::{
     super::{
-        super::{Ending, QueueEnd, Refusal, RefusalReason, Withdrawal, Withdrawn},
+        super::{Refusal, RefusalReason, Withdrawal, Withdrawn},
         Answer, Offer, Told,
     },
     Job, Naive, Run, Sample, Worker,
     law::come_back,
     millis,
 };
-use crate::model::{TenantPart, WhenFull};
+use crate::model::{Outcome, TenantPart, WhenFull};
 
 impl Naive {
     pub(super) fn offer(&mut self, offer: Offer) -> Answer {
@@ -95,7 +95,7 @@ impl Naive {
 
     fn refuse(&mut self, reason: RefusalReason, retry_after: Option<Duration>) -> Answer {
         let index = match reason {
-            RefusalReason::QueueFull | RefusalReason::QueueTooLong { .. } => 0,
+            RefusalReason::QueueFull | RefusalReason::QueueTooLong { .. } | RefusalReason::NoRoomInTime => 0,
             RefusalReason::DeadlineUnreachable { .. } | RefusalReason::WaitTooLong { .. } => 1,
             RefusalReason::TenantShare(_) => 8,
             RefusalReason::Draining | RefusalReason::PoolDraining => 3,
@@ -105,35 +105,35 @@ impl Naive {
         Answer::Refused(Refusal { reason, retry_after })
     }
 
-    pub(super) fn end(&mut self, job: u32, ending: Ending, run: Duration) -> bool {
+    pub(super) fn end(&mut self, job: u32, outcome: Outcome, run: Duration) -> bool {
         let took = self.held_for(job).max(run);
         let Some(found) = self.running.iter_mut().find(|run| run.job.job == job && !run.decided) else { return false };
         (found.decided, found.took) = (true, took);
         let (worker, kind, job) = (found.worker, found.job.offer.kind, found.job.clone());
-        match ending {
-            Ending::Completed => self.counts.completed += 1,
-            Ending::Failed | Ending::Unmade => self.counts.failed += 1,
-            Ending::Cancelled => self.counts.cancelled += 1,
-            Ending::Expired | Ending::Overran => self.counts.expired += 1,
-            Ending::Panicked => self.counts.panicked += 1,
-            Ending::Shed => self.counts.shed += 1,
+        match outcome {
+            Outcome::Completed => self.counts.completed += 1,
+            Outcome::HandlerFailed | Outcome::HandlerUnavailable => self.counts.failed += 1,
+            Outcome::Cancelled => self.counts.cancelled += 1,
+            Outcome::DeadlineExceeded | Outcome::RunTimeout => self.counts.expired += 1,
+            Outcome::HandlerPanicked => self.counts.panicked += 1,
+            other => panic!("no case ends a run like this: {other:?}"),
         }
         self.history.open().taken[job.offer.class.rank()] += took.as_secs_f64() - job.work;
         if job.was_queued {
             self.correct(&job, took, job.work);
-            if ending == Ending::Expired && !self.paused && !job.pardoned {
+            if outcome == Outcome::DeadlineExceeded && !self.paused && !job.pardoned {
                 self.miss(&job);
             }
         }
         let worker = self.worker(worker);
-        worker.completed += u64::from(ending == Ending::Completed);
-        worker.failed += u64::from(ending != Ending::Completed);
+        worker.completed += u64::from(outcome == Outcome::Completed);
+        worker.failed += u64::from(outcome != Outcome::Completed);
         worker.total_run += run;
         let (known, seconds) = (self.service(Some(kind)), took.as_secs_f64());
-        let counted = match ending {
-            Ending::Cancelled | Ending::Unmade => 0.0,
-            Ending::Overran if seconds <= known => 0.0,
-            Ending::Expired => (took + Duration::from_secs_f64(known.min(seconds))).as_secs_f64(),
+        let counted = match outcome {
+            Outcome::Cancelled | Outcome::HandlerUnavailable => 0.0,
+            Outcome::RunTimeout if seconds <= known => 0.0,
+            Outcome::DeadlineExceeded => (took + Duration::from_secs_f64(known.min(seconds))).as_secs_f64(),
             _ => seconds,
         };
         if counted > 0.0 {
@@ -185,7 +185,7 @@ impl Naive {
 
     pub(super) fn release(&mut self, job: u32) -> Answer {
         self.turn();
-        self.end(job, Ending::Cancelled, Duration::ZERO);
+        self.end(job, Outcome::Cancelled, Duration::ZERO);
         self.charge_rest(job);
         let at = self.running.iter().position(|run| run.job.job == job).expect("a running job");
         let run = self.running.remove(at);
@@ -293,7 +293,7 @@ impl Naive {
         if self.is_late(queued) {
             self.expire(job);
             self.leave_queue(job);
-            self.told.push(Told::Ended { job, why: QueueEnd::Expired });
+            self.told.push(Told::Ended { job, outcome: Outcome::ExpiredInQueue, retry_after: None });
         } else {
             self.start_ready(job);
         }

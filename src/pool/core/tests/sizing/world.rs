@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::super::Numbers;
 use crate::{
-    model::{Criticality, WhenFull},
-    pool::core::{Arrival, Bounds, Caps, Core, Effect, Ending, Grant, JobKey, Resized, Verdict},
+    model::{Criticality, Outcome, WhenFull},
+    pool::core::{Arrival, Bounds, Caps, Core, Effect, Grant, JobKey, Resized, Verdict},
 };
 
 /// How long jobs take, and what it depends on.
@@ -217,8 +217,9 @@ impl World {
         let (key, since) = self.running.remove(&job).expect("it runs");
         self.served += u64::from(in_time);
         let mut effects = Vec::new();
-        let (now, ending) = (self.origin + self.now, if in_time { Ending::Completed } else { Ending::Expired });
-        self.core.end(now, key, ending, self.now - since);
+        let (now, outcome) =
+            (self.origin + self.now, if in_time { Outcome::Completed } else { Outcome::DeadlineExceeded });
+        self.core.end(now, key, outcome, self.now - since);
         self.core.release(now, key, 0, &mut effects);
         self.carry_out(effects);
     }
