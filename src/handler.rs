@@ -8,7 +8,6 @@ mod cancel;
 mod child;
 mod context;
 mod exec;
-pub mod identity;
 mod kind;
 mod output;
 mod trace;

@@ -30,6 +30,6 @@ pub use peer::{Origin, Peer};
 pub use program::ProgramEnd;
 pub use rejection::{LONGEST_HINT, Rejection, RejectionReason, TenantPart};
 pub use request_id::{InvalidRequestId, RequestId};
-pub use span_target::TRACE_TARGET;
+pub use span_target::{JOB_TARGET, TRACE_TARGET};
 pub use trace_context::TraceContext;
 pub(crate) use userinfo::{WITHHELD, userinfo, without_userinfo};

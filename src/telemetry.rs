@@ -1,7 +1,7 @@
 //! Logs and traces of the process.
 //!
-//! Log lines go to stderr: text on a terminal, one JSON object a line elsewhere. Each line within a call carries its
-//! `request_id`, and where the call is traced the `job`, `kind`, `pool` and `worker`.
+//! Log lines go to stderr: text on a terminal, one JSON object a line elsewhere. Each line of a job carries its
+//! `request_id`, `job`, `kind`, `pool` and `worker`, which it has from the span of the job.
 //!
 //! Spans go to an OpenTelemetry collector where one is configured. Which calls are traced is chosen before their span
 //! exists, by [`Sampler`](crate::rpc::trace::Sampler); the pipeline here exports all that it gets.
@@ -10,7 +10,7 @@
 mod capture;
 mod export;
 mod filter;
-mod lines;
+mod one_line;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -20,21 +20,19 @@ use std::{
     time::Duration,
 };
 
+use json_subscriber::JsonLayer;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
 use tokio::runtime::Runtime;
 use tracing::Dispatch;
 use tracing_subscriber::{
-    Registry,
-    fmt::{self, MakeWriter},
+    Layer, Registry,
+    fmt::{self, MakeWriter, time::SystemTime},
     layer::SubscriberExt,
     util::SubscriberInitExt,
 };
 
 pub use self::filter::LogControl;
-use self::{
-    filter::LogFilter,
-    lines::{Lines, SpanFields},
-};
+use self::{filter::LogFilter, one_line::OneLine};
 
 /// What is logged and traced, and where to.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,9 +62,11 @@ pub enum LogFormat {
     /// [`Text`](Self::Text) where stderr is a terminal, else [`Json`](Self::Json).
     #[default]
     Auto,
-    /// `<timestamp> <level> <target>: <message> <name>=<value>…`; in colour on a terminal that wants it.
+    /// `<timestamp> <level> <span>{<name>=<value>…}: <target>: <message> <name>=<value>…`; in colour on a terminal that
+    /// wants it.
     Text,
-    /// One flat JSON object a line: `timestamp`, `level`, `target`, `message`, and the fields.
+    /// One JSON object a line: `timestamp`, `level`, `target`, `message`, and the fields. `span` holds the fields of the
+    /// spans that the line is in, and `openTelemetry` the `traceId` and `spanId` of a traced call.
     Json,
 }
 
@@ -214,16 +214,33 @@ where
         return Err(TelemetryError::SampleRatio(*sample_ratio));
     }
     let (filter, log) = LogFilter::new(log, traces.is_some())?;
-    let lines = match format {
-        LogFormat::Text => Lines::Text,
-        LogFormat::Json => Lines::Json,
-        LogFormat::Auto if io::stderr().is_terminal() => Lines::Text,
-        LogFormat::Auto => Lines::Json,
+    let is_text = match format {
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+        LogFormat::Auto => io::stderr().is_terminal(),
     };
-    let color =
-        matches!(lines, Lines::Text) && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    let logs = fmt::layer().fmt_fields(SpanFields).event_format(lines).with_ansi(color).with_writer(writer);
-    let subscriber =
-        Registry::default().with(traces.as_ref().map(|traces| traces::layer(&traces.provider))).with(logs).with(filter);
+    let logs = if is_text { text(writer) } else { json(writer) };
+    let traced = traces.as_ref().map(|traces| traces::layer(&traces.provider));
+    let subscriber = Registry::default().with(logs).with(traced).with(filter);
     Ok((Telemetry { traces, sample_ratio: *sample_ratio, log }, Dispatch::new(subscriber)))
+}
+
+type Logs = Box<dyn Layer<Registry> + Send + Sync>;
+
+fn text<W>(writer: W) -> Logs
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let color = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
+    fmt::layer().with_ansi(color).with_writer(OneLine(writer)).boxed()
+}
+
+fn json<W>(writer: W) -> Logs
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let mut lines = JsonLayer::new(writer);
+    lines.with_timer("timestamp", SystemTime).with_level("level").with_target("target").with_flattened_event();
+    lines.with_flattened_span_fields("span").with_opentelemetry_ids(true);
+    lines.boxed()
 }

@@ -9,6 +9,8 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
     Waterwheel,
+    /// The same without a log, so that no job has a span.
+    Mute,
     /// The same by `Submit`, where the regime is about another method.
     Submit,
     Bare,
@@ -89,6 +91,7 @@ pub(crate) const REGIMES: &[Regime] = &[
             row(Figure::WritesPerReply, Side::Bare, None),
             row(Figure::CpuUsPerRequest, Side::Go, None),
             row(Figure::RequestsPerS, Side::Go, None),
+            row(Figure::CpuUsPerRequest, Side::Mute, Some(Aim::AtMost(1.07))),
         ],
     },
     Regime {

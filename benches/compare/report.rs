@@ -188,6 +188,7 @@ fn number(figure: Option<f64>) -> String {
 fn name(side: &Side) -> String {
     match side {
         Side::Waterwheel => "waterwheel",
+        Side::Mute => "mute",
         Side::Submit => "Submit",
         Side::Bare => "bare",
         Side::Go => "go",

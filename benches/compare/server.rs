@@ -18,7 +18,7 @@ const GRPC: &str = "grpc ";
 const START: Duration = Duration::from_secs(30);
 
 /// Room for all jobs of a burst, and callers that wait, however long the queue is: no regime is about refusals. A program that ends at once stands for `exec`.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 7] = [
     "pool.cpu.queue.jobs=4096",
     "pool.cpu.when_full=wait",
     "pool.run.queue.jobs=4096",
@@ -26,7 +26,6 @@ const SETTINGS: [&str; 8] = [
     "kind.true.pool=run",
     "kind.true.exec=[\"/bin/true\"]",
     "server.connections.max_per_address=4096",
-    "telemetry.log=warn",
 ];
 
 /// A server. Dropped, it is killed.
@@ -75,10 +74,12 @@ impl Server {
 
 fn command(side: Side, go: Option<&PathBuf>) -> Result<(Command, &'static str), Failure> {
     match side {
-        Side::Waterwheel | Side::Submit => {
+        Side::Waterwheel | Side::Mute | Side::Submit => {
             let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
             command.args(["dev", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
             command.args(SETTINGS.iter().flat_map(|setting| ["--set", setting]));
+            let log = if side == Side::Mute { "off" } else { "warn" };
+            command.args(["--log", log]);
             Ok((command, GRPC))
         }
         Side::Bare => {

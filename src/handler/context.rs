@@ -18,7 +18,7 @@ use tracing::{Instrument, Span};
 
 pub use self::start::RunStart;
 use self::start::StartMark;
-use super::{CancelToken, OutputSink, StopReason, cancel::StopState, identity};
+use super::{CancelToken, OutputSink, StopReason, cancel::StopState};
 use crate::{
     model::{Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
     task::Tasks,
@@ -218,10 +218,11 @@ impl Context {
         &self.0.stop
     }
 
-    /// Runs `future` for this job: its log lines carry the job's identity. A task that a handler spawns needs it, for
-    /// identity follows the handler, not what it starts.
+    /// Runs `future` in the span that the handler is in, or else in that of the call, so that its log lines carry the
+    /// request id. A task that a handler spawns needs it.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        identity::carry(self, future)
+        let current = Span::current();
+        future.instrument(if current.is_none() { self.span().clone() } else { current })
     }
 
     /// Whether the job was asked to stop.
@@ -269,7 +270,7 @@ impl Context {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, HandlerError> {
-        let shielded = self.tasks().shield(identity::carry(self, work.instrument(Span::current())));
+        let shielded = self.tasks().shield(self.scope(work));
         shielded.await.ok_or_else(|| HandlerError::Crashed { message: "the shielded work did not end".into() })
     }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     handler::{
-        AsyncRun, Context, Instance, identity,
+        AsyncRun, Context, Instance,
         unwind::{Contained, contain},
     },
     model::{HandlerError, Job, JobError, Outcome, Output},
@@ -160,7 +160,7 @@ impl Attempt {
         }
         let Run::Async(run) = &mut self.run else { unreachable!("it runs on the serving thread until it is over") };
         let _entered = self.span.as_deref().unwrap_or(self.cx.span()).enter();
-        let polled = contain(|| identity::within(&self.cx, || run.get_mut().poll_unpin(task)));
+        let polled = contain(|| run.get_mut().poll_unpin(task));
         let result = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready((handler, result))) => {
@@ -184,9 +184,7 @@ impl Attempt {
         let Run::Starting(mut starting) = std::mem::replace(&mut self.run, Run::Over) else {
             return Poll::Ready(Ok(()));
         };
-        let polled = entered(self.span.as_deref(), &self.cx, || {
-            contain(|| identity::within(&self.cx, || starting.start.get_mut().poll_unpin(task)))
-        });
+        let polled = entered(self.span.as_deref(), &self.cx, || contain(|| starting.start.get_mut().poll_unpin(task)));
         let started = match polled {
             Ok(Poll::Pending) => {
                 self.run = Run::Starting(starting);

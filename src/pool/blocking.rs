@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     handler::{
-        BlockingInstance, Context, Instance, identity,
+        BlockingInstance, Context, Instance,
         unwind::{Contained, contain},
     },
     model::{HandlerError, Job, Output},
@@ -88,11 +88,9 @@ impl Work {
 
     fn run(self) {
         let Self { mut lease, job, kind, span, done, cx } = self;
-        let told = identity::within(&cx, || {
-            let result = entered(span.as_deref(), &cx, || run_handler(&mut lease, job, kind, &cx));
-            drop(span);
-            cx.span().in_scope(|| conclude(lease, kind, &cx, Instant::now(), result))
-        });
+        let result = entered(span.as_deref(), &cx, || run_handler(&mut lease, job, kind, &cx));
+        drop(span);
+        let told = cx.span().in_scope(|| conclude(lease, kind, &cx, Instant::now(), result));
         // The thread holds nothing of the pool any more, nor of the job: its span ends with the answer, and the
         // process may end right after it.
         drop(cx);

@@ -1,6 +1,9 @@
 use tracing::{Span, error_span};
 
-use crate::{handler::Context, model::TRACE_TARGET};
+use crate::{
+    handler::Context,
+    model::{JOB_TARGET, TRACE_TARGET},
+};
 
 /// Span of a job's wait in the queue, to be held until the wait ends; nothing where child spans are off.
 pub(super) fn queue_span(cx: &Context) -> Span {
@@ -19,26 +22,40 @@ pub(super) fn queue_span(cx: &Context) -> Span {
     )
 }
 
-/// Span of its own that one run of a job is polled in; `None` where child spans are off, or nobody takes them. Boxed,
-/// for most jobs have none.
+/// Span that one run of a job is polled in, from which its log lines have the identity of the job. `None` where the call
+/// has a span that is enough, or nobody takes this one. Boxed, for a run moves.
+///
+/// The span of a job that is not traced is no part of any trace.
 pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
-    if !cx.child_spans() {
+    let span = if cx.child_spans() {
+        error_span!(
+            target: TRACE_TARGET,
+            parent: cx.span(),
+            "process",
+            otel.name = format!("process {}", cx.kind()),
+            otel.kind = "consumer",
+            messaging.operation.type = "process",
+            messaging.destination.name = &**cx.pool(),
+            request_id = cx.request_id().as_str(),
+            job = %cx.job(),
+            kind = &**cx.kind(),
+            pool = &**cx.pool(),
+            worker,
+        )
+    } else if cx.span().is_none() {
+        error_span!(
+            target: JOB_TARGET,
+            parent: None,
+            "job",
+            request_id = cx.request_id().as_str(),
+            job = %cx.job(),
+            kind = &**cx.kind(),
+            pool = &**cx.pool(),
+            worker,
+        )
+    } else {
         return None;
-    }
-    let span = error_span!(
-        target: TRACE_TARGET,
-        parent: cx.span(),
-        "process",
-        otel.name = format!("process {}", cx.kind()),
-        otel.kind = "consumer",
-        messaging.operation.type = "process",
-        messaging.destination.name = &**cx.pool(),
-        request_id = cx.request_id().as_str(),
-        job = %cx.job(),
-        kind = &**cx.kind(),
-        pool = &**cx.pool(),
-        worker,
-    );
+    };
     (!span.is_none()).then(|| Box::new(span))
 }
 
@@ -102,5 +119,21 @@ mod tests {
             assert!(attempt_span(&cx, 3).is_none());
         });
         assert_eq!(spans.len(), 1, "the call alone: {spans:#?}");
+    }
+    #[test]
+    fn a_span_that_nobody_takes_formats_nothing() {
+        let untraced = || Call { child_spans: false, ..Call::sample() };
+        let unnamed = |call: Call| Context::new(ContextParts::of(Call { request_id: None, ..call }));
+        let of_job = unnamed(untraced());
+        let of_trace = unnamed(Call::sample());
+        let off = tracing_subscriber::registry().with(tracing_subscriber::filter::LevelFilter::OFF);
+        tracing::subscriber::with_default(off, || {
+            for cx in [&of_job, &of_trace] {
+                assert!(attempt_span(cx, 3).is_none() && queue_span(cx).is_none());
+                assert_eq!(cx.known_request_id(), None, "no id was made for it");
+            }
+        });
+        let spans = exported(|| drop(attempt_span(&unnamed(untraced()), 3)));
+        assert_eq!(&*spans[0].name, "job", "a subscriber that takes it gets it");
     }
 }

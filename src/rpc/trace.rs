@@ -60,8 +60,8 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
 
 /// A call of `method`, such as `Submit`, with its span.
 ///
-/// A call that `sampler` chooses gets a whole span with the caller's as its parent. Any other gets none, for a span
-/// costs as much as all that the pool does: the log knows its jobs by [`identity`](crate::handler::identity).
+/// A call that `sampler` chooses gets a whole span with the caller's as its parent. Any other gets none: its jobs have
+/// spans of their own, which only the log takes.
 #[must_use]
 pub fn call(method: &'static str, request_id: RequestId, trace: Option<TraceContext>, sampler: &Sampler) -> Call {
     let sampled = sampler.choose(trace.as_ref());

@@ -10,7 +10,7 @@ use tracing_subscriber::{
 };
 
 use super::TelemetryError;
-use crate::model::TRACE_TARGET;
+use crate::model::{JOB_TARGET, TRACE_TARGET};
 
 /// Lets through what the operator's directives ask for, and always the spans that carry a job's identity: a line that
 /// is logged must name its request, whatever the directives say about our own targets.
@@ -24,8 +24,8 @@ pub(super) struct LogFilter(Arc<ArcSwap<Directives>>);
 #[derive(Debug)]
 struct Directives {
     filter: Targets,
-    /// Whether the spans of [`TRACE_TARGET`] pass in any case.
-    keeps_identity: bool,
+    is_logging: bool,
+    exports: bool,
 }
 
 /// Replaces what is logged while the process runs.
@@ -75,11 +75,17 @@ impl Directives {
         })?;
         let silent = filter.iter().all(|(_, level)| level == LevelFilter::OFF)
             && filter.default_level().is_none_or(|level| level == LevelFilter::OFF);
-        Ok(Self { filter, keeps_identity: exports || !silent })
+        Ok(Self { filter, is_logging: !silent, exports })
     }
 
+    /// Whether it is a span of a call or a job that passes in any case.
     fn keeps(&self, metadata: &Metadata<'_>) -> bool {
-        self.keeps_identity && metadata.is_span() && metadata.target() == TRACE_TARGET
+        metadata.is_span()
+            && match metadata.target() {
+                TRACE_TARGET => self.is_logging || self.exports,
+                JOB_TARGET => self.is_logging,
+                _ => false,
+            }
     }
 }
 
@@ -102,7 +108,7 @@ impl<S: Subscriber> Layer<S> for LogFilter {
         let directives = self.0.load();
         let asked = Layer::<S>::max_level_hint(&directives.filter)?;
         // Spans that pass in any case are made at ERROR, which a hint of OFF would hide from this filter.
-        Some(if directives.keeps_identity { asked.max(LevelFilter::ERROR) } else { asked })
+        Some(if directives.is_logging || directives.exports { asked.max(LevelFilter::ERROR) } else { asked })
     }
 }
 
@@ -111,7 +117,7 @@ impl TraceFilter {
     fn is_open(metadata: &Metadata<'_>) -> bool {
         let family = metadata.target().split("::").next().unwrap_or_default();
         let library = LIBRARIES.iter().any(|library| family.starts_with(library));
-        *metadata.level() <= LevelFilter::INFO && !library
+        *metadata.level() <= LevelFilter::INFO && !library && metadata.target() != JOB_TARGET
     }
 
     fn is_own(metadata: &Metadata<'_>) -> bool {

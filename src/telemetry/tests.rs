@@ -2,10 +2,7 @@ use opentelemetry_sdk::trace::{InMemorySpanExporter, SpanData};
 use tracing::{debug, error_span, info, info_span, trace_span, warn};
 
 use super::{capture::Capture, *};
-use crate::{
-    handler::{Context, ContextParts, identity},
-    model::TRACE_TARGET,
-};
+use crate::model::{JOB_TARGET, TRACE_TARGET};
 
 /// What is logged and exported while `act` runs.
 fn observe(log: &str, ratio: f64, act: impl FnOnce()) -> (Vec<String>, Vec<SpanData>) {
@@ -29,7 +26,7 @@ fn a_line_names_its_request_whatever_is_logged() {
             debug!(target: "mine", "detail");
         };
         error_span!(target: TRACE_TARGET, parent: None, "call", request_id = "r-1").in_scope(lines);
-        identity::within(&Context::new(ContextParts::sample()), lines);
+        error_span!(target: JOB_TARGET, parent: None, "job", request_id = "r-1").in_scope(lines);
     };
     for (log, expected) in [("off", 0), ("warn", 2), ("info", 4), ("mine=debug", 6), ("waterwheel=off,mine=warn", 2)] {
         let (lines, _) = observe(log, 0.0, act);
@@ -40,9 +37,12 @@ fn a_line_names_its_request_whatever_is_logged() {
 
 #[test]
 fn traces_need_no_log() {
-    let call = || drop(error_span!(target: TRACE_TARGET, parent: None, "chosen", otel.kind = "server"));
     for log in ["off", "error", "mine=debug"] {
-        let (lines, spans) = observe(log, 0.0, call);
+        let (lines, spans) = observe(log, 0.0, || {
+            drop(error_span!(target: TRACE_TARGET, parent: None, "chosen", otel.kind = "server"));
+            let of_job = error_span!(target: JOB_TARGET, parent: None, "job");
+            assert_eq!(of_job.is_none(), log == "off", "{log}: it is for lines alone");
+        });
         assert_eq!((names(&spans), lines.len()), (vec!["chosen"], 0), "{log}");
     }
 }
@@ -107,4 +107,34 @@ fn faults_of_the_config_are_named() {
 fn nothing_is_sampled_without_an_exporter() {
     let (telemetry, _) = assemble(&Config::default(), None, io::sink).expect("sound");
     assert_eq!(telemetry.sample_ratio(), None);
+}
+
+#[test]
+fn a_line_of_json_has_its_own_fields_and_those_of_its_spans() {
+    let (lines, spans) = observe("info", 0.0, || {
+        let call = error_span!(target: TRACE_TARGET, parent: None, "call", otel.kind = "server", request_id = "r-1");
+        let run = error_span!(target: TRACE_TARGET, parent: &call, "process", job = %"a-1", worker = 3_u32);
+        run.in_scope(|| warn!(worker = 9, size_bytes = 12_u64, odd = "a \"b\"\n", "two\nlines"));
+        error_span!(target: JOB_TARGET, parent: None, "job", request_id = "r-2").in_scope(|| info!(a = f64::NAN));
+    });
+    let parsed = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON");
+    let mut traced = parsed(&lines[0]);
+    let stamp = traced["timestamp"].take();
+    assert!(stamp.as_str().is_some_and(|stamp| stamp.ends_with('Z') && stamp.len() == 27), "{stamp}");
+    let run = spans.iter().find(|span| span.name == "process").expect("exported");
+    let expected = serde_json::json!({
+        "timestamp": null, "level": "WARN", "target": module_path!(), "message": "two\nlines", "worker": 9,
+        "size_bytes": 12, "odd": "a \"b\"\n",
+        "span": { "name": "process", "otel.kind": "server", "request_id": "r-1", "job": "a-1", "worker": 3 },
+        "openTelemetry": {
+            "traceId": run.span_context.trace_id().to_string(), "spanId": run.span_context.span_id().to_string(),
+        },
+    });
+    assert_eq!(traced, expected);
+    let untraced = parsed(&lines[1]);
+    assert_eq!(
+        (&untraced["span"]["request_id"], &untraced["openTelemetry"]),
+        (&"r-2".into(), &serde_json::Value::Null)
+    );
+    assert_eq!(spans.len(), 2, "the span of a job that is not traced is not exported: {spans:#?}");
 }

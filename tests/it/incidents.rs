@@ -21,10 +21,10 @@ const CONFIG: &str = r#"
     kind.nap = { pool = "programs", exec = ["/bin/sleep", "60"], run_timeout = "50ms" }
 "#;
 
-/// The lines of one reason.
+/// The lines of one reason, which an operator's has from its span.
 fn lines(log: &str, reason: &str) -> Vec<Value> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines.filter(|line| line["reason"] == reason).collect()
+    lines.filter(|line| [&line["reason"], &line["span"]["reason"]].contains(&&reason.into())).collect()
 }
 
 /// The first line of one reason, which is a warning.
@@ -121,7 +121,7 @@ async fn what_an_operator_does_is_told_with_who_from_where_and_why() {
         let log = process.log();
         let line_told = lines(&log, &format!("because-of-{}", line.replace(' ', "-"))).into_iter().next();
         let line_told = line_told.unwrap_or_else(|| panic!("no line of {line} in {log}"));
-        assert_eq!((&line_told["message"], &line_told["principal"]), (&told.into(), &"anonymous".into()));
-        assert!(line_told["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line_told}");
+        assert_eq!((&line_told["message"], &line_told["span"]["principal"]), (&told.into(), &"anonymous".into()));
+        assert!(line_told["span"]["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line_told}");
     }
 }

@@ -1,5 +1,6 @@
 //! One trace from the caller's span to the attempt, and out of the process.
 
+mod plain;
 mod served;
 
 use std::{

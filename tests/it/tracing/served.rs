@@ -49,7 +49,7 @@ async fn relay(job: Job, cx: Context) -> Result<Output, HandlerError> {
 }
 
 /// Makes one call of `method` and reads its answer to the end.
-async fn call(mut client: Client, method: &str, headers: &[(&'static str, &str)], job: proto::Job) {
+pub(super) async fn call(mut client: Client, method: &str, headers: &[(&'static str, &str)], job: proto::Job) {
     let job = Some(job);
     match method {
         "Submit" => drop(client.submit(request(SubmitRequest { job }, headers)).await.expect("completed")),
