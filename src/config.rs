@@ -2,9 +2,9 @@
 //! ones before it.
 //!
 //! [`load`] takes its [`Sources`] as plain data: nothing here reads the clock or the environment. It reads them into a
-//! tree of values that remember where they were written, takes every key out of the tree with its type, range and
-//! default, and then checks what keys say together. A value is converted once, to its rich type; every fault is
-//! collected, with its place and what to do about it, and all are reported in one run.
+//! tree of values that remember where they were written. The table of keys says what each value must be, and its default.
+//! Then it checks what keys say together, and makes the settings of them. Every fault is collected, with its place and
+//! what to do about it, and all are reported in one run.
 //!
 //! ```
 //! use waterwheel::config::{SourceFile, Sources, load};
@@ -24,45 +24,40 @@
 //! ```
 
 mod change;
-mod clash;
+mod contradictions;
 mod fault;
-mod field;
+mod form;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
-mod kind;
-mod limit;
-mod listen;
+mod keys;
 mod model;
-mod names;
 mod overlay;
 mod problem;
 mod program;
-mod reader;
-mod schema;
-mod section;
-mod security;
-mod server;
+mod settings;
 mod show;
 mod source;
 pub mod starter;
-mod telemetry;
+mod text;
 mod tree;
-mod warning;
+mod values;
 mod withhold;
 
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+
 pub use fault::{Fault, Faults};
 pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server};
-pub use problem::{Problem, ProgramFault, SecurityProblem, WrittenProblem};
+pub use problem::Problem;
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};
-pub use warning::Warning;
 
-use reader::Reader;
+use contradictions::NoKinds;
 use source::{Medium, Texts};
 use tree::Table;
+use values::Values;
 
 /// A configuration and where each of its values comes from.
 #[derive(Clone, Debug)]
@@ -75,12 +70,21 @@ pub struct Loaded {
     pub warnings: Vec<Warning>,
 }
 
+/// What is no fault, and most likely not meant so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// What is odd.
+    pub message: String,
+    /// What to do about it, in one line.
+    pub help: String,
+}
+
 /// Reads and checks a configuration.
 ///
 /// # Errors
 /// All faults at once. Bad TOML syntax hides what else may be wrong, as nothing can be said about the rest of the file.
 pub fn load(sources: &Sources) -> Result<Loaded, Faults> {
-    read(sources, clash::NoKinds::Fault)
+    read(sources, NoKinds::Fault)
 }
 
 /// [`load`] for a program with handlers of its own, which it serves by
@@ -89,10 +93,10 @@ pub fn load(sources: &Sources) -> Result<Loaded, Faults> {
 /// # Errors
 /// As for [`load`].
 pub fn load_pools(sources: &Sources) -> Result<Loaded, Faults> {
-    read(sources, clash::NoKinds::Fine)
+    read(sources, NoKinds::Fine)
 }
 
-fn read(sources: &Sources, no_kinds: clash::NoKinds) -> Result<Loaded, Faults> {
+fn read(sources: &Sources, no_kinds: NoKinds) -> Result<Loaded, Faults> {
     let Sources { file, env, flags, cpus } = sources;
     let mut texts = Texts::default();
     let mut tree = Table::default();
@@ -105,9 +109,18 @@ fn read(sources: &Sources, no_kinds: clash::NoKinds) -> Result<Loaded, Faults> {
     }
     let mut faults = overlay::environment(&mut tree, &mut texts, env);
     faults.extend(overlay::flags(&mut tree, &mut texts, flags));
-    let mut reader = Reader::new(texts, faults, *cpus);
-    let config = reader.root(tree, |root| schema::config(root, env, no_kinds));
-    reader.report_strays(env);
-    let (settings, warnings) = reader.finish()?;
-    Ok(Loaded { config, settings, warnings })
+    let mut values = Values::read(tree, texts, faults, *cpus);
+    contradictions::report(&mut values, no_kinds, env);
+    overlay::report_strays(&mut values, env);
+    if !values.faults.is_empty() {
+        return Err(Faults::new(values.texts, values.faults));
+    }
+    let config = settings::read(&values, env);
+    Ok(Loaded { config, settings: values.settings, warnings: values.warnings })
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "warning: {}\n  help: {}", self.message, self.help)
+    }
 }

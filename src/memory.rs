@@ -27,7 +27,7 @@ pub use uploads::{Turn, Upload};
 const COUNTED: usize = 4 << 10;
 
 /// Bounds of what callers make the server hold, each for unfinished messages and for unread answers by themselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct MemoryLimits {
     /// Most bytes over all connections. Default 256 MiB.
     pub total: usize,

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Which pages there are. Whoever reaches the listener can drain the service: it is private in any case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Options {
     /// `/livez` and `/readyz`. Default true.
     pub probes: bool,

@@ -35,13 +35,14 @@ pub use self::filter::LogControl;
 use self::{filter::LogFilter, one_line::OneLine};
 
 /// What is logged and traced, and where to.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 pub struct Config {
     /// Which lines are logged: directives of [`Targets`](tracing_subscriber::filter::Targets), such as `warn,waterwheel=debug`. The spans
     /// and events that handlers add to a trace pass the same directives, those of calls and jobs need not. Default
     /// `info`.
     pub log: String,
     /// How lines are written. Default [`LogFormat::Auto`].
+    #[serde(rename = "log_format")]
     pub format: LogFormat,
     /// Collector that takes spans by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. `None`, the default,
     /// exports nothing.
@@ -57,7 +58,8 @@ pub struct Config {
 }
 
 /// How log lines are written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// [`Text`](Self::Text) where stderr is a terminal, else [`Json`](Self::Json).
     #[default]

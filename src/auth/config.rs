@@ -16,7 +16,7 @@ pub struct Config {
 }
 
 /// `[auth.jwt]`: tokens that are taken.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 pub struct Jwt {
     /// File with the public keys (RFC 7517).
     pub jwks: PathBuf,
@@ -36,7 +36,8 @@ pub struct Jwt {
 }
 
 /// A signature by a private key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
 pub enum Algorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.
     Rs256,
@@ -55,6 +56,7 @@ pub enum Algorithm {
     /// ECDSA with P-384 and SHA-384.
     Es384,
     /// Ed25519.
+    #[serde(rename = "EdDSA")]
     EdDsa,
 }
 
@@ -89,7 +91,7 @@ pub struct QuotaConfig {
 }
 
 /// Bounds of one tenant.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Deserialize)]
 pub struct TenantQuota {
     /// Jobs per second.
     pub rate: Option<NonZeroU32>,

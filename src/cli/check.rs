@@ -200,7 +200,7 @@ mod tests {
 
     fn starter_file() -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), starter::TEXT).unwrap();
+        std::fs::write(file.path(), starter::text()).unwrap();
         file
     }
 

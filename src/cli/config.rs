@@ -48,7 +48,7 @@ pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Resul
     match args.command {
         Command::Show(args) => config_show::run(args, console).await,
         Command::Init => {
-            console.out.text(starter::TEXT).await?;
+            console.out.text(&starter::text()).await?;
             Ok(Exit::Done)
         }
     }

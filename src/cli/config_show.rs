@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn origins_stand_behind_values() {
         let shown = shown(&["--dev", "--origin", "--listen", "127.0.0.1:0"]).unwrap();
-        let at = starter::TEXT.lines().position(|line| line == "workers = 64").unwrap() + 1;
+        let at = starter::text().lines().position(|line| line == "workers = 64").unwrap() + 1;
         for line in [
             "listen = \"127.0.0.1:0\"              # flag --listen",
             "kill = \"1s\"     # env WATERWHEEL_DRAIN__KILL",

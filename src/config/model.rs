@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde::Deserialize;
 
 use crate::handler::{Builtin, ExecCommand, KindOptions};
 use crate::memory::MemoryLimits;
@@ -35,11 +36,13 @@ pub struct Config {
 }
 
 /// `[server]`
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Server {
     /// Addresses of the gRPC listener. Default 127.0.0.1:7070; port 0 lets the system choose. Never empty.
+    #[serde(skip)]
     pub listen: Vec<ListenAddress>,
     /// Addresses of the operator's listener. Default 127.0.0.1:7071; port 0 lets the system choose. Never empty.
+    #[serde(skip)]
     pub ops_listen: Vec<ListenAddress>,
     /// Whether other machines are served in plaintext. Default false.
     pub allow_plaintext: bool,
@@ -49,9 +52,11 @@ pub struct Server {
     /// address no other name, elsewhere any.
     pub ops_hosts: Vec<String>,
     /// Networks of proxies whose connections begin with a PROXY header. Default none.
+    #[serde(skip)]
     pub proxies: Vec<IpNet>,
     /// Networks of proxies that make connections of their own, without a PROXY header: `max_per_address` does not bound
     /// them. Default none.
+    #[serde(skip)]
     pub http_proxies: Vec<IpNet>,
     /// Threads that serve connections. Default one per CPU; 1 to 256.
     pub threads: usize,
@@ -67,18 +72,22 @@ pub struct Server {
     /// Origins of pages that may call by gRPC-Web, which also lets callers speak HTTP/1.1. Default none: gRPC-Web is off.
     pub grpc_web_origins: Vec<String>,
     /// TLS of the gRPC listeners of a network; none where it names no certificate.
+    #[serde(skip)]
     pub tls: Option<TlsConfig>,
     /// How many connections there may be, and how long they last.
+    #[serde(skip)]
     pub connections: ConnectionLimits,
     /// Bounds of HTTP/2 on one connection.
+    #[serde(skip)]
     pub http2: Http2,
     /// `[server.memory]`: bounds of what unfinished messages and unread answers hold. `total` by default 256 MiB, or four
     /// payloads; `per_connection` 64 MiB, or two payloads, at most `total`; `stall` 10 s.
+    #[serde(skip)]
     pub memory: MemoryLimits,
 }
 
 /// `[drain]`: the sum of the phases must fit the orchestrator's grace period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Drain {
     /// Time in which health says NOT_SERVING while jobs are still accepted. Default 5 s.
     pub notice: Duration,
@@ -114,7 +123,7 @@ pub struct Pool {
 }
 
 /// `queue` of a pool.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Queue {
     /// Most jobs in the queue. Default 1024; 1 to 16777216.
     pub jobs: usize,

@@ -3,8 +3,10 @@
 use std::ops::Range;
 
 use super::fault::Fault;
+use super::problem::closest;
 use super::source::{Flag, Medium, Span, Texts};
 use super::tree::{Data, Node, Step, Table};
+use super::values::Values;
 
 /// What configuration variables start with.
 const PREFIX: &str = "WATERWHEEL_";
@@ -15,19 +17,24 @@ const SEPARATOR: &str = "__";
 /// What the names of variables begin with that set a key.
 const SECTIONS: [&str; 9] = ["SERVER", "OPS", "DEADLINE", "DRAIN", "AUTH", "QUOTA", "TELEMETRY", "POOL", "KIND"];
 
-/// The variable that sets a key.
-pub(super) fn variable(key: &str) -> String {
-    format!("{PREFIX}{}", key.replace('.', SEPARATOR).replace('-', "_").to_uppercase())
-}
-
-/// Variables that begin as those do that set a key, and set none, for they lack the double underscore. Kubernetes gives a
-/// pod some that tell of services, by whatever names these have.
-pub(super) fn strays(env: &[(String, String)]) -> impl Iterator<Item = &(String, String)> {
-    env.iter().filter(|(name, _)| {
+/// Reports variables that begin as those do that set a key, and set none, for they lack the double underscore. Those that
+/// Kubernetes gives a pod for its services, by whatever names these have, are none of them.
+pub(super) fn report_strays(values: &mut Values, env: &[(String, String)]) {
+    let variable = |key: &str| format!("{PREFIX}{}", key.replace('.', SEPARATOR).replace('-', "_").to_uppercase());
+    let is_stray = |name: &str| {
         let section = name.strip_prefix(PREFIX).and_then(|key| key.split_once('_'));
         let is_ours = section.is_some_and(|(section, _)| SECTIONS.contains(&section));
         is_ours && !name.contains(SEPARATOR) && !["_SERVICE_", "_PORT"].iter().any(|service| name.contains(service))
-    })
+    };
+    for (name, value) in env.iter().filter(|(name, _)| is_stray(name)) {
+        let known: Vec<String> = values.settings.iter().map(|setting| variable(setting.path())).collect();
+        let help = match closest(name, &known) {
+            Some(close) => format!("did you mean `{close}`?"),
+            None => "write two underscores between the parts of a key, as in WATERWHEEL_POOL__CPU__WORKERS".into(),
+        };
+        let text = values.texts.add(Medium::Environment(name.clone()), format!("{name}={value}"));
+        values.contradiction_at(&[Span { text, range: 0..name.len() }], format!("variable `{name}` sets no key"), help);
+    }
 }
 
 /// Lays variables over the tree. A name without a double underscore is none of ours: `WATERWHEEL_CONFIG` and its like

@@ -1,190 +1,112 @@
 //! What a kind with `exec` says about its program.
 
-use std::collections::{BTreeMap, btree_map::Entry};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use rustix::fs::{Access, access};
 
-use super::fault::Fault;
-use super::field::{Field, Size, Words, any, within};
-use super::model::Pool;
-use super::problem::{Problem, ProgramFault};
-use super::schema::GRACE;
-use super::section::Section;
-use super::source::Span;
-use super::tree::{Data, Node};
-use super::warning::Warning;
-use super::withhold::value as shown;
+use super::{
+    Warning,
+    form::{Misfit, unmasked},
+    source::Span,
+    tree::{Data, Node},
+    values::Values,
+    withhold::value as shown,
+};
 use crate::handler::ExecCommand;
-use crate::model::{FailureCode, WITHHELD};
-
-/// Keys that only programs have.
-pub(super) const KEYS: &[&str] = &["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
-
-/// Accepts command lines that name a program.
-pub(super) fn named(key: &str, words: &Words) -> Result<(), Problem> {
-    let example = "[\"/usr/bin/convert\", \"-\"]";
-    let key = key.to_owned();
-    let named = words.0.first().is_some_and(|(program, _)| !program.is_empty());
-    named.then_some(()).ok_or(Problem::Empty { key, example })
-}
-
-/// Reads the keys of a program; none where there is no command line to speak of.
-pub(super) fn read(
-    kind: &str,
-    section: &mut Section<'_>,
-    words: Option<Words>,
-    pool: Option<&Pool>,
-    server_env: &[(String, String)],
-) -> Option<ExecCommand> {
-    let command = words.map(|words| command(section, words));
-    let workspace = section.value("workspace", false, any);
-    let env = env(kind, section, server_env);
-    let exit_codes: Vec<(String, FailureCode)> = section.map("exit_codes", exit_code);
-    let tail = Size(0)..=Size::kib(3);
-    let stderr_tail = section.value("stderr_tail", Size::kib(2), within(tail));
-    let grace = pool.map_or(Duration::ZERO, |pool| pool.cancel_grace);
-    let pool = pool.map_or("NAME", |pool| &pool.name);
-    let from = format!("pool.{pool}.cancel_grace");
-    let kill_grace = section.inherited("kill_grace", grace, from, within(GRACE));
-    let (program, args) = command??;
-    Some(ExecCommand {
-        program,
-        args,
-        workspace,
-        env,
-        exit_codes: by_code(exit_codes),
-        content_type: String::new(),
-        stderr_tail: stderr_tail.bytes(),
-        kill_grace,
-    })
-}
-
-fn command(section: &mut Section<'_>, words: Words) -> Option<(PathBuf, Vec<String>)> {
-    let words = words.0.into_iter().map(|(word, span)| (placed(section, word, &span), span)).collect::<Vec<_>>();
-    let mut words = words.into_iter();
-    let (program, span) = words.next()?;
-    if let Err(why) = check_program(Path::new(&program)) {
-        let program = shown(&program);
-        section.report_at(Problem::Program { program, why }, &span);
-    }
-    let args: Vec<_> = words.collect();
-    args.iter().for_each(|(word, span)| warn_of_relative(section, word, span));
-    Some((PathBuf::from(program), args.into_iter().map(|(word, _)| word).collect()))
-}
 
 /// What stands in a command line for the directory of the file that it is in.
 const CONFIG_DIR: &str = "{config_dir}";
 
 /// A word of a command line as the program gets it.
-fn placed(section: &mut Section<'_>, word: String, span: &Span) -> String {
+pub(super) fn word(word: &str, directory: &Path) -> Result<String, Misfit> {
+    let word = unmasked(word)?;
     if !word.contains(CONFIG_DIR) {
-        return word;
+        return Ok(word);
     }
-    let directory = std::path::absolute(Path::new(".").join(section.reader().directory(span)));
-    directory.map_or(word.clone(), |directory| word.replace(CONFIG_DIR, &directory.to_string_lossy()))
+    let directory = std::path::absolute(Path::new(".").join(directory));
+    Ok(directory.map_or(word.clone(), |directory| word.replace(CONFIG_DIR, &directory.to_string_lossy())))
+}
+
+/// Why a program cannot be started, where it cannot.
+pub(super) fn fault(path: &Path) -> Option<Misfit> {
+    let program = path.to_string_lossy();
+    let chmod = format!("`chmod +x {program}`, or run the server as a user with that permission");
+    let (expected, help) = match std::fs::metadata(path) {
+        _ if !path.is_absolute() => {
+            ("an absolute path", "there is no shell and no search path; `command -v NAME` prints the whole path")
+        }
+        Err(_) => ("the path of a file", "install it, or correct the path"),
+        Ok(metadata) if !metadata.is_file() => ("a file", "name the program itself"),
+        Ok(_) if access(path, Access::EXEC_OK).is_err() => ("executable for this user", &*chmod),
+        Ok(_) => return None,
+    };
+    Some(Misfit::text(&program, expected, Some(help.to_owned())))
+}
+
+/// Checks what a kind says about its program, where it has one.
+pub(super) fn report(kind: &str, values: &mut Values, server_env: &[(String, String)]) {
+    warn_of_relative(&format!("kind.{kind}.exec"), values);
+    let table = format!("kind.{kind}.env");
+    let mut names: BTreeSet<String> = values.section::<BTreeMap<_, String>>(&table).into_keys().collect();
+    for (name, span) in words(&format!("kind.{kind}.pass_env"), values) {
+        let is_set = server_env.iter().any(|(other, _)| *other == name);
+        let (message, help) = if names.contains(&name) {
+            (
+                format!("variable `{name}` of kind `{kind}` is given twice"),
+                "name it once, in `env` or in `pass_env`".to_owned(),
+            )
+        } else if is_set {
+            names.insert(name);
+            continue;
+        } else {
+            let help = format!("set `{}` before the start, or give it a value in `env`, or remove it", shown(&name));
+            (format!("`{}` is not set in the server's environment", shown(&name)), help)
+        };
+        values.contradiction_at(&[span], message, help);
+    }
+}
+
+/// The program of a kind that has one.
+pub(super) fn read(kind: &str, values: &Values, server_env: &[(String, String)]) -> Option<ExecCommand> {
+    let key = |key: &str| format!("kind.{kind}.{key}");
+    let mut words = values.get::<Vec<String>>(&key("exec"))?.into_iter();
+    let codes: BTreeMap<String, _> = values.section(&key("exit_codes"));
+    let passed: Vec<String> = values.get(&key("pass_env"))?;
+    let passed = server_env.iter().filter(|(name, _)| passed.contains(name)).cloned();
+    Some(ExecCommand {
+        program: words.next()?.into(),
+        args: words.collect(),
+        workspace: values.get(&key("workspace"))?,
+        env: values.section::<BTreeMap<_, _>>(&key("env")).into_iter().chain(passed).collect(),
+        exit_codes: codes.into_iter().filter_map(|(code, failure)| Some((code.parse().ok()?, failure))).collect(),
+        content_type: String::new(),
+        stderr_tail: values.get(&key("stderr_tail"))?,
+        kill_grace: values.get(&key("kill_grace"))?,
+    })
 }
 
 /// Warns of a word that names a file beside that of the configuration, for jobs run elsewhere.
-fn warn_of_relative(section: &mut Section<'_>, word: &str, span: &Span) {
-    let is_beside = Path::new(word).is_relative() && section.reader().directory(span).join(word).is_file();
-    if is_beside && !word.is_empty() {
-        let word = shown(word);
-        let message =
-            format!("`{}` has `{word}`, which jobs do not look for beside the configuration", section.key("exec"));
-        let help = format!("write `{CONFIG_DIR}/{word}` for the file beside the configuration");
-        section.reader().warn(Warning { message, help });
-    }
-}
-
-fn check_program(path: &Path) -> Result<(), ProgramFault> {
-    if !path.is_absolute() {
-        return Err(ProgramFault::Relative);
-    }
-    let metadata = std::fs::metadata(path).map_err(|_| ProgramFault::Missing)?;
-    if !metadata.is_file() {
-        return Err(ProgramFault::NotAFile);
-    }
-    access(path, Access::EXEC_OK).map_err(|_| ProgramFault::NotExecutable)
-}
-
-/// What a variable is set to, which is shown to nobody.
-struct EnvValue(String);
-
-impl Field for EnvValue {
-    const EXPECTED: &'static str = String::EXPECTED;
-    const EXAMPLE: &'static str = String::EXAMPLE;
-
-    fn read(node: &Node, key: &str) -> Result<Self, Fault> {
-        match (&node.data, &node.bare) {
-            (Data::String(_), _) | (_, Some(_)) => String::read(node, key).map(Self),
-            (data, None) => {
-                let (key, found) = (key.to_owned(), data.type_name());
-                let (expected, example) = (Self::EXPECTED, Self::EXAMPLE);
-                Err(Fault::at(Problem::WrongType { key, expected, found, example }, &node.span))
-            }
+fn warn_of_relative(key: &str, values: &mut Values) {
+    for (word, span) in words(key, values).into_iter().skip(1) {
+        let is_beside = Path::new(&word).is_relative() && values.texts.directory(&span).join(&word).is_file();
+        if is_beside && !word.is_empty() {
+            let word = shown(&word);
+            let message = format!("`{key}` has `{word}`, which jobs do not look for beside the configuration");
+            let help = format!("write `{CONFIG_DIR}/{word}` for the file beside the configuration");
+            values.warnings.push(Warning { message, help });
         }
     }
-
-    fn show(&self) -> toml::Value {
-        toml::Value::String(WITHHELD.into())
-    }
 }
 
-/// Variables of `env`, then copies of those that `pass_env` names.
-fn env(kind: &str, section: &mut Section<'_>, server_env: &[(String, String)]) -> BTreeMap<String, String> {
-    let env = section.map("env", env_name).into_iter().map(|(name, EnvValue(value))| (name, value));
-    let mut env: BTreeMap<String, String> = env.collect();
-    let passed = section.value("pass_env", Words(Vec::new()), any);
-    for (name, span) in passed.0 {
-        if let Err(reserved) = unreserved(&name) {
-            section.report_at(reserved, &span);
-            continue;
-        }
-        let value = server_env.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone());
-        let fault = match (env.entry(name), value) {
-            (Entry::Vacant(free), Some(value)) => {
-                free.insert(value);
-                continue;
-            }
-            (Entry::Vacant(free), None) => missing(free.key()),
-            (Entry::Occupied(taken), _) => Problem::EnvTwice { kind: kind.to_owned(), name: shown(taken.key()) },
-        };
-        section.report_at(fault, &span);
-    }
-    env
-}
-
-/// What is wrong with a variable to copy that is not set: what no name can be is none, such as one with its value.
-fn missing(name: &str) -> Problem {
-    env_name(name).err().unwrap_or_else(|| Problem::PassEnvMissing { name: name.to_owned() })
-}
-
-fn env_name(name: &str) -> Result<(), Problem> {
-    let tail = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let valid = !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(tail);
-    if valid {
-        return unreserved(name);
-    }
-    Err(Problem::EnvName { name: shown(name) })
-}
-
-/// Accepts names that no job's own variable could have.
-fn unreserved(name: &str) -> Result<(), Problem> {
-    let reserved = name.starts_with(ExecCommand::RESERVED);
-    let name = shown(name);
-    (!reserved).then_some(()).ok_or(Problem::EnvReserved { name })
-}
-
-fn exit_code(code: &str) -> Result<(), Problem> {
-    // The canonical spelling only, so that no code is given twice as "3" and "03".
-    let valid = code.parse::<u8>().is_ok_and(|parsed| parsed > 0 && parsed.to_string() == code);
-    let code = shown(code);
-    valid.then_some(()).ok_or(Problem::ExitCode { code })
-}
-
-fn by_code(exit_codes: Vec<(String, FailureCode)>) -> BTreeMap<u8, FailureCode> {
-    let parsed = |(code, status): (String, _)| Some((code.parse().ok()?, status));
-    exit_codes.into_iter().filter_map(parsed).collect()
+/// Strings of an array as a source has them, with their places.
+fn words(key: &str, values: &Values) -> Vec<(String, Span)> {
+    let Some(Node { data: Data::Array(items), .. }) = values.node(key) else { return Vec::new() };
+    let word = |item: &Node| match &item.data {
+        Data::String(word) => Some((word.clone(), item.span.clone())),
+        _ => None,
+    };
+    items.iter().filter_map(word).collect()
 }

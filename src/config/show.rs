@@ -38,19 +38,14 @@ pub fn to_json(settings: &[Setting]) -> serde_json::Value {
 }
 
 impl Setting {
-    pub(super) fn new(path: String, value: toml::Value, origin: Origin) -> Self {
-        Self { path, value: Some(withhold::from_value(value)), origin, per_cpu: false }
+    /// A value; `per_cpu` where it was `"cpus"`.
+    pub(super) fn new(path: String, value: toml::Value, origin: Origin, per_cpu: bool) -> Self {
+        Self { path, value: Some(withhold::from_value(value)), origin, per_cpu }
     }
 
     /// A key without a default that no source sets.
     pub(super) fn unset(path: String) -> Self {
         Self { path, value: None, origin: Origin::Default, per_cpu: false }
-    }
-
-    /// Replaces `"cpus"` by what it stands for.
-    pub(super) fn resolve_cpus(&mut self, count: usize) {
-        self.per_cpu = true;
-        self.value = i64::try_from(count).ok().map(toml::Value::Integer);
     }
 
     /// Dotted key, such as `pool.cpu.queue.jobs`.

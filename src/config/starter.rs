@@ -1,20 +1,49 @@
 //! The configuration that `dev` runs and `config init` prints.
 
-use super::source::SourceFile;
+use super::{
+    keys::{KEYS, Key},
+    source::SourceFile,
+};
 
-/// A commented file to start from: two pools, the built-in kinds, every default.
-pub const TEXT: &str = include_str!("starter.toml");
+/// The file, with `#= TABLE` where the keys of a table belong that it does not set itself.
+const TEMPLATE: &str = include_str!("starter.toml");
 
 /// The name under which faults and origins cite it.
 pub const NAME: &str = "built-in";
 
+/// A commented file to start from: two pools, the built-in kinds, every default.
+pub fn text() -> String {
+    let mut text = String::new();
+    for line in TEMPLATE.lines() {
+        match line.strip_prefix("#= ") {
+            Some(table) => text += &KEYS.iter().filter_map(|key| shown(key, table, &text)).collect::<String>(),
+            None => text += &format!("{line}\n"),
+        }
+    }
+    text
+}
+
 /// The text as a source that variables and flags override.
 pub fn file() -> SourceFile {
-    SourceFile { name: NAME.to_owned(), text: TEXT.to_owned() }
+    SourceFile { name: NAME.to_owned(), text: text() }
 }
 
 /// The file as `dev` runs it: its drain gives no notice, for no load balancer watches.
 pub fn dev_file() -> SourceFile {
-    let text = TEXT.replace("# notice = \"5s\"", "notice = \"0s\"  ");
-    SourceFile { text, ..file() }
+    SourceFile { text: text().replace("# notice = \"5s\"", "notice = \"0s\"  "), ..file() }
+}
+
+/// A key of a table as a comment: one with its default, two with an example where there is none.
+fn shown(key: &Key, table: &str, above: &str) -> Option<String> {
+    let name = key.path.strip_prefix(table)?.strip_prefix('.')?;
+    let section = above.rfind("\n[").map_or(above, |at| &above[at..]);
+    let is_set = section.contains(&format!("\n{name} = "));
+    let is_part = name.rsplit_once('.').is_some_and(|(value, _)| section.contains(&format!("\n{value} = ")));
+    if name.contains('*') || is_set || is_part {
+        return None;
+    }
+    let sign = if key.default.is_some() { "#" } else { "##" };
+    let value = key.default.map_or_else(|| key.example(), |default| default.replace('\'', "\""));
+    let doc = key.doc().split_once(". ").map_or(key.doc(), |(first, _)| first).trim_end_matches('.');
+    Some(format!("{:<38}  # {doc}\n", format!("{sign} {name} = {value}")))
 }

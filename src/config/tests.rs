@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::*;
 
 mod clashes;
+mod documented;
 mod kinds;
 mod origins;
 mod precedence;

@@ -56,6 +56,7 @@ impl Data {
             Self::Float(_) => "a float",
             Self::Boolean(_) => "a boolean",
             Self::Datetime => "a date",
+            Self::Array(items) if items.is_empty() => "an empty array",
             Self::Array(_) => "an array",
             Self::Table(_) => "a table",
         }
@@ -120,10 +121,6 @@ impl Table {
         self.0.iter().find(|entry| entry.key == key)
     }
 
-    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Entry> {
-        self.0.iter_mut().find(|entry| entry.key == key)
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter()
     }
@@ -155,9 +152,9 @@ impl Table {
                 Ok(())
             }
             (_, _) => {
-                let key = step.key.clone();
-                let fault = Fault::at(Problem::ValueAndTable { key }, &step.span);
-                Err(fault.and(&entry.key_span))
+                let message = format!("`{}` is both a value and a table", step.key);
+                let problem = Problem::Contradiction { message, help: "remove one of the two".to_owned() };
+                Err(Fault::at(problem, &step.span).and(&entry.key_span))
             }
         }
     }

@@ -6,7 +6,8 @@ mod sha256;
 mod sleep;
 
 /// A handler that comes with the crate, for a first run, for tests and for benchmarks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Builtin {
     /// Gives the payload back, with its content type.
     Echo,

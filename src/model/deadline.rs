@@ -14,7 +14,7 @@ pub struct Deadline {
 }
 
 /// How deadlines are made from what callers ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct DeadlinePolicy {
     /// Budget of a job whose caller set none. Default 30 s.
     pub default: Duration,

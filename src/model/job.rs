@@ -177,7 +177,8 @@ impl Job {
 
 /// How important a job is. Classes are served in strict order; the names are those of Google's SRE book, chapter
 /// "Handling Overload".
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Criticality {
     /// Batch work that may be dropped at any time.
     Sheddable,
@@ -205,7 +206,8 @@ impl Criticality {
 }
 
 /// What happens to a job that arrives at a full pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum WhenFull {
     /// Refuse at once.
     #[default]

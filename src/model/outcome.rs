@@ -284,7 +284,8 @@ impl HandlerError {
 }
 
 /// The codes that a handler may answer with: those that describe its own work, never those that describe the pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum FailureCode {
     /// No better code fits.
     #[default]

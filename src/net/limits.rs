@@ -32,9 +32,10 @@ pub struct Transport {
 }
 
 /// Bounds of HTTP/2 on one connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Http2 {
     /// Most streams open at once. Default 256.
+    #[serde(skip)]
     pub max_concurrent_streams: u32,
     /// Most streams that a peer may make the server reset before the connection is cut. Default 1,024.
     pub max_local_resets: usize,
@@ -56,7 +57,7 @@ pub struct Http2 {
 }
 
 /// Bounds of connections: how many, and how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct ConnectionLimits {
     /// Most connections open at once, over all listeners of a server. Default 4,096.
     pub max: usize,

@@ -28,7 +28,7 @@ const H2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
 /// `[server.tls]`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub struct TlsConfig {
     /// File with the certificate of the server, then those between it and the root.
     pub cert: PathBuf,
@@ -45,11 +45,13 @@ pub struct TlsConfig {
     /// Time between two looks at the files. Default 5 s.
     pub reload: Duration,
     /// Whether clients may choose HTTP/1.1, too, or choose nothing, which stands for it. Default no.
+    #[serde(skip)]
     pub http1: bool,
 }
 
 /// Whether a client must show a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
     /// It must.
     Required,
@@ -58,11 +60,13 @@ pub enum ClientAuth {
 }
 
 /// A version of TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub enum TlsVersion {
     /// RFC 5246.
+    #[serde(rename = "1.2")]
     V1_2,
     /// RFC 8446.
+    #[serde(rename = "1.3")]
     V1_3,
 }
 

@@ -9,7 +9,7 @@ use waterwheel::config::starter;
 fn check(first: &str, grace: Option<&str>, args: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("ww.toml");
-    std::fs::write(&config, starter::TEXT).unwrap();
+    std::fs::write(&config, starter::text()).unwrap();
     let program = env!("CARGO_BIN_EXE_waterwheel");
     let line = format!(
         "{first}; exec {program} check --env --config {} --set server.connections.max=100 {args}",

@@ -64,7 +64,7 @@ impl Shell {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("README.md"), "# waterwheel\n".repeat(1000)).unwrap();
-        std::fs::write(directory.path().join("waterwheel.toml"), starter::TEXT).unwrap();
+        std::fs::write(directory.path().join("waterwheel.toml"), starter::text()).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap();
         let path = [program, Path::new("/usr/local/bin"), Path::new("/usr/bin"), Path::new("/bin")];
         Self { directory, path: std::env::join_paths(path.map(PathBuf::from)).unwrap() }

@@ -150,5 +150,5 @@ async fn what_needs_a_restart_is_named_and_then_nothing_is_changed() {
     assert_eq!(caller.pool().await.size.unwrap().workers, 5);
     process.configure("pool = 7");
     let ran = run(&process, "reload").await;
-    assert!(ran.code == Some(1) && ran.out.contains("`pool` is a table, not an integer"), "{}", ran.out);
+    assert!(ran.code == Some(1) && ran.out.contains("`pool` must be a table, not an integer"), "{}", ran.out);
 }

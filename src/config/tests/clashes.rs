@@ -164,7 +164,7 @@ error: `pool.cpu.workers.min` is more than `pool.cpu.workers.max`
 2 | workers = { min = 16, max = 2 }
   |                   ^^        -
   |
-  = help: lower `pool.cpu.workers.min` or raise the other
+  = help: lower `pool.cpu.workers.min` or raise `pool.cpu.workers.max`
 "#,
         ..Case::NONE
     },
@@ -257,7 +257,7 @@ max_payload = "8MiB"
 [pool.cpu]
 queue = { bytes = "1MiB" }"#,
         faults: r#"
-error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
+error: a payload may have 8MiB, and `pool.cpu.queue.bytes` is 1MiB
  --> ww.toml:4:19
   |
 2 | max_payload = "8MiB"
@@ -275,7 +275,7 @@ error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
 queue = { bytes = "1MiB" }"#,
         flags: &[("--max-payload", "server.max_payload", "8MiB")],
         faults: r#"
-error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
+error: a payload may have 8MiB, and `pool.cpu.queue.bytes` is 1MiB
  --> ww.toml:2:19
   |
 2 | queue = { bytes = "1MiB" }
@@ -295,7 +295,7 @@ error: a payload may have 8MiB, and the queue of pool `cpu` holds 1MiB
 when_full = "wait"
 queue = { waiting = 0 }"#,
         faults: r#"
-error: pool `cpu` lets callers wait for room, but has no place for one that waits
+error: `pool.cpu.when_full` is "wait", and `pool.cpu.queue.waiting` is 0
  --> ww.toml:3:21
   |
 2 | when_full = "wait"
@@ -303,7 +303,7 @@ error: pool `cpu` lets callers wait for room, but has no place for one that wait
 3 | queue = { waiting = 0 }
   |                     ^
   |
-  = help: raise `pool.cpu.queue.waiting`, or set `when_full` to "reject" or "shed"
+  = help: raise `pool.cpu.queue.waiting`, or set `pool.cpu.when_full` to "reject" or "shed"
 "#,
         ..Case::NONE
     },
@@ -321,7 +321,7 @@ max_payload = "many"
 [pool.cpu]
 queue = { bytes = "1KiB" }"#,
         faults: r#"
-error: `server.max_payload` takes a size in bytes, and `many` is none
+error: `server.max_payload`: `many` is not a size
  --> ww.toml:2:15
   |
 2 | max_payload = "many"

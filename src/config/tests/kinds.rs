@@ -108,7 +108,7 @@ error: kind `k` has both `exec` and `builtin`
 pool = "base"
 builtin = "ehco""#,
         faults: r#"
-error: `kind.k.builtin` takes no `ehco`
+error: `kind.k.builtin`: `ehco` is not one of its values
  --> ww.toml:3:11
   |
 3 | builtin = "ehco"
@@ -146,14 +146,6 @@ error: `kind.k.pass_env` works only with `exec`
     Case {
         file: "[kind.k]",
         faults: r#"
-error: kind `k` names no pool
- --> ww.toml:1:7
-  |
-1 | [kind.k]
-  |       ^
-  |
-  = help: add `pool = "NAME"`, one of the [pool.NAME] sections
-
 error: kind `k` has neither `exec` nor `builtin`
  --> ww.toml:1:7
   |
@@ -161,6 +153,14 @@ error: kind `k` has neither `exec` nor `builtin`
   |       ^
   |
   = help: add `exec = ["/path/to/program"]` or `builtin = "echo"`
+
+error: kind `k` names no pool
+ --> ww.toml:1:7
+  |
+1 | [kind.k]
+  |       ^
+  |
+  = help: add `pool = "NAME"`, one of the [pool.NAME] sections
 "#,
         ..Case::NONE
     },

@@ -1,12 +1,12 @@
 //! Faults of the programs of kinds.
 
 use super::{Case, check};
-use crate::config::program::KEYS;
+use crate::config::keys::OF_PROGRAMS;
 
 #[test]
 fn every_key_of_a_program_is_documented() {
     let documented = include_str!("../../../docs/exec.md");
-    for key in KEYS {
+    for key in OF_PROGRAMS {
         assert!(documented.contains(&format!("\n{key} = ")), "docs/exec.md does not tell of {key}");
     }
 }
@@ -22,7 +22,7 @@ const PROGRAMS_THAT_CANNOT_START: &[Case] = &[
 pool = "base"
 exec = []"#,
         faults: r#"
-error: `kind.k.exec` is empty
+error: `kind.k.exec` must be an array of strings, not an empty array
  --> ww.toml:3:8
   |
 3 | exec = []
@@ -37,13 +37,13 @@ error: `kind.k.exec` is empty
 pool = "base"
 exec = "/bin/sh -c true""#,
         faults: r#"
-error: `kind.k.exec` takes an array of strings, and `/bin/sh -c true` is none
+error: `kind.k.exec` must be an array of strings, not a string
  --> ww.toml:3:8
   |
 3 | exec = "/bin/sh -c true"
   |        ^^^^^^^^^^^^^^^^^
   |
-  = help: write it like `["one", "two"]`
+  = help: write it like `["/usr/bin/convert", "-"]`
 "#,
         ..Case::NONE
     },
@@ -52,13 +52,13 @@ error: `kind.k.exec` takes an array of strings, and `/bin/sh -c true` is none
 pool = "base"
 exec = ["/bin/sh", 1]"#,
         faults: r#"
-error: `kind.k.exec` takes an array of strings, not an integer
+error: `kind.k.exec` must be an array of strings, not an integer
  --> ww.toml:3:20
   |
 3 | exec = ["/bin/sh", 1]
   |                    ^
   |
-  = help: write it like `["one", "two"]`
+  = help: write it like `["/usr/bin/convert", "-"]`
 "#,
         ..Case::NONE
     },
@@ -67,7 +67,7 @@ error: `kind.k.exec` takes an array of strings, not an integer
 pool = "base"
 exec = ["sh", "-c", "true"]"#,
         faults: r#"
-error: program `sh` is not an absolute path
+error: `kind.k.exec`: `sh` is not an absolute path
  --> ww.toml:3:9
   |
 3 | exec = ["sh", "-c", "true"]
@@ -82,7 +82,7 @@ error: program `sh` is not an absolute path
 pool = "base"
 exec = ["/no/such/program"]"#,
         faults: r#"
-error: program `/no/such/program` does not exist
+error: `kind.k.exec`: `/no/such/program` is not the path of a file
  --> ww.toml:3:9
   |
 3 | exec = ["/no/such/program"]
@@ -97,7 +97,7 @@ error: program `/no/such/program` does not exist
 pool = "base"
 exec = ["/"]"#,
         faults: r#"
-error: program `/` is not a file
+error: `kind.k.exec`: `/` is not a file
  --> ww.toml:3:9
   |
 3 | exec = ["/"]
@@ -112,13 +112,13 @@ error: program `/` is not a file
 pool = "base"
 exec = ["/etc/passwd"]"#,
         faults: r#"
-error: program `/etc/passwd` is not executable for this user
+error: `kind.k.exec`: `/etc/passwd` is not executable for this user
  --> ww.toml:3:9
   |
 3 | exec = ["/etc/passwd"]
   |         ^^^^^^^^^^^^^
   |
-  = help: `chmod +x /etc/passwd`, or run the server as a user who may
+  = help: `chmod +x /etc/passwd`, or run the server as a user with that permission
 "#,
         ..Case::NONE
     },
@@ -136,7 +136,7 @@ pool = "base"
 exec = ["/bin/sh"]
 env = { A = 1, "2B" = "x", "C-D" = "x" }"#,
         faults: r#"
-error: `kind.k.env.A` takes a string, not an integer
+error: `kind.k.env.A` must be a string, not an integer
  --> ww.toml:4:13
   |
 4 | env = { A = (withheld), "2B" = (withheld), "C-D" = (withheld) }
@@ -144,7 +144,7 @@ error: `kind.k.env.A` takes a string, not an integer
   |
   = help: write it like `"text"`
 
-error: `2B` is no name for a variable
+error: `kind.k.env.2B`: `2B` is not a name of a variable
  --> ww.toml:4:25
   |
 4 | env = { A = (withheld), "2B" = (withheld), "C-D" = (withheld) }
@@ -152,7 +152,7 @@ error: `2B` is no name for a variable
   |
   = help: use letters, digits and `_`, and no digit first
 
-error: `C-D` is no name for a variable
+error: `kind.k.env.C-D`: `C-D` is not a name of a variable
  --> ww.toml:4:44
   |
 4 | env = { A = (withheld), "2B" = (withheld), "C-D" = (withheld) }
@@ -176,7 +176,7 @@ error: `LANG` is not set in the server's environment
 5 | pass_env = ["LANG", "HOME", "PATH", "PATH"]
   |             ^^^^^^
   |
-  = help: set LANG before the start, or give it a value in `env`, or remove it
+  = help: set `LANG` before the start, or give it a value in `env`, or remove it
 
 error: variable `HOME` of kind `k` is given twice
  --> ww.toml:5:21
@@ -204,29 +204,29 @@ env = { WATERWHEEL_X = "1", WATERWHEEL_2 = "2" }
 pass_env = ["WATERWHEEL_"]"#,
         env: &[("WATERWHEEL_", "1")],
         faults: r#"
-error: `WATERWHEEL_X` begins with WATERWHEEL_, which is kept for what each job sets
+error: `kind.k.env.WATERWHEEL_X`: `WATERWHEEL_X` is not a name of a variable
  --> ww.toml:4:9
   |
 4 | env = { WATERWHEEL_X = (withheld), WATERWHEEL_2 = (withheld) }
   |         ^^^^^^^^^^^^
   |
-  = help: choose another name, such as `X`
+  = help: choose a name that does not begin with WATERWHEEL_, as those do that each job sets
 
-error: `WATERWHEEL_2` begins with WATERWHEEL_, which is kept for what each job sets
+error: `kind.k.env.WATERWHEEL_2`: `WATERWHEEL_2` is not a name of a variable
  --> ww.toml:4:36
   |
 4 | env = { WATERWHEEL_X = (withheld), WATERWHEEL_2 = (withheld) }
   |                                    ^^^^^^^^^^^^
   |
-  = help: choose another name
+  = help: choose a name that does not begin with WATERWHEEL_, as those do that each job sets
 
-error: `WATERWHEEL_` begins with WATERWHEEL_, which is kept for what each job sets
+error: `kind.k.pass_env`: `WATERWHEEL_` is not a name of a variable that a job may have
  --> ww.toml:5:13
   |
 5 | pass_env = ["WATERWHEEL_"]
   |             ^^^^^^^^^^^^^
   |
-  = help: choose another name
+  = help: choose a name that does not begin with WATERWHEEL_, as those do that each job sets
 "#,
         ..Case::NONE
     },
@@ -236,7 +236,7 @@ pool = "base"
 exec = ["/bin/sh"]
 exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }"#,
         faults: r#"
-error: `0` is no exit code of a failure
+error: `kind.k.exit_codes.0`: `0` is not an exit code of a failure
  --> ww.toml:4:16
   |
 4 | exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }
@@ -244,7 +244,7 @@ error: `0` is no exit code of a failure
   |
   = help: give a code from 1 to 255, like `"3" = "NOT_FOUND"`
 
-error: `03` is no exit code of a failure
+error: `kind.k.exit_codes.03`: `03` is not an exit code of a failure
  --> ww.toml:4:35
   |
 4 | exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }
@@ -252,7 +252,7 @@ error: `03` is no exit code of a failure
   |
   = help: give a code from 1 to 255, like `"3" = "NOT_FOUND"`
 
-error: `256` is no exit code of a failure
+error: `kind.k.exit_codes.256`: `256` is not an exit code of a failure
  --> ww.toml:4:55
   |
 4 | exit_codes = { "0" = "NOT_FOUND", "03" = "NOT_FOUND", "256" = "NOT_FOUND" }
@@ -268,7 +268,7 @@ pool = "base"
 exec = ["/bin/sh"]
 exit_codes = { "3" = "NOTFOUND", "4" = "DEADLINE_EXCEEDED" }"#,
         faults: r#"
-error: `kind.k.exit_codes.3` takes no `NOTFOUND`
+error: `kind.k.exit_codes.3`: `NOTFOUND` is not one of its values
  --> ww.toml:4:22
   |
 4 | exit_codes = { "3" = "NOTFOUND", "4" = "DEADLINE_EXCEEDED" }
@@ -276,7 +276,7 @@ error: `kind.k.exit_codes.3` takes no `NOTFOUND`
   |
   = help: did you mean `NOT_FOUND`?
 
-error: `kind.k.exit_codes.4` takes no `DEADLINE_EXCEEDED`
+error: `kind.k.exit_codes.4`: `DEADLINE_EXCEEDED` is not one of its values
  --> ww.toml:4:40
   |
 4 | exit_codes = { "3" = "NOTFOUND", "4" = "DEADLINE_EXCEEDED" }
@@ -301,13 +301,13 @@ error: `kind.k.stderr_tail` is 4KiB, outside of 0B to 3KiB
   |
   = help: give a value from 0B to 3KiB
 
-error: `kind.k.kill_grace` takes a duration, and `soon` is none
+error: `kind.k.kill_grace`: `soon` is not a duration
  --> ww.toml:5:14
   |
 5 | kill_grace = "soon"
   |              ^^^^^^
   |
-  = help: write it like `"30s"`
+  = help: write it like `"1s"`
 "#,
         ..Case::NONE
     },

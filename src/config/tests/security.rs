@@ -19,10 +19,14 @@ fn every_mistake_is_told_with_what_to_do() {
             "`server.tls.client_ca` has no effect without `server.tls.cert`",
             "set `server.tls.cert`, or remove it",
         ),
-        ("server.tls.min_version = \"1.1\"", "`server.tls.min_version` takes no `1.1`", "did you mean `1.3`?"),
+        (
+            "server.tls.min_version = \"1.1\"",
+            "`server.tls.min_version`: `1.1` is not one of its values",
+            "did you mean `1.3`?",
+        ),
         (
             "server.tls.client_auth = \"none\"",
-            "`server.tls.client_auth` takes no `none`",
+            "`server.tls.client_auth`: `none` is not one of its values",
             "choose from required, optional",
         ),
         (
@@ -35,18 +39,22 @@ fn every_mistake_is_told_with_what_to_do() {
             "`auth.jwt.issuer` is not set",
             "add `auth.jwt.issuer = \"https://issuer.example\"`",
         ),
-        ("auth.jwt.algorithms = [\"HS256\"]", "`auth.jwt.algorithms` takes no `HS256`", "did you mean `ES256`?"),
+        (
+            "auth.jwt.algorithms = [\"HS256\"]",
+            "`auth.jwt.algorithms`: `HS256` is not one of its values",
+            "did you mean `ES256`?",
+        ),
         (
             "auth.rule.a = { principals = [\"**\"], rpcs = [\"*\"] }",
-            "rules name callers, and nothing tells who calls",
+            "rules name callers, and nothing identifies callers",
             nobody,
         ),
-        ("quota.burst = 5", "`quota.burst` has no effect without `rate`", "set `rate`, or remove it"),
+        ("quota.burst = 5", "`quota.burst` has no effect without `quota.rate`", "set `quota.rate`, or remove it"),
         ("quota.rate = 0", "`quota.rate` is 0, outside of 1 to 1000000", "give a value from 1 to 1000000"),
         (
             "quota.tenant.\"A b\".rate = 1",
-            "`A b` is no name for a tenant",
-            "a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`",
+            "`quota.tenant.A b`: `A b` is not a name",
+            "write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`",
         ),
     ]);
     let faults = load(&sources(
@@ -55,7 +63,11 @@ fn every_mistake_is_told_with_what_to_do() {
         &[],
     ));
     let report = faults.unwrap_err().to_string();
-    for line in ["error: `web` names no principal", "error: `auth.rule.a.rpcs` is not set", &format!("help: {rule}")] {
+    for line in [
+        "error: `auth.rule.a.principals`: `web` is not a pattern of callers",
+        "error: `auth.rule.a.rpcs` is not set",
+        &format!("help: {rule}"),
+    ] {
         assert!(report.contains(line), "{line}\n{report}");
     }
 }

@@ -218,7 +218,7 @@ const A_VALUE_WHERE_A_TABLE_BELONGS: &[Case] = &[
     Case {
         file: "server = 5",
         faults: r"
-error: `server` is a table, not an integer
+error: `server` must be a table, not an integer
  --> ww.toml:1:10
   |
 1 | server = 5
@@ -231,7 +231,7 @@ error: `server` is a table, not an integer
     Case {
         file: "pool.cpu = 4",
         faults: r"
-error: `pool.cpu` is a table, not an integer
+error: `pool.cpu` must be a table, not an integer
  --> ww.toml:1:12
   |
 1 | pool.cpu = 4
@@ -245,7 +245,7 @@ error: `pool.cpu` is a table, not an integer
         file: r"[[pool.cpu]]
 workers = 1",
         faults: r"
-error: `pool.cpu` is a table, not an array
+error: `pool.cpu` must be a table, not an array
  --> ww.toml:1:1
   |
 1 | [[pool.cpu]]
@@ -259,7 +259,7 @@ error: `pool.cpu` is a table, not an array
         file: r"[pool.cpu]
 queue = 64",
         faults: r"
-error: `pool.cpu.queue` is a table, not an integer
+error: `pool.cpu.queue` must be a table, not an integer
  --> ww.toml:2:9
   |
 2 | queue = 64
@@ -280,52 +280,52 @@ const NAMES_ARE_SIMPLE: &[Case] = &[
     Case {
         file: "[pool.CPU]",
         faults: r"
-error: `CPU` is no name for a pool
+error: `pool.CPU`: `CPU` is not a name
  --> ww.toml:1:7
   |
 1 | [pool.CPU]
   |       ^^^
   |
-  = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
+  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
         ..Case::NONE
     },
     Case {
         file: r#"[pool."a b"]"#,
         faults: r#"
-error: `a b` is no name for a pool
+error: `pool.a b`: `a b` is not a name
  --> ww.toml:1:7
   |
 1 | [pool."a b"]
   |       ^^^^^
   |
-  = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
+  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 "#,
         ..Case::NONE
     },
     Case {
         file: "[pool.1st]",
         faults: r"
-error: `1st` is no name for a pool
+error: `pool.1st`: `1st` is not a name
  --> ww.toml:1:7
   |
 1 | [pool.1st]
   |       ^^^
   |
-  = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
+  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
         ..Case::NONE
     },
     Case {
         file: "[pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]",
         faults: r"
-error: `abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb` is no name for a pool
+error: `pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb`: `abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb` is not a name
  --> ww.toml:1:7
   |
 1 | [pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]
   |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   |
-  = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
+  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
         ..Case::NONE
     },
@@ -334,13 +334,13 @@ error: `abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb` is no 
 pool = "base"
 builtin = "echo""#,
         faults: r"
-error: `Echo` is no name for a kind
+error: `kind.Echo`: `Echo` is not a name
  --> ww.toml:1:7
   |
 1 | [kind.Echo]
   |       ^^^^
   |
-  = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
+  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
         ..Case::NONE
     },

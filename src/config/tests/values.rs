@@ -10,45 +10,49 @@ fn strings_booleans_and_numbers() {
 const STRINGS_BOOLEANS_AND_NUMBERS: &[(&str, &str, &str)] = &[
     (
         "telemetry.service_name = 5",
-        "`telemetry.service_name` takes a string, not an integer",
-        r#"write it like `"text"`"#,
+        "`telemetry.service_name` must be a string, not an integer",
+        r#"write it like `"waterwheel"`"#,
     ),
-    (r#"telemetry.service_name = """#, "`telemetry.service_name` is empty", r#"write it like `"text"`"#),
-    (r#"telemetry.service_name = "a\u0000""#, "`telemetry.service_name` holds a NUL character", "remove it"),
-    ("ops.metrics = 1", "`ops.metrics` takes a boolean, not an integer", "write it like `true`"),
+    (
+        r#"telemetry.service_name = """#,
+        "`telemetry.service_name`: `` is not a text of one character or more",
+        r#"write it like `"waterwheel"`"#,
+    ),
+    (
+        r#"telemetry.service_name = "a\u0000""#,
+        "`telemetry.service_name` must be a string without NUL, not one with it",
+        r#"write it like `"waterwheel"`"#,
+    ),
+    ("ops.metrics = 1", "`ops.metrics` must be a boolean, not an integer", "write it like `true`"),
     (
         r#"kind.k = { pool = "base", builtin = "echo", idempotent = "yes" }"#,
-        "`kind.k.idempotent` takes a boolean, and `yes` is none",
-        "write it like `true`",
+        "`kind.k.idempotent`: `yes` is not a boolean",
+        "write it like `false`",
     ),
     (
         r#"server.submit_many_window = "many""#,
-        "`server.submit_many_window` takes a whole number, and `many` is none",
-        "write it like `16`",
+        "`server.submit_many_window`: `many` is not a whole number",
+        "write it like `256`",
     ),
     (
         "server.submit_many_window = 1.5",
-        "`server.submit_many_window` takes a whole number, not a float",
-        "write it like `16`",
+        "`server.submit_many_window` must be a whole number, not a float",
+        "write it like `256`",
     ),
-    (
-        r#"telemetry.sample_ratio = "half""#,
-        "`telemetry.sample_ratio` takes a number, and `half` is none",
-        "write it like `0.5`",
-    ),
+    (r#"telemetry.sample_ratio = "half""#, "`telemetry.sample_ratio`: `half` is not a number", "write it like `0.5`"),
     (
         r#"pool.cpu.workers = "all""#,
-        r#"`pool.cpu.workers` takes a whole number or "cpus", and `all` is none"#,
+        r#"`pool.cpu.workers`: `all` is not a whole number or "cpus""#,
         "write it like `8`",
     ),
     (
         "pool.cpu.workers = [1]",
-        r#"`pool.cpu.workers` takes a whole number or "cpus", not an array"#,
+        r#"`pool.cpu.workers` must be a whole number or "cpus", not an array"#,
         "write it like `8`",
     ),
     (
         "pool.cpu.workers = 1979-05-27",
-        r#"`pool.cpu.workers` takes a whole number or "cpus", not a date"#,
+        r#"`pool.cpu.workers` must be a whole number or "cpus", not a date"#,
         "write it like `8`",
     ),
 ];
@@ -59,31 +63,19 @@ fn durations_and_sizes() {
 }
 
 const DURATIONS_AND_SIZES: &[(&str, &str, &str)] = &[
-    ("deadline.max = 5", "`deadline.max` takes a duration, not an integer", r#"write it like `"30s"`"#),
-    (r#"deadline.max = "5""#, "`deadline.max` takes a duration, and `5` is none", r#"write it like `"30s"`"#),
-    (
-        r#"deadline.max = "5 parsecs""#,
-        "`deadline.max` takes a duration, and `5 parsecs` is none",
-        r#"write it like `"30s"`"#,
-    ),
-    (
-        r#"server.max_payload = "4MB""#,
-        "`server.max_payload` takes a size in bytes, and `4MB` is none",
-        r#"write it like `"4MiB"`"#,
-    ),
+    ("deadline.max = 5", "`deadline.max` must be a duration, not an integer", r#"write it like `"10m"`"#),
+    (r#"deadline.max = "5""#, "`deadline.max`: `5` is not a duration", r#"write it like `"10m"`"#),
+    (r#"deadline.max = "5 parsecs""#, "`deadline.max`: `5 parsecs` is not a duration", r#"write it like `"10m"`"#),
+    (r#"server.max_payload = "4MB""#, "`server.max_payload`: `4MB` is not a size", r#"write it like `"4MiB"`"#),
     (
         r#"server.max_payload = "4 mebibytes""#,
-        "`server.max_payload` takes a size in bytes, and `4 mebibytes` is none",
+        "`server.max_payload`: `4 mebibytes` is not a size",
         r#"write it like `"4MiB"`"#,
     ),
-    (
-        "server.max_payload = -1",
-        "`server.max_payload` takes a size in bytes, and `-1` is none",
-        r#"write it like `"4MiB"`"#,
-    ),
+    ("server.max_payload = -1", "`server.max_payload`: `-1` is not a size", r#"write it like `"4MiB"`"#),
     (
         r#"server.max_payload = "99999999TiB""#,
-        "`server.max_payload` takes a size in bytes, and `99999999TiB` is none",
+        "`server.max_payload`: `99999999TiB` is not a size",
         r#"write it like `"4MiB"`"#,
     ),
 ];
@@ -96,92 +88,92 @@ fn addresses_filters_and_urls() {
 const ADDRESSES_FILTERS_AND_URLS: &[(&str, &str, &str)] = &[
     (
         r#"server.listen = "localhost:7070""#,
-        "`server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `localhost:7070` is none",
+        "`server.listen`: `localhost:7070` is not an address: IP:PORT, unix:/path or systemd:N",
         r#"write it like `"127.0.0.1:7070"`"#,
     ),
     (
         r#"server.listen = "127.0.0.1""#,
-        "`server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `127.0.0.1` is none",
+        "`server.listen`: `127.0.0.1` is not an address: IP:PORT, unix:/path or systemd:N",
         r#"write it like `"127.0.0.1:7070"`"#,
     ),
     (
         r#"server.grpc_web_origins = ["https://app.example", "app.example"]"#,
-        "`server.grpc_web_origins` takes origins of pages, without a path, and `app.example` is none",
+        "`server.grpc_web_origins`: `app.example` is not an origin of pages, without a path",
         r#"write it like `["https://app.example"]`"#,
     ),
     (
         r#"server.grpc_web_origins = ["https://app.example/"]"#,
-        "`server.grpc_web_origins` takes origins of pages, without a path, and `https://app.example/` is none",
+        "`server.grpc_web_origins`: `https://app.example/` is not an origin of pages, without a path",
         r#"write it like `["https://app.example"]`"#,
     ),
     (
         "server.ops_listen = 7071",
-        "`server.ops_listen` takes IP:PORT, unix:/path, systemd:N or an array of them, not an integer",
-        r#"write it like `"127.0.0.1:7070"`"#,
+        "`server.ops_listen` must be a string or an array of strings, not an integer",
+        r#"write it like `"127.0.0.1:7071"`"#,
     ),
     (
         r#"server.listen = "unix:/run/ww?mod=600""#,
-        "`server.listen` has the parameter `mod`, which no socket takes",
-        "the known one is `mode`, as in `unix:/path?mode=660`",
+        "`server.listen`: `unix:/run/ww?mod=600` is not an address: IP:PORT, unix:/path or systemd:N",
+        r#"no parameter "mod"; the known one is mode, as in unix:/path?mode=660"#,
     ),
     (
         r#"server.ops_listen = "unix:/run/ww?mode=888""#,
-        "`server.ops_listen` has the mode `888`, which is not permissions in octal",
-        "give 0 to 777, as in `unix:/path?mode=660`",
+        "`server.ops_listen`: `unix:/run/ww?mode=888` is not an address: IP:PORT, unix:/path or systemd:N",
+        r#"no mode "888"; write permissions in octal, 777 at most, as in unix:/path?mode=660"#,
     ),
     (
         r#"server.ops_hosts = ["ops.example:7071"]"#,
-        "`server.ops_hosts` takes names of hosts, without a port, and `ops.example:7071` is none",
+        "`server.ops_hosts`: `ops.example:7071` is not a name of a host, without a port",
         "write it like `[\"ops.example\"]`",
     ),
     (
         r#"server.listen = ["127.0.0.1:1", "unix:run/ww"]"#,
-        "`server.listen` takes IP:PORT, unix:/path or systemd:N, and `unix:run/ww` is none",
+        "`server.listen`: `unix:run/ww` is not an address: IP:PORT, unix:/path or systemd:N",
         r#"write it like `"127.0.0.1:7070"`"#,
     ),
     (
         "server.listen = []",
-        "`server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, not an array",
+        "`server.listen` must be a string or an array of strings, not an empty array",
         r#"write it like `"127.0.0.1:7070"`"#,
     ),
     (
         r#"server.proxies = ["10.0.0.0/33"]"#,
-        "`server.proxies` takes an array of networks, and `10.0.0.0/33` is none",
+        "`server.proxies`: `10.0.0.0/33` is not a network",
         r#"write it like `["10.0.0.0/8", "192.0.2.1"]`"#,
     ),
     (
         r#"server.proxies = "10.0.0.0/8""#,
-        "`server.proxies` takes an array of networks, and `10.0.0.0/8` is none",
+        "`server.proxies` must be an array of strings, not a string",
         r#"write it like `["10.0.0.0/8", "192.0.2.1"]`"#,
     ),
     (
         r#"telemetry.log = "info,=""#,
-        "`telemetry.log` takes a log filter, and `info,=` is none",
+        "`telemetry.log`: `info,=` is not a filter of log lines",
         r#"write it like `"info,waterwheel=debug"`"#,
     ),
     (
         r#"telemetry.log = """#,
-        "`telemetry.log` takes a log filter, and `` is none",
+        "`telemetry.log`: `` is not a filter of log lines",
         r#"write it like `"info,waterwheel=debug"`"#,
     ),
     (
         r#"telemetry.otlp = "https://collector:4317""#,
-        "`telemetry.otlp` takes an http:// URL of a collector, and `https://collector:4317` is none",
+        "`telemetry.otlp`: `https://collector:4317` is not an http:// URL of a collector",
         r#"write it like `"http://127.0.0.1:4317"`"#,
     ),
     (
         r#"telemetry.otlp = "http://""#,
-        "`telemetry.otlp` takes an http:// URL of a collector, and `http://` is none",
+        "`telemetry.otlp`: `http://` is not an http:// URL of a collector",
         r#"write it like `"http://127.0.0.1:4317"`"#,
     ),
     (
         r#"telemetry.otlp = "http://host:0""#,
-        "`telemetry.otlp` takes an http:// URL of a collector, and `http://host:0` is none",
+        "`telemetry.otlp`: `http://host:0` is not an http:// URL of a collector",
         r#"write it like `"http://127.0.0.1:4317"`"#,
     ),
     (
         "telemetry.otlp = 4317",
-        "`telemetry.otlp` takes an http:// URL of a collector, not an integer",
+        "`telemetry.otlp` must be a string, not an integer",
         r#"write it like `"http://127.0.0.1:4317"`"#,
     ),
 ];
@@ -192,9 +184,21 @@ fn closed_sets() {
 }
 
 const CLOSED_SETS: &[(&str, &str, &str)] = &[
-    (r#"telemetry.log_format = "jsno""#, "`telemetry.log_format` takes no `jsno`", "did you mean `json`?"),
-    (r#"pool.cpu.when_full = "drop""#, "`pool.cpu.when_full` takes no `drop`", "choose from reject, wait, shed"),
-    ("pool.cpu.when_full = true", "`pool.cpu.when_full` takes a string, not a boolean", r#"write it like `"reject"`"#),
+    (
+        r#"telemetry.log_format = "jsno""#,
+        "`telemetry.log_format`: `jsno` is not one of its values",
+        "did you mean `json`?",
+    ),
+    (
+        r#"pool.cpu.when_full = "drop""#,
+        "`pool.cpu.when_full`: `drop` is not one of its values",
+        "choose from reject, wait, shed",
+    ),
+    (
+        "pool.cpu.when_full = true",
+        "`pool.cpu.when_full` must be a string, not a boolean",
+        r#"write it like `"reject"`"#,
+    ),
 ];
 
 #[test]
@@ -347,13 +351,13 @@ const OUTSIDE_OF_THE_RANGE: &[(&str, &str, &str)] = &[
     ),
     (
         r#"kind.k = { pool = "base", builtin = "echo", limit.burst = 5 }"#,
-        "`kind.k.limit.burst` has no effect without `rate`",
-        "set `rate`, or remove it",
+        "`kind.k.limit.burst` has no effect without `kind.k.limit.rate`",
+        "set `kind.k.limit.rate`, or remove it",
     ),
     (
         r#"kind.k = { pool = "base", builtin = "echo", limit.rate = 5, limit.per_key.keys = 5 }"#,
-        "`kind.k.limit.per_key.keys` has no effect without `concurrency` or `rate`",
-        "set `concurrency` or `rate`, or remove it",
+        "`kind.k.limit.per_key.keys` has no effect without `kind.k.limit.per_key.concurrency` or `kind.k.limit.per_key.rate`",
+        "set `kind.k.limit.per_key.concurrency` or `kind.k.limit.per_key.rate`, or remove it",
     ),
     (
         r#"kind.k = { pool = "base", builtin = "echo", max_output = 0 }"#,

@@ -13,7 +13,7 @@ const A_BAD_VALUE_OF_A_VARIABLE: &[Case] = &[
     Case {
         env: &[("WATERWHEEL_POOL__BASE__WORKERS", "eight")],
         faults: r#"
-error: `pool.base.workers` takes a whole number or "cpus", and `eight` is none
+error: `pool.base.workers`: `eight` is not a whole number or "cpus"
 --> environment:1:32
  |
  | WATERWHEEL_POOL__BASE__WORKERS=eight
@@ -39,26 +39,26 @@ error: `pool.base.workers` is 0, outside of 1 to 65536
     Case {
         env: &[("WATERWHEEL_DRAIN__KILL", "")],
         faults: r#"
-error: `drain.kill` takes a duration, and `` is none
+error: `drain.kill`: `` is not a duration
 --> environment:1:24
  |
  | WATERWHEEL_DRAIN__KILL=
  |                        ^
  |
- = help: write it like `"30s"`
+ = help: write it like `"5s"`
 "#,
         ..Case::NONE
     },
     Case {
         env: &[("WATERWHEEL_KIND__ECHO__IDEMPOTENT", "yes")],
         faults: r"
-error: `kind.echo.idempotent` takes a boolean, and `yes` is none
+error: `kind.echo.idempotent`: `yes` is not a boolean
 --> environment:1:35
  |
  | WATERWHEEL_KIND__ECHO__IDEMPOTENT=yes
  |                                   ^^^
  |
- = help: write it like `true`
+ = help: write it like `false`
 ",
         ..Case::NONE
     },
@@ -99,7 +99,7 @@ error: unknown key `srver`
     Case {
         env: &[("WATERWHEEL_SERVER__LISTEN__X", "1")],
         faults: r#"
-error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, not a table
+error: `server.listen` must be a string or an array of strings, not a table
 --> environment:1:20
  |
  | WATERWHEEL_SERVER__LISTEN__X=1
@@ -179,7 +179,7 @@ error: pool `gpu` is not in the file, and no kind uses it
     Case {
         env: &[("WATERWHEEL_POOL__BASE", "8")],
         faults: r"
-error: `pool.base` is a table, not an integer
+error: `pool.base` must be a table, not an integer
 --> environment:1:23
  |
  | WATERWHEEL_POOL__BASE=8
@@ -226,7 +226,7 @@ error: unknown key `wrokers` in [pool.base]
     Case {
         flags: &[("--listen", "server.listen", "7070")],
         faults: r#"
-error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them, and `7070` is none
+error: `server.listen`: `7070` is not an address: IP:PORT, unix:/path or systemd:N
 --> command line:1:10
  |
  | --listen 7070
@@ -239,7 +239,7 @@ error: `server.listen` takes IP:PORT, unix:/path, systemd:N or an array of them,
     Case {
         flags: &[("--set", "drain", "5s")],
         faults: r"
-error: `drain` is a table, not a string
+error: `drain` must be a table, not a string
 --> command line:1:13
  |
  | --set drain=5s
@@ -252,26 +252,26 @@ error: `drain` is a table, not a string
     Case {
         flags: &[("--set", "kind.echo.exec", r#"["/bin/sh""#)],
         faults: r#"
-error: `kind.echo.exec` takes an array of strings, and `["/bin/sh"` is none
+error: `kind.echo.exec`: `["/bin/sh"` is not an array of strings
 --> command line:1:22
  |
  | --set kind.echo.exec=["/bin/sh"
  |                      ^^^^^^^^^^
  |
- = help: write it like `["one", "two"]`
+ = help: write it like `["/usr/bin/convert", "-"]`
 "#,
         ..Case::NONE
     },
     Case {
         flags: &[("--set", "pool..workers", "1")],
         faults: r"
-error: `` is no name for a pool
+error: `pool.`: `` is not a name
 --> command line:1:12
  |
  | --set pool..workers=1
  |            ^
  |
- = help: a name is a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
+ = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
 ",
         ..Case::NONE
     },

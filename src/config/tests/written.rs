@@ -11,20 +11,24 @@ fn a_size_without_a_unit_and_a_level_that_is_none() {
 const WITHOUT_EFFECT: &[(&str, &str, &str)] = &[
     (
         "server.max_payload = 4",
-        "`server.max_payload` is 4, which would be 4 bytes",
+        "`server.max_payload`: `4` is not a size with a unit",
         "write the unit, as in `\"4MiB\"`, or `\"4B\"`",
     ),
     (
         "pool.cpu.queue.bytes = 1023",
-        "`pool.cpu.queue.bytes` is 1023, which would be 1023 bytes",
+        "`pool.cpu.queue.bytes`: `1023` is not a size with a unit",
         "write the unit, as in `\"1023MiB\"`, or `\"1023B\"`",
     ),
     (
         r#"telemetry.log = "verbos""#,
-        "`telemetry.log` takes no `verbos`",
-        "choose from off, error, warn, info, debug, trace",
+        "`telemetry.log`: `verbos` is not a filter of log lines",
+        "`verbos` is not a level; choose from off, error, warn, info, debug, trace",
     ),
-    (r#"telemetry.log = "info,debg""#, "`telemetry.log` takes no `debg`", "did you mean `debug`?"),
+    (
+        r#"telemetry.log = "info,debg""#,
+        "`telemetry.log`: `info,debg` is not a filter of log lines",
+        "`debg` is not a level; did you mean `debug`?",
+    ),
 ];
 
 #[test]

@@ -1,0 +1,278 @@
+//! Checks between keys: values that are fine alone and wrong together.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{
+    fault::Fault,
+    form::{plain, size},
+    keys,
+    problem::{Problem, closest},
+    program, settings,
+    values::Values,
+    withhold,
+};
+use crate::{
+    auth,
+    net::{ListenAddress, Tls, TlsFile},
+};
+
+/// What a configuration without a kind is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoKinds {
+    Fault,
+    /// The program has handlers of its own.
+    Fine,
+}
+
+/// Reports every contradiction. A key whose own value was reported takes part in none.
+pub(super) fn report(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]) {
+    report_listeners(values);
+    report_deadlines(values);
+    report_memory(values);
+    report_tls(values);
+    report_auth(values);
+    report_burst(values, "quota");
+    for (tenant, _) in values.names("quota.tenant") {
+        report_burst(values, &format!("quota.tenant.{tenant}"));
+    }
+    report_kinds(values, no_kinds, env);
+    report_pools(values);
+}
+
+fn report_listeners(values: &mut Values) {
+    let may = |key: &str| values.get::<bool>(key) != Some(false);
+    let (any, ops) = (may("server.allow_plaintext"), may("server.ops_allow_plaintext"));
+    let has_tls = ["server.tls.cert", "server.tls.key"].iter().all(|file| values.is_set(file));
+    // The operator's listener speaks no TLS.
+    for (keys, may_be_public, otherwise) in [
+        (&["server.listen"][..], any || has_tls, "add [server.tls], or set `server.allow_plaintext = true`"),
+        (&["server.ops_listen", "server.listen"], any || ops, "or set `server.ops_allow_plaintext = true`"),
+    ] {
+        let mut claimed = keys[1..].iter().flat_map(|key| settings::addresses(values, key)).collect::<Vec<_>>();
+        for address in settings::addresses(values, keys[0]) {
+            if claimed.iter().any(|other| overlap(other, &address)) {
+                let message = format!("two listeners claim {address}");
+                values.contradiction(keys, message, "give each listener an address of its own");
+            }
+            if !may_be_public && address.is_public() {
+                let message = format!("`{}` is {address}, where other machines would be served in plaintext", keys[0]);
+                let help = format!("listen on a loopback address or a Unix socket, {otherwise}");
+                values.contradiction(&keys[..1], message, help);
+            }
+            claimed.push(address);
+        }
+    }
+}
+
+fn report_deadlines(values: &mut Values) {
+    let [default, max, margin] = ["deadline.default", "deadline.max", "deadline.reply_margin"];
+    let [shortest, longest, before] = [default, max, margin].map(|key| values.get::<Duration>(key));
+    if shortest > longest {
+        let message = format!("`{default}` is longer than `{max}`");
+        values.contradiction(&[default, max], message, format!("lower `{default}` or raise `{max}`"));
+    }
+    if before >= shortest {
+        let message = format!("`{margin}` leaves nothing of `{default}`");
+        values.contradiction(&[margin, default], message, format!("lower `{margin}` or raise `{default}`"));
+    }
+}
+
+fn report_memory(values: &mut Values) {
+    let [total, one] = ["server.memory.total", "server.memory.per_connection"];
+    report_payload(values, total);
+    report_payload(values, one);
+    if values.get::<u64>(one) > values.get::<u64>(total) {
+        let message = format!("`{one}` is more than `{total}`");
+        values.contradiction(&[one, total], message, format!("raise `{total}` or lower `{one}`"));
+    }
+}
+
+/// A payload that the server accepts must fit what it passes.
+fn report_payload(values: &mut Values, key: &str) {
+    let [payload, bound] = ["server.max_payload", key].map(|key| values.get::<u64>(key).unwrap_or_default());
+    if payload > bound {
+        let [payload, bound] = [payload, bound].map(|bytes| plain(&size(bytes)));
+        let message = format!("a payload may have {payload}, and `{key}` is {bound}");
+        let help = format!("raise `{key}` or lower `server.max_payload`");
+        values.contradiction(&[key, "server.max_payload"], message, help);
+    }
+}
+
+fn report_tls(values: &mut Values) {
+    let [cert, key, ca] = ["server.tls.cert", "server.tls.key", "server.tls.client_ca"];
+    report_lack(values, key, cert);
+    report_lack(values, cert, key);
+    if !values.is_set(key) {
+        report_need(values, ca, &[cert]);
+    }
+    let Some(config) = settings::tls(values) else { return };
+    for error in Tls::open(config).err().into_iter().flat_map(|errors| errors.0) {
+        let file = match error.file {
+            TlsFile::Cert => cert,
+            TlsFile::Key => key,
+            TlsFile::ClientCa => ca,
+        };
+        values.contradiction(&[file], format!("`{file}`: {}", error.fault), error.fault.help(error.file));
+    }
+}
+
+fn report_auth(values: &mut Values) {
+    let [jwks, issuer, audience] = ["auth.jwt.jwks", "auth.jwt.issuer", "auth.jwt.audience"];
+    report_lack(values, issuer, jwks);
+    report_lack(values, audience, jwks);
+    for key in [issuer, audience, "auth.jwt.tenant_claim"] {
+        report_need(values, key, &[jwks]);
+    }
+    if let Some(error) = settings::jwt(values).and_then(|jwt| auth::check_keys(&jwt).err()) {
+        let help = "put the issuer's public keys there, as a JSON Web Key Set";
+        values.contradiction(&[jwks], format!("`{jwks}`: {error}"), help);
+    }
+    let rules = values.names("auth.rule");
+    for (rule, _) in &rules {
+        let table = format!("auth.rule.{rule}");
+        report_lack(values, &format!("{table}.principals"), &table);
+        report_lack(values, &format!("{table}.rpcs"), &table);
+    }
+    let ways = [[jwks, issuer, audience], ["server.tls.client_ca", "server.tls.cert", "server.tls.key"]];
+    let is_known = ways.iter().any(|keys| keys.iter().all(|key| values.is_set(key)));
+    let is_tried = ways.iter().any(|keys| values.has(keys[0]));
+    if is_known && rules.is_empty() && !values.is_faulty_within("auth") {
+        let help = "add [auth.rule.NAME] with `principals` and `rpcs`; what no rule allows is denied";
+        values.contradiction(&["auth"], "callers are authenticated, and no rule lets any of them in", help);
+    }
+    if !is_tried && !rules.is_empty() && !values.is_faulty_within("auth") {
+        let help = "add `server.tls.client_ca` or [auth.jwt], or remove the rules";
+        values.contradiction(&["auth.rule"], "rules name callers, and nothing identifies callers", help);
+    }
+}
+
+/// Reports a key that must be set where another is, or where its table is.
+fn report_lack(values: &mut Values, path: &str, beside: &str) {
+    if values.get::<toml::Value>(path).is_none() && values.has(beside) {
+        let help = format!("add `{path} = {}`", keys::example(path));
+        values.contradiction(&[beside, path], format!("`{path}` is not set"), help);
+    }
+}
+
+/// Reports a key that has no effect without one of others.
+fn report_need(values: &mut Values, path: &str, needs: &[&str]) {
+    let is_there = |key: &&str| values.is_set(key) || values.is_faulty(key);
+    if values.is_set(path) && !needs.iter().any(is_there) {
+        let needs = needs.join("` or `");
+        let message = format!("`{path}` has no effect without `{needs}`");
+        values.contradiction(&[path], message, format!("set `{needs}`, or remove it"));
+    }
+}
+
+fn report_burst(values: &mut Values, table: &str) {
+    report_need(values, &format!("{table}.burst"), &[&format!("{table}.rate")]);
+}
+
+fn report_pools(values: &mut Values) {
+    let pools = values.names("pool");
+    let used: BTreeSet<String> = values.names("kind").iter().filter_map(|(kind, _)| pool_of(values, kind)).collect();
+    for (pool, in_file) in &pools {
+        let key = |key: &str| format!("pool.{pool}.{key}");
+        report_payload(values, &key("queue.bytes"));
+        let [min, max] = [key("workers.min"), key("workers.max")];
+        if values.get::<u64>(&min) > values.get::<u64>(&max) {
+            let help = format!("lower `{min}` or raise `{max}`");
+            values.contradiction(&[&min, &max], format!("`{min}` is more than `{max}`"), help);
+        }
+        let [when_full, waiting] = [key("when_full"), key("queue.waiting")];
+        let waits = values.get::<String>(&when_full).is_some_and(|when_full| when_full == "wait");
+        if waits && values.get::<u64>(&waiting) == Some(0) {
+            let message = format!("`{when_full}` is \"wait\", and `{waiting}` is 0");
+            let help = format!("raise `{waiting}`, or set `{when_full}` to \"reject\" or \"shed\"");
+            values.contradiction(&[&waiting, &when_full], message, help);
+        }
+        // Most likely a slip in the name of a variable or a flag.
+        if !used.contains(pool) && !in_file {
+            let else_add = format!("add [pool.{pool}] to the file");
+            let help = meant(pool, &pools, &else_add).unwrap_or(format!("{else_add}, or a kind that uses it"));
+            let message = format!("pool `{pool}` is not in the file, and no kind uses it");
+            values.contradiction(&[&format!("pool.{pool}")], message, help);
+        }
+    }
+}
+
+fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]) {
+    let kinds = values.names("kind");
+    if no_kinds == NoKinds::Fault && kinds.is_empty() && !values.is_faulty_within("kind") {
+        let help = "add [kind.NAME]; `waterwheel config init` prints a file to start from";
+        values.contradiction(&[], "no kinds are configured, so no job can run", help);
+    }
+    for (kind, in_file) in &kinds {
+        let key = |key: &str| format!("kind.{kind}.{key}");
+        for limit in [key("limit"), key("limit.per_key")] {
+            report_burst(values, &limit);
+        }
+        let per_key = ["concurrency", "rate"].map(|bound| key(&format!("limit.per_key.{bound}")));
+        report_need(values, &key("limit.per_key.keys"), &per_key.each_ref().map(String::as_str));
+        let [table, exec, builtin] = [format!("kind.{kind}"), key("exec"), key("builtin")];
+        match (values.has(&exec), values.has(&builtin)) {
+            (false, false) if *in_file => {
+                let message = format!("kind `{kind}` has neither `exec` nor `builtin`");
+                let help = "add `exec = [\"/path/to/program\"]` or `builtin = \"echo\"`";
+                values.contradiction(&[&table], message, help);
+            }
+            (false, false) => {
+                let help = meant(kind, &kinds, "give it `exec` or `builtin`")
+                    .unwrap_or(format!("add [kind.{kind}] to the file, or set its `exec` or `builtin` too"));
+                values.contradiction(&[&table], format!("kind `{kind}` is not in the file"), help);
+                continue;
+            }
+            (true, true) => {
+                let message = format!("kind `{kind}` has both `exec` and `builtin`");
+                values.contradiction(&[&exec, &builtin], message, "keep one of the two");
+            }
+            (_, _) => {}
+        }
+        report_pool_of(values, kind);
+        program::report(kind, values, env);
+    }
+}
+
+fn report_pool_of(values: &mut Values, kind: &str) {
+    let [table, key] = [format!("kind.{kind}"), format!("kind.{kind}.pool")];
+    let Some(pool) = pool_of(values, kind) else {
+        let help = "add `pool = \"NAME\"`, one of the [pool.NAME] sections";
+        return values.contradiction(&[&table, &key], format!("kind `{kind}` names no pool"), help);
+    };
+    let pools = values.names("pool");
+    // One slip, as [pools.cpu], is one fault: that the kinds have no pool follows from it.
+    let is_slip = |fault: &Fault| match fault.problem() {
+        Problem::UnknownKey { key, section, .. } => section.is_empty() && closest(key, &["pool"]).is_some(),
+        _ => false,
+    };
+    let is_known = pools.iter().any(|(name, _)| *name == pool) || values.is_faulty(&format!("pool.{pool}"));
+    if !is_known && !values.is_faulty("pool") && !values.faults.iter().any(is_slip) {
+        let help = meant(&pool, &pools, &format!("add [pool.{pool}]")).unwrap_or(format!("add [pool.{pool}]"));
+        let pool = withhold::value(&pool);
+        let message = format!("kind `{kind}` runs in pool `{pool}`, which is not declared");
+        values.contradiction(&[&key], message, help);
+    }
+}
+
+fn pool_of(values: &Values, kind: &str) -> Option<String> {
+    values.get(&format!("kind.{kind}.pool"))
+}
+
+/// A name that was likely meant, of those in the file.
+fn meant(given: &str, names: &[(String, bool)], otherwise: &str) -> Option<String> {
+    let known: Vec<&String> = names.iter().filter(|(_, in_file)| *in_file).map(|(name, _)| name).collect();
+    closest(given, &known).map(|close| format!("did you mean `{close}`? else {otherwise}"))
+}
+
+/// Port 0 is a port of its own each time; an unspecified address takes the port on all of them.
+fn overlap(a: &ListenAddress, b: &ListenAddress) -> bool {
+    match (a, b) {
+        (ListenAddress::Tcp(a), ListenAddress::Tcp(b)) => {
+            let meet = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+            a.port() == b.port() && a.port() != 0 && meet
+        }
+        (ListenAddress::Unix { path: a, mode: _ }, ListenAddress::Unix { path: b, mode: _ }) => a == b,
+        (ListenAddress::Systemd(a), ListenAddress::Systemd(b)) => a == b,
+        _ => false,
+    }
+}

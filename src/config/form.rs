@@ -1,0 +1,247 @@
+//! Forms of values: what a key takes, how that is read and how it is shown.
+
+use std::{ops::RangeInclusive, path::Path, time::Duration};
+
+use super::{
+    problem::choose,
+    program,
+    source::Span,
+    text::Checked,
+    tree::{Data, Node},
+};
+use crate::model::WITHHELD;
+
+/// What a key takes. Bounds are included.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    Boolean,
+    Integer(i64, i64),
+    /// A number from 1, or `"cpus"`: one for each CPU.
+    Count(i64),
+    Number(f64, f64),
+    /// Above 0, for a share of nothing would lock everybody out, and at most 1.
+    Share,
+    /// A number of bytes.
+    Size(u64, u64),
+    Duration(Duration, Duration),
+    Text(Syntax),
+    Texts(Syntax),
+    OneOrMore(Syntax),
+    /// A file, from the directory of its source.
+    Path,
+    /// A program and its arguments.
+    Command,
+    /// A text that is never shown.
+    Secret,
+}
+
+/// What a text must be.
+#[derive(Clone, Copy)]
+pub(super) enum Syntax {
+    OneOf(&'static [&'static str]),
+    /// With its article, and how it is checked.
+    Parsed(&'static str, fn(&str) -> Checked),
+}
+
+/// A value that has the form of its key.
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    /// As TOML that reads as the same value.
+    pub(super) shown: toml::Value,
+    /// As the settings have it: bytes for a size, an array where there may be one.
+    pub(super) typed: toml::Value,
+}
+
+/// What is wrong with a value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Misfit {
+    /// It is not what belongs here.
+    Type { expected: &'static str, found: &'static str },
+    /// The text is not what belongs here. There may be better help than an example.
+    Text { text: String, expected: &'static str, help: Option<String> },
+    /// It is outside of its bounds.
+    Range { value: String, low: String, high: String },
+}
+
+impl Form {
+    /// The value of a node, or what is wrong with it, and where. Relative paths begin in `directory`.
+    pub(super) fn read(self, node: &Node, directory: &Path) -> Result<Value, (Misfit, Span)> {
+        let value = match (self, &node.data) {
+            (Self::OneOrMore(syntax) | Self::Texts(syntax), Data::Array(items)) if self.takes(items) => {
+                return texts(items, |text| syntax.read(text));
+            }
+            (Self::Command, Data::Array(items)) if self.takes(items) => {
+                let words = texts(items, |word| program::word(word, directory))?;
+                let wrong = words.typed[0].as_str().and_then(|program| program::fault(Path::new(program)));
+                return wrong.map_or(Ok(words), |wrong| Err((wrong, items[0].span.clone())));
+            }
+            (_, data) => self.number(data).unwrap_or_else(|| self.text(node, directory)),
+        };
+        value.map_err(|misfit| (misfit, node.span.clone()))
+    }
+
+    /// The type with its article.
+    pub(super) fn expected(self) -> &'static str {
+        match self {
+            Self::Boolean => "a boolean",
+            Self::Integer(..) => "a whole number",
+            Self::Count(_) => "a whole number or \"cpus\"",
+            Self::Number(..) | Self::Share => "a number",
+            Self::Size(..) => "a size",
+            Self::Duration(..) => "a duration",
+            Self::Text(_) | Self::Path | Self::Secret => "a string",
+            Self::Texts(_) | Self::Command => "an array of strings",
+            Self::OneOrMore(_) => "a string or an array of strings",
+        }
+    }
+
+    fn takes(self, items: &[Node]) -> bool {
+        matches!(self, Self::Texts(_)) || !items.is_empty()
+    }
+
+    /// What is a number, or stands for one; none for all other forms and values.
+    fn number(self, data: &Data) -> Option<Result<Value, Misfit>> {
+        let integer = toml::Value::Integer;
+        Some(match (self, data) {
+            (Self::Boolean, Data::Boolean(boolean)) => Ok(toml::Value::Boolean(*boolean).into()),
+            (Self::Integer(low, high), Data::Integer(value)) => within(*value, low..=high, integer),
+            (Self::Count(high), Data::Integer(value)) => within(*value, 1..=high, integer),
+            (Self::Count(_), Data::String(word)) if word == "cpus" => Ok(word.clone().into()),
+            (Self::Number(low, high), Data::Float(value)) => within(*value, low..=high, toml::Value::Float),
+            (Self::Share, Data::Float(value)) if *value > 0.0 && *value <= 1.0 => Ok(toml::Value::Float(*value).into()),
+            (Self::Share, Data::Float(value)) => {
+                let (low, high) = ("0 (excluded)".to_owned(), "1".to_owned());
+                Err(Misfit::Range { value: value.to_string(), low, high })
+            }
+            // Such numbers are small; integers beyond 2^53 are out of range in any case.
+            (Self::Number(..) | Self::Share, Data::Integer(value)) => return self.number(&Data::Float(*value as f64)),
+            (Self::Size(..), Data::Integer(value @ 1..1024)) => {
+                let help = format!("write the unit, as in `\"{value}MiB\"`, or `\"{value}B\"`");
+                Err(Misfit::text(&value.to_string(), "a size with a unit", Some(help)))
+            }
+            (Self::Size(low, high), Data::Integer(value)) => within(u64::try_from(*value).ok()?, low..=high, size),
+            (Self::Size(low, high), Data::String(text)) => within(bytes(text)?, low..=high, size),
+            (Self::Duration(low, high), Data::String(text)) => {
+                within(humantime::parse_duration(text).ok()?, low..=high, duration)
+            }
+            _ => return None,
+        })
+    }
+
+    /// What is a text, and all that no form takes.
+    fn text(self, node: &Node, directory: &Path) -> Result<Value, Misfit> {
+        let (text, is_bare) = match (&node.data, &node.bare) {
+            (Data::String(text), bare) => (text.clone(), bare.is_some()),
+            (_, Some(bare)) => (bare.clone(), true),
+            // The sign is what does not fit.
+            (Data::Integer(value @ ..0), None) if matches!(self, Self::Size(..)) => (value.to_string(), false),
+            (data, None) => return Err(Misfit::Type { expected: self.expected(), found: data.type_name() }),
+        };
+        match self {
+            Self::Text(syntax) => syntax.read(&text).map(Value::from),
+            Self::OneOrMore(syntax) => {
+                let text = syntax.read(&text)?;
+                Ok(Value { typed: toml::Value::Array(vec![text.clone().into()]), shown: text.into() })
+            }
+            Self::Path if !text.is_empty() => {
+                Ok(directory.join(unmasked(&text)?).to_string_lossy().into_owned().into())
+            }
+            Self::Secret => Ok(Value { typed: unmasked(&text)?.into(), shown: WITHHELD.into() }),
+            Self::Texts(_) | Self::Command if !is_bare => {
+                Err(Misfit::Type { expected: self.expected(), found: node.data.type_name() })
+            }
+            _ => Err(Misfit::text(&text, self.expected(), None)),
+        }
+    }
+}
+
+impl Syntax {
+    pub(super) fn read(self, text: &str) -> Result<String, Misfit> {
+        let text = unmasked(text)?;
+        match self {
+            Self::Parsed(expected, read) => read(&text).map_err(|help| Misfit::text(&text, expected, help)),
+            Self::OneOf(names) if names.contains(&&*text) => Ok(text),
+            Self::OneOf(names) => Err(Misfit::text(&text, "one of its values", Some(choose(&text, names)))),
+        }
+    }
+}
+
+impl Misfit {
+    pub(super) fn text(text: &str, expected: &'static str, help: Option<String>) -> Self {
+        Self::Text { text: text.to_owned(), expected, help }
+    }
+}
+
+impl<T: Into<toml::Value>> From<T> for Value {
+    fn from(value: T) -> Self {
+        let shown = value.into();
+        Self { typed: shown.clone(), shown }
+    }
+}
+
+/// A value as a message shows it: without quotes.
+pub(super) fn plain(value: &Value) -> String {
+    match &value.shown {
+        toml::Value::String(string) => string.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A number of bytes.
+pub(super) fn size(bytes: u64) -> Value {
+    let fits = |(_, scale): &&(&str, u64)| bytes.is_multiple_of(*scale) && bytes >= *scale;
+    let (unit, scale) = UNITS.iter().find(fits).unwrap_or(&("B", 1));
+    let typed = toml::Value::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));
+    Value { shown: format!("{}{unit}", bytes / scale).into(), typed }
+}
+
+const UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = &text[digits.len()..];
+    let (_, scale) = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?;
+    digits.trim_end().parse::<u64>().ok()?.checked_mul(*scale)
+}
+
+pub(super) fn duration(duration: Duration) -> Value {
+    let secs = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    // As serde has it.
+    let fields = [("secs", secs), ("nanos", duration.subsec_nanos().into())];
+    let fields = fields.map(|(name, value)| (name.to_owned(), toml::Value::Integer(value)));
+    let typed = toml::Value::Table(fields.into_iter().collect());
+    Value { shown: humantime::format_duration(duration).to_string().into(), typed }
+}
+
+fn within<T: PartialOrd + Copy, V: Into<Value>>(
+    value: T,
+    range: RangeInclusive<T>,
+    show: impl Fn(T) -> V,
+) -> Result<Value, Misfit> {
+    if range.contains(&value) {
+        return Ok(show(value).into());
+    }
+    let [value, low, high] = [value, *range.start(), *range.end()].map(|value| plain(&show(value).into()));
+    Err(Misfit::Range { value, low, high })
+}
+
+fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Misfit>) -> Result<Value, (Misfit, Span)> {
+    let text = |item: &Node| match &item.data {
+        Data::String(text) => read(text).map(toml::Value::String),
+        other => Err(Misfit::Type { expected: "an array of strings", found: other.type_name() }),
+    };
+    let items = items.iter().map(|item| text(item).map_err(|misfit| (misfit, item.span.clone())));
+    items.collect::<Result<Vec<_>, _>>().map(|items| toml::Value::Array(items).into())
+}
+
+/// A text that a program can be given, and that stands for nothing else.
+pub(super) fn unmasked(text: &str) -> Result<String, Misfit> {
+    if text.contains('\0') {
+        return Err(Misfit::Type { expected: "a string without NUL", found: "one with it" });
+    }
+    if text.contains(WITHHELD) {
+        return Err(Misfit::Type { expected: "the value itself", found: "what `config show` prints in its place" });
+    }
+    Ok(text.to_owned())
+}

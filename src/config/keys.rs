@@ -1,0 +1,337 @@
+//! The table of keys: for each its form, its default, a value to copy and what it is for. Every check of a value comes from
+//! here, and so do `config init`, `config show` and docs/configuration.md. A new key is a row here and a field in the settings.
+
+use super::form::{Form, Form::*, Syntax, Syntax::OneOf};
+use super::text::{
+    ADDRESS, COLLECTOR, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, TENANT, WORD,
+};
+use std::time::Duration as Time;
+
+/// One key.
+pub(super) struct Key {
+    /// Dotted path; `*` stands for a name.
+    pub(super) path: &'static str,
+    /// What it takes.
+    pub(super) form: Form,
+    /// Its value where no source sets it, as TOML.
+    pub(super) default: Option<&'static str>,
+    /// A value to copy, as TOML, where the default shows no form or there is none.
+    example: Option<&'static str>,
+    /// What it is for, from one to three sentences.
+    doc: &'static str,
+}
+
+impl Key {
+    /// A part of the path.
+    pub(super) fn segment(&self, depth: usize) -> Option<&'static str> {
+        self.path.split('.').nth(depth)
+    }
+
+    /// A value that would do, as TOML.
+    pub(super) fn example(&self) -> String {
+        self.example.or(self.default).expect("a key has a default or an example").replace('\'', "\"")
+    }
+
+    /// What it is for.
+    pub(super) fn doc(&self) -> &'static str {
+        self.doc.trim_start()
+    }
+}
+
+/// Keys of a kind that only programs have, the last ones of a kind.
+pub(super) const OF_PROGRAMS: [&str; 6] = ["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
+
+/// A value that would do for a key, as TOML.
+pub(super) fn example(path: &str) -> String {
+    let fits = |key: &&Key| {
+        let (mut parts, mut given) = (key.path.split('.'), path.split('.'));
+        parts.by_ref().zip(given.by_ref()).all(|(part, given)| part == "*" || part == given)
+            && parts.next().or(given.next()).is_none()
+    };
+    KEYS.iter().find(fits).expect("the path is one of the table").example()
+}
+
+const fn optional(given: &[&'static str]) -> Option<&'static str> {
+    match given {
+        [one] => Some(*one),
+        _ => None,
+    }
+}
+
+macro_rules! keys {
+    ($($(#[doc = $doc:literal])+ $path:literal: $form:expr $(, default $default:literal)? $(, like $example:literal)?;)+) => {
+        /// All keys, those of a table beside each other, in the order in which they are shown.
+        pub(super) const KEYS: &[Key] = &[$(Key {
+            path: $path,
+            form: $form,
+            default: optional(&[$($default)?]),
+            example: optional(&[$($example)?]),
+            doc: concat!($($doc),+),
+        }),+];
+    };
+}
+
+const KIB: u64 = 1 << 10;
+const GIB: u64 = 1 << 30;
+const MILLI: Time = Time::from_millis(1);
+const SECOND: Time = Time::from_secs(1);
+const HOUR: Time = Time::from_secs(3600);
+const DAY: Time = Time::from_secs(24 * 3600);
+
+/// One gRPC message.
+const MESSAGE: Form = Size(1, GIB);
+/// What many messages hold, or one stream.
+const MEMORY: Form = Size(1, 1024 * GIB);
+/// Windows of HTTP/2: from the initial one of a connection to the largest below 2 GiB.
+const WINDOW: Form = Size(64 * KIB, GIB);
+/// Waits for a peer: with less, one on the other side of the earth is shut out.
+const WAIT: Form = Duration(Time::from_millis(100), HOUR);
+/// Of 365.25 days, as it is written.
+const YEAR: Time = Time::from_secs(31_557_600);
+/// Ages of connections: with less, each call has a connection of its own. The greatest is as good as none.
+const AGE: Form = Duration(SECOND, YEAR);
+/// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
+const RUN: Form = Duration(MILLI, Time::from_secs(7 * 24 * 3600));
+/// Phases of a stop, which may be skipped.
+const GRACE: Form = Duration(Time::ZERO, DAY);
+const MILLION: Form = Integer(1, 1_000_000);
+/// Entries of an index of 24 bits.
+const ENTRIES: i64 = 1 << 24;
+/// Starts per second: one in a quarter of an hour, to what no timer can tell apart.
+const RATE: Form = Number(0.001, 1_000_000.0);
+/// A quota is given in whole numbers.
+const QUOTA: Form = MILLION;
+
+const CLASSES: Syntax = OneOf(&["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"]);
+/// Signatures by a private key. One with a secret that both sides share would let each reader of the file sign.
+const ALGORITHMS: Syntax = OneOf(&["ES256", "ES384", "EdDSA", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]);
+/// Codes of failures that describe the work of a program, never the pool.
+const FAILURES: Syntax = OneOf(&[
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "FAILED_PRECONDITION",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNKNOWN",
+]);
+
+keys! {
+    /// Addresses for callers, by gRPC.
+    "server.listen": OneOrMore(ADDRESS), default "'127.0.0.1:7070'";
+    /// Addresses for operators: metrics, health, drain. Keep them private.
+    "server.ops_listen": OneOrMore(ADDRESS), default "'127.0.0.1:7071'";
+    /// Serve other machines without TLS.
+    "server.allow_plaintext": Boolean, default "false";
+    /// Serve operators on other machines without TLS, as the probes and scrapers of a cluster need it.
+    "server.ops_allow_plaintext": Boolean, default "false";
+    /// Names by which the operator's listener may be called. With none, `localhost` alone on a loopback address, else any.
+    "server.ops_hosts": Texts(HOST), default "[]", like "['ops.example']";
+    /// Networks of proxies whose connections begin with a PROXY header.
+    "server.proxies": Texts(NETWORK), default "[]", like "['10.0.0.0/8', '192.0.2.1']";
+    /// Networks of proxies without that header, such as nginx. `max_per_address` does not bound them.
+    "server.http_proxies": Texts(NETWORK), default "[]", like "['10.0.0.0/8', '192.0.2.1']";
+    /// Threads that serve connections.
+    "server.threads": Count(256), default "'cpus'", like "8";
+    /// Largest payload of one job.
+    "server.max_payload": MESSAGE, default "'4MiB'";
+    /// Most output of one unary result: clients take messages of 4 MiB by default.
+    "server.max_output": MESSAGE, default "'4032KiB'";
+    /// Jobs in flight on one SubmitMany call.
+    "server.submit_many_window": Integer(1, 65_536), default "256";
+    /// Send the load in each answer (ORCA), as weighted_round_robin needs it.
+    "server.load_reports": Boolean, default "false";
+    /// Origins of pages that may call by gRPC-Web. Callers may speak HTTP/1.1 then.
+    "server.grpc_web_origins": Texts(ORIGIN), default "[]", like "['https://app.example']";
+    /// Calls in flight on one connection.
+    "server.max_concurrent_streams": Integer(1, 65_536), default "256";
+    /// Certificate of the server, with `tls.key`: TLS for callers.
+    "server.tls.cert": Path, like "'tls.crt'";
+    /// Private key of the certificate.
+    "server.tls.key": Path, like "'tls.key'";
+    /// Roots of client certificates. Callers show a certificate of these roots.
+    "server.tls.client_ca": Path, like "'clients.crt'";
+    /// Whether callers must show a certificate where there is a `client_ca`.
+    "server.tls.client_auth": Text(OneOf(&["required", "optional"])), default "'required'";
+    /// Oldest version of TLS that is spoken.
+    "server.tls.min_version": Text(OneOf(&["1.3", "1.2"])), default "'1.3'";
+    /// Time that a client has for the handshake.
+    "server.tls.handshake_timeout": Duration(Time::from_millis(100), Time::from_secs(60)), default "'5s'";
+    /// Time between two looks at the files.
+    "server.tls.reload": WAIT, default "'5s'";
+    /// Connections open at once.
+    "server.connections.max": MILLION, default "4096";
+    /// Connections open at once from one address.
+    "server.connections.max_per_address": MILLION, default "1024";
+    /// Time that a peer has for its first bytes.
+    "server.connections.preface_timeout": WAIT, default "'5s'";
+    /// Age at which a peer is told to leave (GOAWAY), give or take a tenth.
+    "server.connections.max_age": AGE, default "'30m'";
+    /// Time from GOAWAY until the connection is cut.
+    "server.connections.max_age_grace": Duration(Time::from_millis(100), YEAR), default "'1h'";
+    /// Time without a call after which a connection is closed.
+    "server.connections.idle_timeout": AGE, default "'15m'";
+    /// Most bytes of the headers of one call.
+    "server.http2.max_header_list": Size(4 * KIB, 1024 * KIB), default "'16KiB'";
+    /// Bytes that a peer may send ahead on one call.
+    "server.http2.stream_window": WINDOW, default "'1MiB'";
+    /// Bytes that a peer may send ahead on all calls of a connection.
+    "server.http2.connection_window": WINDOW, default "'4MiB'";
+    /// Calls that a peer may make the server reset.
+    "server.http2.max_local_resets": MILLION, default "1024";
+    /// Calls that a peer may reset before they are looked at.
+    "server.http2.max_pending_resets": MILLION, default "20";
+    /// Time without a sign of a peer until it is asked for one.
+    "server.http2.keepalive_interval": WAIT, default "'30s'";
+    /// Time that the peer has to answer.
+    "server.http2.keepalive_timeout": WAIT, default "'10s'";
+    /// Most bytes held by unfinished messages, and as many by unread answers. At least four payloads by default.
+    "server.memory.total": MEMORY, default "'256MiB'";
+    /// The same on one connection. At least two payloads by default.
+    "server.memory.per_connection": MEMORY, default "'64MiB'";
+    /// Time after which an answer of which nothing is read is given up.
+    "server.memory.stall": WAIT, default "'10s'";
+
+    /// `/livez` and `/readyz` on the operator's listener.
+    "ops.probes": Boolean, default "true";
+    /// `/metrics`, for Prometheus.
+    "ops.metrics": Boolean, default "true";
+    /// `/debug/tasks`: what every worker does, and every job.
+    "ops.debug_tasks": Boolean, default "true";
+
+    /// Deadline of a job whose caller set none.
+    "deadline.default": RUN, default "'30s'";
+    /// Longest deadline of any job: the effective one is the lesser of this and the caller's.
+    "deadline.max": RUN, default "'10m'";
+    /// Time before the deadline at which the answer is sent, so that its reason arrives.
+    "deadline.reply_margin": Duration(Time::ZERO, SECOND), default "'10ms'";
+
+    /// Phase of a drain in which health says NOT_SERVING and jobs are still accepted.
+    "drain.notice": GRACE, default "'5s'";
+    /// Phase in which new jobs are refused while queued and running ones finish.
+    "drain.finish": GRACE, default "'30s'";
+    /// Phase in which what still runs is asked to stop, before it is forced.
+    "drain.kill": GRACE, default "'5s'";
+
+    /// File with the public keys of the issuer of tokens.
+    "auth.jwt.jwks": Path, like "'jwks.json'";
+    /// Signatures that are taken.
+    "auth.jwt.algorithms": Texts(ALGORITHMS), default "['ES256', 'EdDSA', 'RS256']";
+    /// What `iss` of a token must be.
+    "auth.jwt.issuer": Text(WORD), like "'https://issuer.example'";
+    /// Names of which `aud` of a token must have one.
+    "auth.jwt.audience": OneOrMore(WORD), like "['waterwheel']";
+    /// Claim that names the tenant where no rule does. A token without it is a tenant of its own.
+    "auth.jwt.tenant_claim": Text(WORD), like "'org'";
+    /// Most difference between the clocks of issuer and server.
+    "auth.jwt.leeway": Duration(Time::ZERO, Time::from_secs(300)), default "'30s'";
+    /// Time between two looks at the file.
+    "auth.jwt.reload": WAIT, default "'10s'";
+    /// Whether the rules cover AdminService of the operator's listener, too. Its pages and its health are open.
+    "auth.ops": Boolean, default "true";
+    /// Callers that the rule is for.
+    "auth.rule.*.principals": OneOrMore(PRINCIPAL), like "['spiffe://example.org/**']";
+    /// RPCs that the rule allows; `*` is all of them.
+    "auth.rule.*.rpcs": OneOrMore(RPC), like "['Submit']";
+    /// Kinds that the rule allows; none is all of them.
+    "auth.rule.*.kinds": Texts(STRING), default "[]", like "['thumb*']";
+    /// Tenant of the jobs.
+    "auth.rule.*.tenant": Text(TENANT), like "'acme'";
+    /// Highest class that the jobs may claim.
+    "auth.rule.*.max_criticality": Text(CLASSES), default "'CRITICAL'";
+    /// Whether the jobs may take the place of less important ones.
+    "auth.rule.*.may_shed": Boolean, default "true";
+
+    /// Jobs per second of each tenant.
+    "quota.rate": QUOTA, like "100";
+    /// Jobs at once after a pause. A second's worth by default.
+    "quota.burst": QUOTA, like "200";
+    /// Jobs queued and running.
+    "quota.in_flight": QUOTA, like "64";
+    /// Tenants that are told apart. Further ones share one quota.
+    "quota.tenants": Integer(1, ENTRIES), default "10000";
+    /// Jobs per second of this tenant.
+    "quota.tenant.*.rate": QUOTA, like "100";
+    /// Jobs at once after a pause. A second's worth by default.
+    "quota.tenant.*.burst": QUOTA, like "200";
+    /// Jobs queued and running.
+    "quota.tenant.*.in_flight": QUOTA, like "64";
+
+    /// Filter of log lines.
+    "telemetry.log": Text(LOG_FILTER), default "'info'", like "'info,waterwheel=debug'";
+    /// How log lines are written: text on a terminal and JSON elsewhere, or one of the two.
+    "telemetry.log_format": Text(OneOf(&["auto", "text", "json"])), default "'auto'";
+    /// Collector that takes traces by OTLP over gRPC. Without one nothing is exported.
+    "telemetry.otlp": Text(COLLECTOR), like "'http://127.0.0.1:4317'";
+    /// Share of the calls that are traced whose caller did not decide.
+    "telemetry.sample_ratio": Number(0.0, 1.0), default "0.01", like "0.5";
+    /// Most calls in a second that are traced because their caller asks for it.
+    "telemetry.caller_traces": Integer(0, 1_000_000), default "100";
+    /// Name of the service in traces.
+    "telemetry.service_name": Text(WORD), default "'waterwheel'";
+
+    /// Workers, or their bounds: the pool chooses between `min` and `max` by its load.
+    "pool.*.workers": Count(65_536), default "'cpus'", like "8";
+    /// Workers that the pool keeps.
+    "pool.*.workers.min": Integer(1, 65_536), default "1";
+    /// Most workers.
+    "pool.*.workers.max": Count(65_536), default "'cpus'", like "8";
+    /// Most jobs in the queue.
+    "pool.*.queue.jobs": Integer(1, ENTRIES), default "1024";
+    /// Most payload in the queue. Each worker holds one payload beside that.
+    "pool.*.queue.bytes": MEMORY, default "'64MiB'";
+    /// Most callers that wait for room.
+    "pool.*.queue.waiting": Integer(0, ENTRIES), default "1024";
+    /// What a full queue does with a job: refuse it, let its caller wait, or drop a less important one.
+    "pool.*.when_full": Text(OneOf(&["reject", "wait", "shed"])), default "'reject'";
+    /// Time between asking a job to stop and forcing it.
+    "pool.*.cancel_grace": GRACE, default "'1s'";
+    /// Blocking workers that may be replaced while stuck.
+    "pool.*.max_stuck": Integer(0, 1024), default "4";
+    /// Most of the queue for one tenant while another is present.
+    "pool.*.tenant_share": Share, default "0.25";
+    /// Ended jobs that `waterwheel jobs` remembers, 0.3 to 5 KiB each. Half are for failures.
+    "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
+
+    /// Pool that runs the jobs.
+    "kind.*.pool": Text(STRING), like "'NAME'";
+    /// Program and its arguments, one process for each job. `{config_dir}` is the directory of the file.
+    "kind.*.exec": Command, like "['/usr/bin/convert', '-']";
+    /// Handler of this program.
+    "kind.*.builtin": Text(OneOf(&["echo", "sha256", "sleep", "gzip"])), like "'echo'";
+    /// Longest run of one job. By default the deadline alone bounds it.
+    "kind.*.run_timeout": RUN, like "'5s'";
+    /// Most output. By default `server.max_output` bounds unary results, and nothing streams.
+    "kind.*.max_output": MEMORY, like "'16MiB'";
+    /// Whether a second run of a job does no harm, so that a drain may ask for a retry.
+    "kind.*.idempotent": Boolean, default "false";
+    /// Jobs that run at the same time.
+    "kind.*.limit.concurrency": MILLION, like "8";
+    /// Starts per second.
+    "kind.*.limit.rate": RATE, like "50";
+    /// Starts at once after a pause. Those of a tenth of a second by default, one at least.
+    "kind.*.limit.burst": MILLION, like "5";
+    /// Jobs of one limit key that run at the same time.
+    "kind.*.limit.per_key.concurrency": MILLION, like "2";
+    /// Starts per second of one limit key.
+    "kind.*.limit.per_key.rate": RATE, like "1.5";
+    /// Starts at once of one limit key after a pause.
+    "kind.*.limit.per_key.burst": MILLION, like "3";
+    /// Limit keys that are told apart, 10000 by default. Further ones share one limit.
+    "kind.*.limit.per_key.keys": Integer(1, ENTRIES), like "10000";
+    /// Whether each job has an empty directory, which is its HOME and TMPDIR too. Else jobs run in `/`.
+    "kind.*.workspace": Boolean, default "false";
+    /// Variables of the program.
+    "kind.*.env.*": Secret, like "'text'";
+    /// Variables that are copied from the server's environment.
+    "kind.*.pass_env": Texts(ENV_COPY), default "[]", like "['HOME']";
+    /// What an exit code of the program means, where that differs from `sysexits.h`.
+    "kind.*.exit_codes.*": Text(FAILURES), like "'NOT_FOUND'";
+    /// Most bytes of standard error that a failure quotes.
+    "kind.*.stderr_tail": Size(0, 3 * KIB), default "'2KiB'";
+    /// Time between SIGTERM and SIGKILL. The `cancel_grace` of the pool by default.
+    "kind.*.kill_grace": GRACE, default "'1s'";
+}

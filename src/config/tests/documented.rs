@@ -1,0 +1,74 @@
+//! The table of keys in docs/configuration.md, and the ways from the table to the settings.
+
+use super::{FINE, ok};
+use crate::config::{
+    form::{Form, Syntax, duration, plain, size},
+    keys::{KEYS, Key},
+};
+
+/// What a key takes, for readers.
+fn describe(form: Form) -> String {
+    let of = |syntax| match syntax {
+        Syntax::OneOf(names) => format!("`{}`", names.join("`, `")),
+        Syntax::Parsed(what, _) => what.to_owned(),
+    };
+    match form {
+        Form::Boolean | Form::Command | Form::Secret => form.expected().to_owned(),
+        Form::Count(high) => format!("1 to {high}, or `\"cpus\"`"),
+        Form::Integer(low, high) => format!("{low} to {high}"),
+        Form::Number(low, high) => format!("{low} to {high}"),
+        Form::Share => "above 0, at most 1".to_owned(),
+        Form::Size(low, high) => format!("{} to {}", plain(&size(low)), plain(&size(high))),
+        Form::Duration(low, high) => format!("{} to {}", plain(&duration(low)), plain(&duration(high))),
+        Form::Text(syntax) => of(syntax),
+        Form::Texts(syntax) => format!("array; each {}", of(syntax)),
+        Form::OneOrMore(syntax) => format!("one or an array; each {}", of(syntax)),
+        Form::Path => "a path".to_owned(),
+    }
+}
+
+fn row(key: &Key) -> String {
+    let path = key.path.replace(".*", ".NAME");
+    let default = key.default.map_or_else(String::new, |default| format!("`{}`", default.replace('\'', "\"")));
+    format!("| `{path}` | {} | {default} | {} |\n", describe(key.form), key.doc())
+}
+
+/// `WATERWHEEL_WRITE_DOCS=1 cargo test documented` writes the table.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a run of the tests may be asked to write the table")]
+fn the_documented_keys_are_those_of_the_table() {
+    const BEGIN: &str = "| key | takes | default | what it is for |\n|---|---|---|---|\n";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("there is a table of keys");
+    let after = rest.find("\n\n").map_or("", |end| &rest[end + 1..]);
+    let table: String = KEYS.iter().map(row).collect();
+    let whole = format!("{before}{BEGIN}{table}{after}");
+    if std::env::var_os("WATERWHEEL_WRITE_DOCS").is_some() {
+        std::fs::write(path, &whole).unwrap();
+    }
+    assert!(text == whole, "run `WATERWHEEL_WRITE_DOCS=1 cargo test documented` and look at the difference");
+}
+
+/// A key that no field of the settings has would be read, and have no effect.
+#[test]
+fn every_key_has_an_effect() {
+    let with = |key: &str, value: &str| ok(FINE, &[], &[("--set", key, value)]).config;
+    let other = |key: &Key| match key.form {
+        Form::Boolean => Some(if key.default == Some("true") { "false" } else { "true" }.to_owned()),
+        Form::Integer(low, high) | Form::Count(low @ high) => Some((low.max(2)).min(high).to_string()),
+        Form::Share => Some("0.5".to_owned()),
+        Form::Duration(_, high) => Some(format!("{}ms", high.as_millis().min(31_000))),
+        Form::Text(Syntax::OneOf(names)) => names.last().map(|name| (*name).to_owned()),
+        _ => None,
+    };
+    let base = ok(FINE, &[], &[]).config;
+    for key in
+        KEYS.iter().filter(|key| !key.path.contains("tls") && !key.path.starts_with("auth") && key.default.is_some())
+    {
+        let path = key.path.replace("pool.*", "pool.base").replace("kind.*", "kind.echo");
+        if let Some(value) = other(key).filter(|_| !path.contains('*')) {
+            assert_ne!(with(&path, &value), base, "{path} = {value}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Syntaxes of strings: what a text must be, and what to do about one that is not.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use tracing_subscriber::filter::Targets;
+
+use super::{
+    form::Syntax::{self, Parsed},
+    problem::choose,
+};
+use crate::{
+    auth::{PrincipalPattern, Rpc},
+    handler::ExecCommand,
+    model::MAX_TENANT,
+    net::{InvalidListenAddress, ListenAddress},
+};
+
+/// A text as it is shown, or what to do about it, where an example of the key does not say that.
+pub(super) type Checked = Result<String, Option<String>>;
+
+pub(super) const STRING: Syntax = Parsed("a string", |text| Ok(text.to_owned()));
+pub(super) const WORD: Syntax = Parsed("a text of one character or more", |text| check(text, !text.is_empty()));
+pub(super) const ADDRESS: Syntax = Parsed("an address: IP:PORT, unix:/path or systemd:N", |text| {
+    let address: ListenAddress = text.parse().map_err(|error| match error {
+        InvalidListenAddress::Form => None,
+        other => Some(other.to_string()),
+    })?;
+    Ok(address.to_setting())
+});
+pub(super) const NETWORK: Syntax = Parsed("a network", |text| {
+    let address = || text.parse().map(|address: IpAddr| IpNet::from(address.to_canonical()));
+    let network = text.parse::<IpNet>().or_else(|_| address());
+    network.map(|network| network.to_string()).map_err(|_| None)
+});
+pub(super) const HOST: Syntax = Parsed("a name of a host, without a port", |text| {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    check(text, (1..=253).contains(&text.len()) && text.chars().all(plain))
+});
+/// A page sends its origin as it was written, and no more than that.
+pub(super) const ORIGIN: Syntax = Parsed("an origin of pages, without a path", |text| {
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    check(text, host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ', '*'])))
+});
+pub(super) const COLLECTOR: Syntax = Parsed("an http:// URL of a collector", |text| check(text, is_collector(text)));
+pub(super) const TENANT: Syntax = Parsed("a name of 1 to 128 bytes", |text| {
+    check(text, (1..=MAX_TENANT).contains(&text.len()) && !text.chars().any(char::is_control))
+});
+pub(super) const PRINCIPAL: Syntax = Parsed("a pattern of callers", |text| {
+    let help = "begin with `spiffe://`, `subject:` or `jwt:`; `**` is everyone with credentials, `anonymous` everyone \
+                without";
+    check(text, text.parse::<PrincipalPattern>().is_ok()).map_err(|_| Some(help.to_owned()))
+});
+pub(super) const RPC: Syntax = Parsed("a name of an RPC, or `*`", |text| {
+    let known = Rpc::NAMES.map(|(name, _)| name);
+    check(text, text == "*" || known.contains(&text)).map_err(|_| Some(choose(text, &known)))
+});
+pub(super) const ENV_NAME: Syntax = Parsed("a name of a variable", |text| {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_name = !text.is_empty() && !text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(word);
+    let help = || Some("use letters, digits and `_`, and no digit first".to_owned());
+    check(text, is_name).map_err(|_| help()).and_then(|name| unreserved(&name))
+});
+pub(super) const ENV_COPY: Syntax = Parsed("a name of a variable that a job may have", unreserved);
+/// Names are part of metrics, health names and variables, so they stay simple.
+pub(super) const NAME: Syntax = Parsed("a name", |text| {
+    let tail = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-');
+    let is_name = text.starts_with(|c: char| c.is_ascii_lowercase()) && text.len() <= 63 && text.chars().all(tail);
+    let help = "write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`";
+    check(text, is_name).map_err(|_| Some(help.to_owned()))
+});
+/// In its canonical spelling only, so that no code is given twice as "3" and "03".
+pub(super) const EXIT_CODE: Syntax = Parsed("an exit code of a failure", |text| {
+    let is_code = text.parse::<u8>().is_ok_and(|code| code > 0 && code.to_string() == text);
+    check(text, is_code).map_err(|_| Some("give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".to_owned()))
+});
+pub(super) const LOG_FILTER: Syntax = Parsed("a filter of log lines", |text| {
+    // An empty part would parse: as a filter that mutes everything, or as the target of all.
+    let whole = text.split([',', '=']).all(|part| !part.trim().is_empty());
+    check(text, whole && text.parse::<Targets>().is_ok())?;
+    // A slip in a level would be taken for a target, which mutes all the others.
+    let is_directive = |word: &str| {
+        let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word)) || word.parse::<u8>().is_ok();
+        is_level || word.contains(['=', '[', ':']) || word == "waterwheel"
+    };
+    match text.split(',').map(str::trim).find(|word| !is_directive(word)) {
+        Some(word) => Err(Some(format!("`{word}` is not a level; {}", choose(word, &LEVELS)))),
+        None => Ok(text.to_owned()),
+    }
+});
+
+/// What a line of log may have, the least first.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+fn check(text: &str, fits: bool) -> Checked {
+    if fits { Ok(text.to_owned()) } else { Err(None) }
+}
+
+/// Accepts names that no variable of a job itself can have.
+fn unreserved(text: &str) -> Checked {
+    let reserved = ExecCommand::RESERVED;
+    let help = || Some(format!("choose a name that does not begin with {reserved}, as those do that each job sets"));
+    check(text, !text.starts_with(reserved)).map_err(|_| help())
+}
+
+/// Spans go over gRPC without TLS, so the URL has no path, no user and no other scheme.
+fn is_collector(url: &str) -> bool {
+    let Some(authority) = url.strip_prefix("http://") else {
+        return false;
+    };
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '[' | ']' | ':');
+    let port_fits = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0));
+    !host.is_empty() && host.chars().all(plain) && port_fits
+}

@@ -1,0 +1,288 @@
+//! The values of all keys: the tree of the sources, read by the table of keys.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use serde::de::DeserializeOwned;
+
+use super::{
+    Setting, Warning,
+    fault::Fault,
+    form::{Form, Misfit, Value, size},
+    keys::{KEYS, Key, OF_PROGRAMS},
+    problem::Problem,
+    source::{Origin, Span, Texts},
+    text::{ENV_NAME, EXIT_CODE, NAME},
+    tree::{Data, Entry, Node, Table},
+    withhold,
+};
+
+/// What the sources and the defaults say. A key whose value is faulty has none.
+pub(super) struct Values {
+    pub(super) texts: Texts,
+    pub(super) faults: Vec<Fault>,
+    /// Every value, in the order in which they are shown.
+    pub(super) settings: Vec<Setting>,
+    pub(super) warnings: Vec<Warning>,
+    values: BTreeMap<String, (Value, Option<Node>)>,
+    /// Tables that a source names, such as `pool.cpu`, in the order of the sources.
+    tables: Vec<(String, Span)>,
+    faulty: BTreeSet<String>,
+    cpus: usize,
+}
+
+impl Values {
+    /// Reads the tree. CPUs are what `"cpus"` stands for; 0 counts as 1.
+    pub(super) fn read(tree: Table, texts: Texts, faults: Vec<Fault>, cpus: usize) -> Self {
+        let mut values = Self {
+            texts,
+            faults,
+            settings: Vec::new(),
+            warnings: Vec::new(),
+            values: BTreeMap::new(),
+            tables: Vec::new(),
+            faulty: BTreeSet::new(),
+            cpus: cpus.max(1),
+        };
+        values.read_table("", KEYS, 0, tree);
+        values
+    }
+
+    /// The value of a key, where it has a good one.
+    pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
+        let (value, _) = self.values.get(path)?;
+        Some(value.typed.clone().try_into().expect("a value of the table has the type of its key"))
+    }
+
+    /// Every value below a path, as a table of settings.
+    pub(super) fn section<T: DeserializeOwned>(&self, path: &str) -> T {
+        let mut section = toml::Table::new();
+        let prefix = format!("{path}.");
+        let below = self.values.range(prefix.clone()..);
+        for (path, (value, _)) in below.take_while(|(path, _)| path.starts_with(&prefix)) {
+            let (mut table, mut key) = (&mut section, &path[prefix.len()..]);
+            while let Some((first, rest)) = key.split_once('.') {
+                let inner = table.entry(first).or_insert_with(|| toml::Table::new().into());
+                (table, key) = (inner.as_table_mut().expect("a key is a value or a table"), rest);
+            }
+            table.insert(key.to_owned(), value.typed.clone());
+        }
+        section.try_into().expect("the values of the table have the types of the settings")
+    }
+
+    /// Where a source sets the key.
+    pub(super) fn node(&self, path: &str) -> Option<&Node> {
+        self.values.get(path)?.1.as_ref()
+    }
+
+    /// Whether a source sets the key to something good.
+    pub(super) fn is_set(&self, path: &str) -> bool {
+        self.node(path).is_some()
+    }
+
+    /// Whether a source has the key, or the table, however good its value is.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.is_set(path) || self.is_faulty(path) || self.tables.iter().any(|(table, _)| table == path)
+    }
+
+    /// Whether the value of the key was reported.
+    pub(super) fn is_faulty(&self, path: &str) -> bool {
+        self.faulty.contains(path)
+    }
+
+    /// Whether the table, or anything in it, was reported.
+    pub(super) fn is_faulty_within(&self, table: &str) -> bool {
+        let inside =
+            |path: &String| path.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        self.faulty.iter().any(inside)
+    }
+
+    /// Names of the tables in a table of tables, and whether the file has them.
+    pub(super) fn names(&self, table: &str) -> Vec<(String, bool)> {
+        let name = |(path, span): &(String, Span)| {
+            let name = path.strip_prefix(table)?.strip_prefix('.')?;
+            (!name.contains('.')).then(|| (name.to_owned(), self.texts.in_file(span)))
+        };
+        self.tables.iter().filter_map(name).collect()
+    }
+
+    /// Reports what is wrong between some keys, unless the value of one was reported. Those that a source sets are
+    /// pointed at.
+    pub(super) fn contradiction(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
+        if keys.iter().any(|key| self.is_faulty(key)) {
+            return;
+        }
+        let span = |key: &&str| match self.node(key) {
+            Some(node) => Some(node.span.clone()),
+            None => self.tables.iter().find(|(path, _)| path == key).map(|(_, span)| span.clone()),
+        };
+        let spans: Vec<Span> = keys.iter().filter_map(span).collect();
+        self.contradiction_at(&spans, message, help);
+    }
+
+    /// Reports what is wrong at some places.
+    pub(super) fn contradiction_at(&mut self, spans: &[Span], message: impl Into<String>, help: impl Into<String>) {
+        let problem = Problem::Contradiction { message: message.into(), help: help.into() };
+        self.faults.push(spans.iter().fold(Fault::new(problem), Fault::and));
+    }
+
+    /// Reads one table by its keys, which agree on the first `depth` parts of their paths.
+    fn read_table(&mut self, path: &str, keys: &'static [Key], depth: usize, mut table: Table) {
+        let mut known = Vec::new();
+        for keys in keys.chunk_by(|a, b| a.segment(depth) == b.segment(depth)) {
+            match keys[0].segment(depth) {
+                Some("*") => std::mem::take(&mut table).into_entries().into_iter().for_each(|entry| {
+                    self.read_named(path, keys, depth, entry);
+                }),
+                Some(name) => {
+                    known.push(name);
+                    self.read_entry(&join(path, name), keys, depth + 1, table.take(name));
+                }
+                None => {}
+            }
+        }
+        for entry in table.into_entries() {
+            let problem = Problem::UnknownKey { key: entry.key, section: path.to_owned(), known: known.clone() };
+            self.faults.push(Fault::at(problem, &entry.key_span));
+        }
+    }
+
+    /// Reads an entry whose key is a name.
+    fn read_named(&mut self, path: &str, keys: &'static [Key], depth: usize, mut entry: Entry) {
+        let syntax = match keys[0].path {
+            "kind.*.env.*" => ENV_NAME,
+            "kind.*.exit_codes.*" => EXIT_CODE,
+            _ => NAME,
+        };
+        let path = join(path, &entry.key);
+        if let Err(misfit) = syntax.read(&entry.key) {
+            self.fail(&path, &keys[0], misfit, &entry.key_span);
+        }
+        let keys = if keys[0].path.starts_with("kind.*.pool") { self.of_kind(&path, keys, &mut entry) } else { keys };
+        self.read_entry(&path, keys, depth + 1, Some(entry));
+    }
+
+    /// Reads what stands under a key: a value, or a table.
+    fn read_entry(&mut self, path: &str, keys: &'static [Key], depth: usize, entry: Option<Entry>) {
+        let (key, below) = match keys {
+            [key, below @ ..] if key.segment(depth).is_none() => (Some(key), below),
+            below => (None, below),
+        };
+        let is_table = matches!(&entry, Some(entry) if matches!(entry.node.data, Data::Table(_)));
+        if let Some(key) = key.filter(|_| below.is_empty() || !is_table) {
+            return self.read_value(path, key, entry.map(|entry| entry.node));
+        }
+        let table = match entry {
+            Some(Entry { node: Node { data: Data::Table(table), .. }, key_span, .. }) => {
+                self.tables.push((path.to_owned(), key_span));
+                table
+            }
+            Some(Entry { node, .. }) => {
+                let names = if matches!(path, "pool" | "kind") { ".NAME" } else { "" };
+                let help = format!("start a section [{path}{names}]");
+                let (key, expected, found) = (path.to_owned(), "a table", node.data.type_name());
+                self.faulty.insert(path.to_owned());
+                self.faults.push(Fault::at(Problem::WrongType { key, expected, found, help }, &node.span));
+                Table::default()
+            }
+            None => Table::default(),
+        };
+        self.read_table(path, below, depth, table);
+    }
+
+    fn read_value(&mut self, path: &str, key: &'static Key, node: Option<Node>) {
+        let Some(node) = node else { return self.read_default(path, key) };
+        match key.form.read(&node, &self.texts.directory(&node.span)) {
+            Ok(value) => {
+                let origin = self.texts.origin(&node.span);
+                self.keep(path, key, value, origin, Some(node));
+            }
+            Err((misfit, span)) => self.fail(path, key, misfit, &span),
+        }
+    }
+
+    fn read_default(&mut self, path: &str, key: &Key) {
+        let (default, origin) = self.default_of(path, key);
+        let Some(default) = default else {
+            // Of the handlers a kind has one.
+            if !matches!(key.path, "kind.*.exec" | "kind.*.builtin") {
+                self.settings.push(Setting::unset(path.to_owned()));
+            }
+            return;
+        };
+        let value = key.form.read(&Node::from_bare(&default, 0, 0), Path::new(""));
+        let value = value.unwrap_or_else(|(misfit, _)| panic!("the default of {path}: {misfit:?}"));
+        self.keep(path, key, value, origin, None);
+    }
+
+    /// What a key is where no source sets it: that of the table, or what another key makes of it.
+    fn default_of(&self, path: &str, key: &Key) -> (Option<String>, Origin) {
+        let of_payloads = |least: u64, count: u64| {
+            let payload = self.get::<u64>("server.max_payload").unwrap_or_default();
+            (Some(size(least.max(payload.saturating_mul(count))).shown.to_string()), Origin::Default)
+        };
+        match key.path {
+            "server.memory.total" => of_payloads(256 << 20, 4),
+            "server.memory.per_connection" => of_payloads(64 << 20, 2),
+            "kind.*.kill_grace" => {
+                let kind = path.trim_end_matches(".kill_grace");
+                let pool = self.get::<String>(&format!("{kind}.pool")).unwrap_or_else(|| "NAME".to_owned());
+                let from = format!("pool.{pool}.cancel_grace");
+                let grace = self.values.get(&from).map(|(grace, _)| grace.shown.to_string());
+                (grace.or(key.default.map(str::to_owned)), Origin::Inherited(from))
+            }
+            _ => (key.default.map(str::to_owned), Origin::Default),
+        }
+    }
+
+    fn keep(&mut self, path: &str, key: &Key, mut value: Value, origin: Origin, node: Option<Node>) {
+        let per_cpu = match key.form {
+            Form::Count(most) if value.shown.is_str() => {
+                value = toml::Value::Integer(i64::try_from(self.cpus).unwrap_or(most).min(most)).into();
+                true
+            }
+            _ => false,
+        };
+        self.settings.push(Setting::new(path.to_owned(), value.shown.clone(), origin, per_cpu));
+        self.values.insert(path.to_owned(), (value, node));
+    }
+
+    /// Reports what is wrong with the value of a key, so that no later check stumbles over it.
+    fn fail(&mut self, path: &str, form: &Key, misfit: Misfit, span: &Span) {
+        let key = path.to_owned();
+        let example = || format!("write it like `{}`", form.example());
+        let problem = match misfit {
+            Misfit::Type { expected, found } => Problem::WrongType { key, expected, found, help: example() },
+            Misfit::Text { text, expected, help } => {
+                Problem::WrongText { key, text: withhold::value(&text), expected, help: help.unwrap_or_else(example) }
+            }
+            Misfit::Range { value, low, high } => Problem::OutOfRange { key, value, low, high },
+        };
+        self.faulty.insert(path.to_owned());
+        self.faults.push(Fault::at(problem, span));
+    }
+
+    /// Keys of a kind: those of programs only where it has one. Others that it has are reported, and not looked at.
+    fn of_kind(&mut self, path: &str, keys: &'static [Key], kind: &mut Entry) -> &'static [Key] {
+        let Data::Table(table) = &mut kind.node.data else { return keys };
+        if table.get("exec").is_some() {
+            return keys;
+        }
+        for name in OF_PROGRAMS {
+            if let Some(entry) = table.take(name)
+                && table.get("builtin").is_some()
+            {
+                let message = format!("`{path}.{name}` works only with `exec`");
+                self.contradiction_at(&[entry.key_span], message, "remove it, or replace `builtin` by `exec`");
+            }
+        }
+        let is_of_program = |key: &Key| key.segment(2).is_some_and(|name| OF_PROGRAMS.contains(&name));
+        &keys[..keys.iter().position(is_of_program).unwrap_or(keys.len())]
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
