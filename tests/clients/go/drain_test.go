@@ -3,11 +3,8 @@ package clients
 import (
 	"io"
 	"testing"
-	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
@@ -107,65 +104,5 @@ notice = "200ms"
 	}
 	if receipt, exit := server.end(); exit != 0 || receipt.Finished != 1 {
 		t.Errorf("exit code %d, %+v", exit, receipt)
-	}
-}
-
-// TestDrainNamesWhatItLost has a handler that does not stop, and a job behind it that never begins.
-func TestDrainNamesWhatItLost(t *testing.T) {
-	server := start(t, impatient+`
-[drain]
-notice = "100ms"
-finish = "400ms"
-kill = "3s"
-`)
-	client := server.client()
-	var trailers metadata.MD
-	running := make(chan error, 1)
-	go func() {
-		_, err := client.Submit(named(within(t), "too-long"), submission("sleep", `{"ms":60000,"ignore_cancel":true}`), grpc.Trailer(&trailers))
-		running <- err
-	}()
-	eventually(t, "a job runs", func() bool { return pool(t, client, "one").InFlight == 1 })
-	queued := background(named(within(t), "too-late"), client, "sleep", "1")
-	eventually(t, "a job is queued", func() bool { return pool(t, client, "one").Queue.Jobs == 1 })
-	server.terminate()
-
-	killed := check(t, await(t, running), codes.Aborted, "DRAIN_KILLED")
-	if killed.Metadata["execution"] != "STARTED" || pushback(t, trailers) != -1 {
-		t.Errorf("%v %v", killed, trailers)
-	}
-	drained := check(t, await(t, queued), codes.Unavailable, "DRAINING")
-	if drained.Metadata["execution"] != "NOT_STARTED" {
-		t.Errorf("%v", drained)
-	}
-	receipt, exit := server.end()
-	if exit != 3 || len(receipt.Lost) != 2 {
-		t.Fatalf("exit code %d, %+v", exit, receipt)
-	}
-	for _, lost := range receipt.Lost {
-		job, id := killed.Metadata["job"], "too-long"
-		if lost.While == "queued" {
-			job, id = drained.Metadata["job"], "too-late"
-		}
-		if lost.Job != job || lost.RequestID != id || lost.Kind != "sleep" || lost.Pool != "one" {
-			t.Errorf("%+v", lost)
-		}
-	}
-}
-
-func TestSecondSignalDoesNotWait(t *testing.T) {
-	server := start(t, leaving)
-	client := server.client()
-	ended := background(within(t), client, "sleep", "60000")
-	eventually(t, "a job runs", func() bool { return pool(t, client, "io").InFlight == 1 })
-	begin := time.Now()
-	server.terminate()
-	if got := next(t, watch(t, connect(t, server.address), "")); got != notServing {
-		t.Errorf("in the drain: %v", got)
-	}
-	server.terminate()
-	check(t, await(t, ended), codes.Aborted, "DRAIN_KILLED")
-	if receipt, exit := server.end(); exit != 3 || len(receipt.Lost) != 1 || time.Since(begin) > 10*time.Second {
-		t.Errorf("exit code %d after %v, %+v", exit, time.Since(begin), receipt)
 	}
 }

@@ -50,18 +50,6 @@ func violations(t *testing.T, err error) map[string]string {
 	return found
 }
 
-func TestUnknownKindIsAnsweredWithASuggestion(t *testing.T) {
-	client := start(t, everyday).client()
-	_, err := client.Submit(within(t), submission("ecko", ""))
-	info := check(t, err, codes.InvalidArgument, "UNKNOWN_KIND")
-	if info.Metadata["execution"] != "NOT_STARTED" || info.Metadata["kind"] != "ecko" {
-		t.Errorf("%v", info)
-	}
-	if found := violations(t, err); !strings.Contains(found["job.kind"], `"echo"`) {
-		t.Errorf("%v", found)
-	}
-}
-
 func TestEveryInvalidFieldIsNamed(t *testing.T) {
 	client := start(t, everyday).client()
 	labels := map[string]string{}
@@ -140,38 +128,4 @@ func TestQueueFullSaysWhenToComeBack(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-func TestExitCodeOfAProgramBecomesTheStatus(t *testing.T) {
-	client := start(t, programs).client()
-	for _, c := range []struct {
-		kind    string
-		code    codes.Code
-		reason  string
-		message string
-	}{
-		{"missing", codes.NotFound, "HANDLER_FAILED", "no such order"},
-		{"away", codes.Unavailable, "HANDLER_FAILED", "exited with code 75"},
-		{"unmapped", codes.Unknown, "HANDLER_FAILED", "exited with code 9"},
-		{"crashing", codes.Internal, "WORKER_CRASHED", "SIGSEGV"},
-		{"verbose", codes.ResourceExhausted, "OUTPUT_TOO_LARGE", "larger than the job may put out"},
-	} {
-		t.Run(c.kind, func(t *testing.T) {
-			var trailers metadata.MD
-			_, err := client.Submit(within(t), submission(c.kind, "of order 4711"), grpc.Trailer(&trailers))
-			info := check(t, err, c.code, c.reason)
-			if !strings.Contains(err.Error(), c.message) {
-				t.Errorf("message: %v", err)
-			}
-			if pushback(t, trailers) != -1 || info.Metadata["execution"] != "STARTED" || info.Metadata["job"] == "" {
-				t.Errorf("%v %v", info, trailers)
-			}
-		})
-	}
-}
-
-func TestUnknownPoolIsNotFound(t *testing.T) {
-	client := start(t, everyday).client()
-	_, err := client.Stats(within(t), &pb.StatsRequest{Pool: "nosuch"})
-	check(t, err, codes.NotFound, "NOT_FOUND")
 }

@@ -78,21 +78,6 @@ func silent(t *testing.T, statuses <-chan servingStatus) {
 	}
 }
 
-func TestEveryNameIsServingOnBothListeners(t *testing.T) {
-	server := start(t, everyday)
-	for _, address := range []string{server.address, server.ops} {
-		connection := connect(t, address)
-		for _, name := range names {
-			if got := healthOf(t, connection, name); got != serving {
-				t.Errorf("%q is %v", name, got)
-			}
-			if got := next(t, watch(t, connection, name)); got != serving {
-				t.Errorf("the watch of %q begins with %v", name, got)
-			}
-		}
-	}
-}
-
 func TestUnknownNameIsNotFoundAndItsWatchStaysOpen(t *testing.T) {
 	connection := connect(t, start(t, everyday).address)
 	for _, name := range []string{"nosuch", "pool/nosuch"} {
@@ -105,31 +90,5 @@ func TestUnknownNameIsNotFoundAndItsWatchStaysOpen(t *testing.T) {
 			t.Errorf("%q is %v", name, got)
 		}
 		silent(t, statuses)
-	}
-}
-
-func TestCapacityFollowsAFullQueueWhileReadinessDoesNot(t *testing.T) {
-	server := start(t, tiny)
-	connection, client := connect(t, server.address), server.client()
-	capacity := watch(t, connection, "capacity")
-	if got := next(t, capacity); got != serving {
-		t.Errorf("capacity begins with %v", got)
-	}
-	running := background(within(t), client, "sleep", "1200")
-	eventually(t, "a job runs", func() bool { return pool(t, client, "tiny").InFlight == 1 })
-	queued := background(within(t), client, "sleep", "1")
-	if got := next(t, capacity); got != notServing {
-		t.Errorf("with a full queue, capacity is %v", got)
-	}
-	if got := healthOf(t, connection, "readiness"); got != serving {
-		t.Errorf("with a full queue, readiness is %v", got)
-	}
-	for _, ended := range []<-chan error{running, queued} {
-		if err := await(t, ended); err != nil {
-			t.Error(err)
-		}
-	}
-	if got := next(t, capacity); got != serving {
-		t.Errorf("with an empty queue, capacity is %v", got)
 	}
 }

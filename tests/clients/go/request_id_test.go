@@ -78,24 +78,3 @@ func TestOwnRequestIdComesBackInTheTrailersOfAStreamThatFails(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
-
-func TestMissingOrUnsoundRequestIdIsReplacedByAUuidOfVersion7(t *testing.T) {
-	client := start(t, everyday).client()
-	seen := map[string]bool{}
-	for _, ctx := range []context.Context{
-		within(t),
-		within(t),
-		named(within(t), strings.Repeat("x", 129)),
-		named(within(t), "two words"),
-	} {
-		var headers metadata.MD
-		if _, err := client.Submit(ctx, submission("echo", ""), grpc.Header(&headers)); err != nil {
-			t.Fatal(err)
-		}
-		id := requestID(t, headers)
-		if !uuid7.MatchString(id) || seen[id] {
-			t.Errorf("made %q", id)
-		}
-		seen[id] = true
-	}
-}

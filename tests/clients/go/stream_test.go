@@ -70,26 +70,6 @@ func TestStreamOfGzipGunzipsToTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestStreamTellsProgress(t *testing.T) {
-	client := start(t, everyday).client()
-	events, err := events(t, client, &pb.Job{Kind: "sleep", Payload: []byte("300")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var last float64
-	for _, event := range events {
-		if progress := event.GetProgress(); progress != nil {
-			if progress.Fraction <= last || progress.Message == "" {
-				t.Errorf("after %v came %v", last, progress)
-			}
-			last = progress.Fraction
-		}
-	}
-	if last != 1 {
-		t.Errorf("the last progress is %v", last)
-	}
-}
-
 func TestStreamThatFailsEndsWithAStatusAfterItsEvents(t *testing.T) {
 	client := start(t, everyday+`
 [kind.nap]
@@ -101,19 +81,5 @@ run_timeout = "300ms"
 	info := check(t, err, codes.DeadlineExceeded, "RUN_TIMEOUT")
 	if len(events) == 0 || events[0].GetStarted().GetJobId() != info.Metadata["job"] {
 		t.Errorf("%v after %v", info, events)
-	}
-}
-
-func TestStreamIsRefusedBeforeTheResponseHeaders(t *testing.T) {
-	client := start(t, everyday).client()
-	stream, err := client.Stream(within(t), &pb.StreamRequest{Job: &pb.Job{Kind: "nosuch"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = stream.Recv()
-	check(t, err, codes.InvalidArgument, "UNKNOWN_KIND")
-	// Of an answer that is trailers alone, grpc-go gives no headers.
-	if headers, _ := stream.Header(); len(headers) != 0 {
-		t.Errorf("headers: %v", headers)
 	}
 }

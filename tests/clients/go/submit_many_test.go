@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
-	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -95,49 +93,6 @@ func TestSubmitManyAnswersEachOf500JobsOnceAndRefusesNone(t *testing.T) {
 	}
 }
 
-func TestSubmitManyRefusesOnlyJobsThatAskForIt(t *testing.T) {
-	client := start(t, tiny).client()
-	requests := []*pb.SubmitManyRequest{
-		{Tag: "runs", Job: &pb.Job{Kind: "sleep", Payload: []byte("500")}},
-		{Tag: "queued", Job: &pb.Job{Kind: "echo"}},
-		{Tag: "refused", Job: &pb.Job{Kind: "echo", WhenFull: pb.WhenFull_WHEN_FULL_REJECT}},
-		{Tag: "faulty", Job: &pb.Job{Kind: "nosuch"}},
-		{Tag: "waits", Job: &pb.Job{Kind: "echo"}},
-	}
-	ends := submitMany(t, client, requests)
-	for _, tag := range []string{"runs", "queued", "waits"} {
-		if ends[tag].GetResult() == nil {
-			t.Errorf("%s: %v", tag, ends[tag])
-		}
-	}
-	refused := failure(ends["refused"])
-	check(t, refused, codes.ResourceExhausted, "QUEUE_FULL")
-	if retry, ok := detail[*errdetails.RetryInfo](refused); !ok || retry.RetryDelay.AsDuration() <= 0 {
-		t.Errorf("when to come back: %v", retry)
-	}
-	check(t, failure(ends["faulty"]), codes.InvalidArgument, "UNKNOWN_KIND")
-}
-
-func TestSubmitManyReturnsResultsAsJobsEnd(t *testing.T) {
-	client := start(t, everyday).client()
-	call, err := client.SubmitMany(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	call.Send(&pb.SubmitManyRequest{Tag: "slow", Job: &pb.Job{Kind: "sleep", Payload: []byte("700")}})
-	call.Send(&pb.SubmitManyRequest{Tag: "quick", Job: &pb.Job{Kind: "echo"}})
-	// The call is still open for more.
-	for _, expected := range []string{"quick", "slow"} {
-		if response, err := call.Recv(); err != nil || response.Tag != expected {
-			t.Fatalf("expected %s, got %v (%v)", expected, response, err)
-		}
-	}
-	call.CloseSend()
-	if _, err := call.Recv(); err != io.EOF {
-		t.Errorf("the call ended with %v", err)
-	}
-}
-
 func TestSubmitManyNamesAMessageThatIsTooLarge(t *testing.T) {
 	client := start(t, tiny).client()
 	call, err := client.SubmitMany(within(t))
@@ -147,20 +102,4 @@ func TestSubmitManyNamesAMessageThatIsTooLarge(t *testing.T) {
 	call.Send(&pb.SubmitManyRequest{Tag: "big", Job: &pb.Job{Kind: "echo", Payload: make([]byte, 2<<20)}})
 	_, err = call.Recv()
 	check(t, err, codes.ResourceExhausted, "PAYLOAD_TOO_LARGE")
-}
-
-func TestSubmitManyEndsByTheDeadlineOfItsCall(t *testing.T) {
-	client := start(t, impatient).client()
-	call, err := client.SubmitMany(deadline(t, time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	call.Send(&pb.SubmitManyRequest{Tag: "long", Job: &pb.Job{Kind: "sleep", Payload: []byte("60000")}})
-	response, err := call.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
-	check(t, failure(response), codes.DeadlineExceeded, "RUN_TIMEOUT")
-	_, err = call.Recv()
-	check(t, err, codes.DeadlineExceeded, "CALL_TIMEOUT")
 }

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { connect, createServer } from "node:net";
 import { test } from "node:test";
-import { all, duration, failure, job, refusal, ROOMY, serve, TINY, until } from "./service.js";
+import { all, duration, job, refusal, ROOMY, serve, TINY, until } from "./service.js";
 
 const CALLS = 10;
 // A machine that is busy with other work may lose a race that has 10 ms to spare.
@@ -42,28 +42,6 @@ test("a job that runs too long is told so", async (t) => {
   await assertToldWhy(t, () => service.submit("sleep", "60000", { timeout: 250 }), "RUN_TIMEOUT");
 });
 
-test("a job that waits too long is told so", async (t) => {
-  const service = await serve(t, TINY);
-  await service.fill();
-  await assertToldWhy(t, () => service.submit("echo", "", { timeout: 250 }), "EXPIRED_IN_QUEUE");
-});
-
-test("the failure tells that the work had begun", async (t) => {
-  const service = await serve(t, TINY);
-  const said = await refusal(service.submit("sleep", "60000", { runTimeout: duration(100) }));
-  assert.deepEqual([said.reason, said.metadata.execution], ["RUN_TIMEOUT", "STARTED"]);
-  assert.deepEqual([said.metadata.kind, said.metadata.pool], ["sleep", "tiny"]);
-  assert.ok(Number(said.metadata.run_ms) >= 100);
-});
-
-test("the failure tells that the work had not begun", async (t) => {
-  const service = await serve(t, TINY);
-  await service.fill();
-  const said = await refusal(service.submit("sleep", "60000", { queueTimeout: duration(100) }));
-  assert.deepEqual([said.reason, said.metadata.execution], ["EXPIRED_IN_QUEUE", "NOT_STARTED"]);
-  assert.ok(Number(said.metadata.queue_ms) >= 100);
-});
-
 test("a stream is told why after it began", async (t) => {
   const service = await serve(t, ROOMY);
   const events = [];
@@ -71,24 +49,6 @@ test("a stream is told why after it began", async (t) => {
   call.on("data", (event) => events.push(event.event));
   const said = await refusal(new Promise((resolve, reject) => call.on("end", resolve).on("error", reject)));
   assert.deepEqual([said.code, said.reason, events[0]], ["DEADLINE_EXCEEDED", "RUN_TIMEOUT", "started"]);
-});
-
-test("a SubmitMany call answers each job at its deadline", async (t) => {
-  const service = await serve(t, TINY + EARLY);
-  const call = service.client.SubmitMany({ deadline: Date.now() + 2_000 });
-  for (const one of [job("sleep", "60000"), job("echo")]) call.write({ tag: one.kind, job: one });
-  call.end();
-  const reasons = (await all(call)).map((answer) => [answer.tag, failure(answer.failure).reason]);
-  assert.deepEqual(Object.fromEntries(reasons), { sleep: "RUN_TIMEOUT", echo: "EXPIRED_IN_QUEUE" });
-});
-
-test("a SubmitMany call that stays open ends at its deadline", async (t) => {
-  const service = await serve(t, ROOMY + EARLY);
-  const call = service.client.SubmitMany({ deadline: Date.now() + 2_000 });
-  call.write({ tag: "1", job: job("echo", "1") });
-  const said = await refusal(all(call));
-  assert.deepEqual([said.code, said.reason, said.pushbackMs], ["DEADLINE_EXCEEDED", "CALL_TIMEOUT", -1]);
-  assert.equal(said.metadata.execution, "UNKNOWN");
 });
 
 // `leave` must free the worker, and the places in the queue of the jobs that wait.
@@ -131,16 +91,6 @@ for (const queued of [0, 1]) {
     for (const { ended } of started) assert.equal((await refusal(ended)).code, "UNAVAILABLE");
   });
 }
-
-test("a caller that waits for room leaves too", async (t) => {
-  const service = await serve(t, TINY);
-  await service.fill(1);
-  const { call } = service.start("sleep", "600000", { whenFull: "WHEN_FULL_WAIT" });
-  await until(async () => (await service.load()) === "1,1,1");
-  call.cancel();
-  const took = await until(async () => (await service.load()) === "1,1,0", FREED_WITHIN);
-  t.diagnostic(`left within ${took.toFixed(1)} ms`);
-});
 
 test("a cancelled stream frees its worker", async (t) => {
   const service = await serve(t, ROOMY);

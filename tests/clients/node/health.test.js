@@ -2,13 +2,10 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { test } from "node:test";
 import * as grpc from "@grpc/grpc-js";
 import { service as definition } from "grpc-health-check";
-import { all, refusal, serve, SERVICE, unary, until } from "./service.js";
+import { all, serve, SERVICE, unary, until } from "./service.js";
 
 const Health = grpc.makeClientConstructor(definition, "grpc.health.v1.Health");
 const FOLLOW_THE_DRAIN = ["", SERVICE, "readiness", "capacity", "pool/cpu"];
@@ -63,25 +60,6 @@ function watch(client, service, timeout = 20_000) {
   };
 }
 
-test("every name serves, on both listeners", async (t) => {
-  const service = await drained(t);
-  for (const address of [service.address, service.opsAddress]) {
-    const client = healthAt(t, address);
-    for (const name of [...FOLLOW_THE_DRAIN, "liveness"]) {
-      assert.equal(await check(client, name), "SERVING", name);
-      assert.equal(await watch(client, name).next(), "SERVING", name);
-    }
-  }
-});
-
-test("a name that does not exist is NOT_FOUND by Check", async (t) => {
-  const service = await drained(t);
-  const client = healthAt(t, service.address);
-  for (const name of ["pool/none", "cpu", "waterwheel.v1.Nothing"]) {
-    assert.equal((await refusal(check(client, name))).code, "NOT_FOUND");
-  }
-});
-
 test("a watch of a name that does not exist stays open", async (t) => {
   const service = await drained(t);
   const unknown = watch(healthAt(t, service.address), "pool/none", 1_000);
@@ -109,20 +87,6 @@ test("a drain seen through Check and Watch", async (t) => {
   assert.ok(receipt.elapsed_ms >= 2_000 && receipt.elapsed_ms < 4_000, `${receipt.elapsed_ms}`);
 });
 
-test("liveness serves on the ops listener until the end of the drain", async (t) => {
-  const service = await drained(t, { notice: "0s" });
-  const client = healthAt(t, service.opsAddress);
-  assert.equal(await check(client, "readiness"), "SERVING");
-  const { ended } = service.start("sleep", "1500");
-  await until(async () => (await service.load()) === "1,0,0");
-  service.terminate();
-  await until(async () => (await check(client, "readiness")) === "NOT_SERVING");
-  assert.equal(await check(client, "liveness"), "SERVING");
-  assert.equal((await ended).response.result.output.toString(), "slept 1500 ms");
-  const { receipt, code } = await service.end();
-  assert.deepEqual([code, receipt.finished, receipt.lost], [0, 1, []]);
-});
-
 test("new jobs are refused after the notice while a call stays open", async (t) => {
   const service = await drained(t, { notice: "100ms" });
   const call = service.stream("sleep", "1000");
@@ -134,71 +98,6 @@ test("new jobs are refused after the notice while a call stays open", async (t) 
   assert.equal((await all(call)).at(-1).event, "finished");
   const { receipt, code } = await service.end();
   assert.deepEqual([code, receipt.lost], [0, []]);
-});
-
-for (const stubborn of [false, true]) {
-  test(`the receipt names the job that was lost, stubborn: ${stubborn}`, async (t) => {
-    const service = await drained(t, { notice: "0s", finish: "100ms", kill: "500ms" });
-    const metadata = { "x-request-id": "precious" };
-    const { ended } = service.start("sleep", `{"ms":600000,"ignore_cancel":${stubborn}}`, { metadata });
-    await until(async () => (await service.load()) === "1,0,0");
-    const running = (await service.pool()).workers.find((worker) => worker.jobId).jobId;
-    service.terminate();
-    const said = await refusal(ended);
-    const { receipt, code } = await service.end();
-    assert.deepEqual([said.code, said.reason, said.pushbackMs], ["ABORTED", "DRAIN_KILLED", -1]);
-    assert.deepEqual([said.metadata.execution, said.metadata.job], ["STARTED", running]);
-    assert.equal(code, 3);
-    const lost = { job: running, request_id: "precious", kind: "sleep", pool: "cpu", while: "running" };
-    assert.deepEqual(receipt.lost, [lost]);
-  });
-}
-
-test("a job that never began may run elsewhere", async (t) => {
-  const service = await drained(t, { notice: "0s", finish: "100ms", kill: "500ms" });
-  for (let n = 0; n < 2; n++) service.start("sleep", "600000");
-  await until(async () => (await service.load()) === "2,0,0");
-  const { ended } = service.start("sleep", "1");
-  await until(async () => (await service.load()) === "2,1,0");
-  service.terminate();
-  const said = await refusal(ended);
-  const { receipt, code } = await service.end();
-  // No pushback: a client's own policy may send it to another backend, at once.
-  assert.deepEqual([said.code, said.reason, said.pushbackMs], ["UNAVAILABLE", "DRAINING", undefined]);
-  assert.equal(said.metadata.execution, "NOT_STARTED");
-  assert.equal(code, 3);
-  assert.deepEqual(receipt.lost.filter((row) => row.job === said.metadata.job).map((row) => row.while), ["queued"]);
-});
-
-test("a drain forces what would outlast it", async (t) => {
-  const folder = mkdtempSync(join(tmpdir(), "waterwheel-program-"));
-  t.after(() => rmSync(folder, { recursive: true }));
-  // Ignores SIGTERM, and writes where its process group can be found.
-  const file = join(folder, "pid");
-  const program = `trap '' TERM; echo $$ >${file}.new; mv ${file}.new ${file}; sleep 600; sleep 600`;
-  const service = await serve(
-    t,
-    `
-[pool.cpu]
-workers = 1
-cancel_grace = "10s"
-[kind.stubborn]
-pool = "cpu"
-exec = ["/bin/sh", "-c", "${program}"]
-[drain]
-notice = "0s"
-finish = "100ms"
-kill = "500ms"
-`,
-  );
-  const { ended } = service.start("stubborn");
-  await until(async () => existsSync(file));
-  service.terminate();
-  const said = await refusal(ended);
-  const { receipt, code } = await service.end();
-  assert.deepEqual([said.code, said.reason], ["ABORTED", "DRAIN_KILLED"]);
-  assert.deepEqual([code, receipt.lost.map((row) => row.job)], [3, [said.metadata.job]]);
-  assert.deepEqual(group(readFileSync(file, "utf8").trim()), []);
 });
 
 // The processes of a group. Those that are dead and that nobody reaped do not count.

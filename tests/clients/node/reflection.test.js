@@ -45,25 +45,6 @@ function descriptorSet(files) {
 }
 
 for (const version of ["v1", "v1alpha"]) {
-  test(`services are listed by ${version}`, async (t) => {
-    const service = await serve(t, ROOMY);
-    const { listServicesResponse } = await ask(t, service, version, { listServices: "" });
-    const names = listServicesResponse.service.map((row) => row.name);
-    for (const name of [SERVICE, "grpc.health.v1.Health", `grpc.reflection.${version}.ServerReflection`]) {
-      assert.ok(names.includes(name), `${name} in ${names}`);
-    }
-  });
-
-  test(`a symbol that does not exist is not found by ${version}`, async (t) => {
-    const service = await serve(t, ROOMY);
-    // The protocol allows a call that fails, as well as an answer that holds the error.
-    const code = await ask(t, service, version, { fileContainingSymbol: "waterwheel.v1.Nothing" }).then(
-      (answer) => answer.errorResponse.errorCode,
-      (error) => error.code,
-    );
-    assert.equal(code, grpc.status.NOT_FOUND);
-  });
-
   test(`a job runs with nothing known but the address, by ${version}`, async (t) => {
     const service = await serve(t, ROOMY);
     const files = [];

@@ -1,11 +1,8 @@
 package dev.waterwheel.clients;
 
-import static dev.waterwheel.clients.Calls.await;
-import static dev.waterwheel.clients.Calls.background;
 import static dev.waterwheel.clients.Calls.check;
 import static dev.waterwheel.clients.Calls.detail;
 import static dev.waterwheel.clients.Calls.failure;
-import static dev.waterwheel.clients.Calls.job;
 import static dev.waterwheel.clients.Calls.pool;
 import static dev.waterwheel.clients.Calls.pushback;
 import static dev.waterwheel.clients.Calls.submission;
@@ -13,10 +10,8 @@ import static dev.waterwheel.clients.Calls.submit;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.protobuf.util.Durations;
 import com.google.rpc.Code;
 import com.google.rpc.ErrorInfo;
-import dev.waterwheel.v1.SubmitRequest;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 
@@ -44,40 +39,6 @@ class DeadlineTest {
         told++;
       }
       assertTrue(told >= 9, told + " of 10 calls were told why they ended");
-    }
-  }
-
-  @Test
-  void ofAJobThatDidNotStartSaysSo() throws Exception {
-    try (var server = Server.start(Server.IMPATIENT)) {
-      var client = server.client();
-      var busy = background(client, "sleep", "2000");
-      Calls.untilRunning(client, "one", 1);
-      var hurried = job("sleep", "1").toBuilder().setQueueTimeout(Durations.fromMillis(300));
-      var request = SubmitRequest.newBuilder().setJob(hurried).build();
-      var error = failure(() -> Calls.patient(client).submit(request));
-      var info = check(error, Code.DEADLINE_EXCEEDED, "EXPIRED_IN_QUEUE");
-      assertEquals("NOT_STARTED", info.getMetadataOrThrow("execution"));
-      await(busy);
-    }
-  }
-
-  @Test
-  void thatCannotBeKeptIsRefusedAtOnce() throws Exception {
-    try (var server = Server.start(Server.IMPATIENT)) {
-      var client = server.client();
-      // From now on the server knows how long these jobs run.
-      submit(client, "sleep", "1000");
-      var busy = background(client, "sleep", "1000");
-      Calls.untilRunning(client, "one", 1);
-      var begin = System.nanoTime();
-      var timed = client.withDeadlineAfter(600, TimeUnit.MILLISECONDS);
-      var error = failure(() -> timed.submit(submission("sleep", "1000")));
-      assertTrue(System.nanoTime() - begin < TimeUnit.MILLISECONDS.toNanos(500));
-      var info = check(error, Code.RESOURCE_EXHAUSTED, "DEADLINE_UNREACHABLE");
-      assertEquals("NOT_STARTED", info.getMetadataOrThrow("execution"));
-      assertTrue(Double.parseDouble(info.getMetadataOrThrow("needed_budget_ms")) > 600, info.toString());
-      await(busy);
     }
   }
 }

@@ -1,15 +1,12 @@
 package dev.waterwheel.clients;
 
 import static dev.waterwheel.clients.Calls.await;
-import static dev.waterwheel.clients.Calls.awaitFailure;
 import static dev.waterwheel.clients.Calls.background;
 import static dev.waterwheel.clients.Calls.check;
 import static dev.waterwheel.clients.Calls.failure;
 import static dev.waterwheel.clients.Calls.job;
-import static dev.waterwheel.clients.Calls.pushback;
 import static dev.waterwheel.clients.Calls.submit;
 import static dev.waterwheel.clients.HealthTest.healthOf;
-import static dev.waterwheel.clients.RequestIdTest.named;
 import static io.grpc.health.v1.HealthCheckResponse.ServingStatus.NOT_SERVING;
 import static io.grpc.health.v1.HealthCheckResponse.ServingStatus.SERVING;
 import static org.junit.jupiter.api.Assertions.assertEquals;
@@ -18,15 +15,12 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.rpc.Code;
 import dev.waterwheel.clients.HealthTest.Watch;
-import dev.waterwheel.clients.Server.Lost;
 import dev.waterwheel.v1.StreamResponse;
 import dev.waterwheel.v1.SubmitResponse;
 import io.grpc.Status;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Set;
 import java.util.concurrent.FutureTask;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 
 class DrainTest {
@@ -119,60 +113,6 @@ class DrainTest {
         assertTrue(await(call).hasResult());
       }
       assertEquals(0, server.end().exitCode());
-    }
-  }
-
-  /** A handler does not stop, and a job behind it never begins. */
-  @Test
-  void namesWhatItLost() throws Exception {
-    var hasty = "[drain]\nnotice = \"100ms\"\nfinish = \"400ms\"\nkill = \"3s\"\n";
-    try (var server = Server.start(Server.IMPATIENT, hasty)) {
-      var client = server.client();
-      var running = background(named(client, "too-long"), "sleep", "{\"ms\":60000,\"ignore_cancel\":true}");
-      Calls.untilRunning(client, "one", 1);
-      var queued = background(named(client, "too-late"), "sleep", "1");
-      Calls.untilQueued(client, "one", 1);
-      server.terminate();
-
-      var error = awaitFailure(running);
-      var killed = check(error, Code.ABORTED, "DRAIN_KILLED");
-      assertEquals("STARTED", killed.getMetadataOrThrow("execution"));
-      assertEquals(-1, pushback(error));
-      var drained = check(awaitFailure(queued), Code.UNAVAILABLE, "DRAINING");
-      assertEquals("NOT_STARTED", drained.getMetadataOrThrow("execution"));
-      var end = server.end();
-      assertEquals(3, end.exitCode());
-      var expected =
-          Set.of(
-              new Lost(killed.getMetadataOrThrow("job"), "too-long", "sleep", "one"),
-              new Lost(drained.getMetadataOrThrow("job"), "too-late", "sleep", "one"));
-      assertEquals(expected, Set.copyOf(end.receipt().lost()));
-    }
-  }
-
-  @Test
-  void doesNotWaitAfterASecondSignal() throws Exception {
-    try (var server = Server.start(Server.EVERYDAY, LEAVING)) {
-      var client = server.client();
-      var call = background(client, "sleep", "60000");
-      Calls.untilRunning(client, "io", 1);
-      var begin = System.nanoTime();
-      server.terminate();
-      assertEquals(NOT_SERVING, healthAfterTheSignal(server));
-      server.terminate();
-      check(awaitFailure(call), Code.ABORTED, "DRAIN_KILLED");
-      var end = server.end();
-      assertEquals(3, end.exitCode());
-      assertEquals(1, end.receipt().lost().size());
-      assertTrue(System.nanoTime() - begin < TimeUnit.SECONDS.toNanos(10));
-    }
-  }
-
-  /** The first NOT_SERVING: two signals at once would be seen as one. */
-  private static Object healthAfterTheSignal(Server server) throws Exception {
-    try (var watch = Watch.of(server.connect(), "")) {
-      var status = watch.next();
-      return status == SERVING ? watch.next() : status;
     }
   }
 }

@@ -19,15 +19,12 @@ import com.google.rpc.BadRequest;
 import com.google.rpc.Code;
 import com.google.rpc.RetryInfo;
 import dev.waterwheel.v1.Job;
-import dev.waterwheel.v1.StatsRequest;
 import dev.waterwheel.v1.SubmitRequest;
 import io.grpc.StatusException;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
 
 class ErrorsTest {
   /** A server whose kinds end as their names say. */
@@ -59,16 +56,6 @@ class ErrorsTest {
     var violations = detail(error, BadRequest.class).orElseThrow().getFieldViolationsList().stream();
     return violations.collect(
         Collectors.toMap(BadRequest.FieldViolation::getField, BadRequest.FieldViolation::getDescription));
-  }
-
-  @Test
-  void unknownKindIsAnsweredWithASuggestion() throws Exception {
-    try (var server = Server.start(Server.EVERYDAY)) {
-      var error = failure(() -> submit(server.client(), "ecko", ""));
-      var info = check(error, Code.INVALID_ARGUMENT, "UNKNOWN_KIND");
-      assertEquals("NOT_STARTED", info.getMetadataOrThrow("execution"));
-      assertTrue(violations(error).get("job.kind").contains("\"echo\""), error.toString());
-    }
   }
 
   @Test
@@ -135,32 +122,6 @@ class ErrorsTest {
       assertEquals(1, rejected(pool(client, "tiny"), "QUEUE_FULL"));
       await(running);
       await(queued);
-    }
-  }
-
-  @ParameterizedTest
-  @CsvSource({
-    "missing, NOT_FOUND, HANDLER_FAILED, no such order",
-    "away, UNAVAILABLE, HANDLER_FAILED, exited with code 75",
-    "unmapped, UNKNOWN, HANDLER_FAILED, exited with code 9",
-    "crashing, INTERNAL, WORKER_CRASHED, SIGSEGV",
-    "verbose, RESOURCE_EXHAUSTED, OUTPUT_TOO_LARGE, larger than the job may put out",
-  })
-  void endOfAProgramBecomesTheStatus(String kind, Code code, String reason, String message) throws Exception {
-    try (var server = Server.start(PROGRAMS)) {
-      var error = failure(() -> submit(server.client(), kind, "of order 4711"));
-      var info = check(error, code, reason);
-      assertEquals("STARTED", info.getMetadataOrThrow("execution"));
-      assertEquals(-1, pushback(error));
-      assertTrue(error.getMessage().contains(message), error.getMessage());
-    }
-  }
-
-  @Test
-  void unknownPoolIsNotFound() throws Exception {
-    try (var server = Server.start(Server.EVERYDAY)) {
-      var request = StatsRequest.newBuilder().setPool("nosuch").build();
-      check(failure(() -> Calls.patient(server.client()).stats(request)), Code.NOT_FOUND, "NOT_FOUND");
     }
   }
 }

@@ -1,7 +1,5 @@
 package dev.waterwheel.clients;
 
-import static dev.waterwheel.clients.Calls.await;
-import static dev.waterwheel.clients.Calls.background;
 import static dev.waterwheel.clients.Calls.failure;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -62,21 +60,6 @@ class HealthTest {
   }
 
   @Test
-  void everyNameIsServingOnBothListeners() throws Exception {
-    try (var server = Server.start(Server.EVERYDAY)) {
-      for (var address : List.of(server.address, server.operators)) {
-        var channel = server.connect(address);
-        for (var name : NAMES) {
-          assertEquals(ServingStatus.SERVING, healthOf(channel, name), name);
-          try (var watch = Watch.of(channel, name)) {
-            assertEquals(ServingStatus.SERVING, watch.next(), name);
-          }
-        }
-      }
-    }
-  }
-
-  @Test
   void unknownNameIsNotFoundAndItsWatchStaysOpen() throws Exception {
     try (var server = Server.start(Server.EVERYDAY)) {
       var channel = server.connect();
@@ -88,23 +71,6 @@ class HealthTest {
           watch.isSilent();
         }
       }
-    }
-  }
-
-  @Test
-  void capacityFollowsAFullQueueWhileReadinessDoesNot() throws Exception {
-    try (var server = Server.start(Server.TINY);
-        var capacity = Watch.of(server.connect(), "capacity")) {
-      var client = server.client();
-      assertEquals(ServingStatus.SERVING, capacity.next());
-      var running = background(client, "sleep", "1200");
-      Calls.untilRunning(client, "tiny", 1);
-      var queued = background(client, "sleep", "1");
-      assertEquals(ServingStatus.NOT_SERVING, capacity.next());
-      assertEquals(ServingStatus.SERVING, healthOf(client.getChannel(), "readiness"));
-      await(running);
-      await(queued);
-      assertEquals(ServingStatus.SERVING, capacity.next());
     }
   }
 }

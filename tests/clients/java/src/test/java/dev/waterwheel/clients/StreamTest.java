@@ -6,7 +6,6 @@ import static dev.waterwheel.clients.Calls.job;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.ByteString;
@@ -15,14 +14,11 @@ import dev.waterwheel.v1.Job;
 import dev.waterwheel.v1.StreamRequest;
 import dev.waterwheel.v1.StreamResponse;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc.WorkerPoolServiceBlockingV2Stub;
-import io.grpc.Metadata;
-import io.grpc.stub.MetadataUtils;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.zip.GZIPInputStream;
 import org.junit.jupiter.api.Test;
 
@@ -69,22 +65,6 @@ class StreamTest {
   }
 
   @Test
-  void tellsProgress() throws Exception {
-    try (var server = Server.start(Server.EVERYDAY)) {
-      var events = new ArrayList<StreamResponse>();
-      read(server.client(), job("sleep", "300"), events);
-      var last = 0.0;
-      for (var event : events) {
-        if (event.hasProgress()) {
-          assertTrue(event.getProgress().getFraction() > last, event.toString());
-          last = event.getProgress().getFraction();
-        }
-      }
-      assertEquals(1.0, last);
-    }
-  }
-
-  @Test
   void thatFailsEndsWithAStatusAfterItsEvents() throws Exception {
     var nap =
         """
@@ -98,18 +78,6 @@ class StreamTest {
       var error = failure(() -> read(server.client(), job("nap", "60000"), events));
       var info = check(error, Code.DEADLINE_EXCEEDED, "RUN_TIMEOUT");
       assertEquals(events.get(0).getStarted().getJobId(), info.getMetadataOrThrow("job"));
-    }
-  }
-
-  @Test
-  void isRefusedBeforeTheResponseHeaders() throws Exception {
-    try (var server = Server.start(Server.EVERYDAY)) {
-      var headers = new AtomicReference<Metadata>();
-      var capture = MetadataUtils.newCaptureMetadataInterceptor(headers, new AtomicReference<>());
-      var client = server.client().withInterceptors(capture);
-      var error = failure(() -> read(client, job("nosuch", ""), new ArrayList<>()));
-      check(error, Code.INVALID_ARGUMENT, "UNKNOWN_KIND");
-      assertNull(headers.get());
     }
   }
 }

@@ -2,28 +2,23 @@ package dev.waterwheel.clients;
 
 import static dev.waterwheel.clients.Calls.background;
 import static dev.waterwheel.clients.Calls.check;
-import static dev.waterwheel.clients.Calls.detail;
 import static dev.waterwheel.clients.Calls.failure;
 import static dev.waterwheel.clients.Calls.job;
 import static dev.waterwheel.clients.Calls.pool;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
-import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.ByteString;
 import com.google.rpc.Code;
-import com.google.rpc.RetryInfo;
 import com.google.rpc.Status;
 import dev.waterwheel.v1.Job;
 import dev.waterwheel.v1.SubmitManyRequest;
 import dev.waterwheel.v1.SubmitManyResponse;
-import dev.waterwheel.v1.WhenFull;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc.WorkerPoolServiceBlockingV2Stub;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 
 class SubmitManyTest {
@@ -79,59 +74,12 @@ class SubmitManyTest {
   }
 
   @Test
-  void refusesOnlyJobsThatAskForIt() throws Exception {
-    try (var server = Server.start(Server.TINY)) {
-      var impatient = job("echo", "").toBuilder().setWhenFull(WhenFull.WHEN_FULL_REJECT).build();
-      var ends =
-          submitMany(
-              server.client(),
-              List.of(
-                  request("runs", job("sleep", "500")),
-                  request("queued", job("echo", "")),
-                  request("refused", impatient),
-                  request("faulty", job("nosuch", "")),
-                  request("waits", job("echo", ""))));
-      for (var tag : List.of("runs", "queued", "waits")) {
-        assertTrue(ends.get(tag).hasResult(), tag + ": " + ends.get(tag));
-      }
-      check(status(ends.get("refused")), Code.RESOURCE_EXHAUSTED, "QUEUE_FULL");
-      var retry = detail(status(ends.get("refused")), RetryInfo.class).orElseThrow();
-      assertTrue(Calls.seconds(retry.getRetryDelay()) > 0);
-      check(status(ends.get("faulty")), Code.INVALID_ARGUMENT, "UNKNOWN_KIND");
-    }
-  }
-
-  @Test
-  void returnsResultsAsJobsEnd() throws Exception {
-    try (var server = Server.start(Server.EVERYDAY)) {
-      var call = Calls.patient(server.client()).submitMany();
-      call.write(request("slow", job("sleep", "700")));
-      call.write(request("quick", job("echo", "")));
-      // The call is still open for more.
-      assertEquals("quick", call.read().getTag());
-      assertEquals("slow", call.read().getTag());
-      call.halfClose();
-      assertNull(call.read());
-    }
-  }
-
-  @Test
   void namesAMessageThatIsTooLarge() throws Exception {
     try (var server = Server.start(Server.TINY)) {
       var call = Calls.patient(server.client()).submitMany();
       var big = Job.newBuilder().setKind("echo").setPayload(ByteString.copyFrom(new byte[2 << 20])).build();
       call.write(request("big", big));
       check(failure(call::read), Code.RESOURCE_EXHAUSTED, "PAYLOAD_TOO_LARGE");
-    }
-  }
-
-  @Test
-  void endsByTheDeadlineOfItsCall() throws Exception {
-    try (var server = Server.start(Server.IMPATIENT)) {
-      var call = server.client().withDeadlineAfter(1, TimeUnit.SECONDS).submitMany();
-      call.write(request("long", job("sleep", "60000")));
-      check(status(call.read()), Code.DEADLINE_EXCEEDED, "RUN_TIMEOUT");
-      check(failure(call::read), Code.DEADLINE_EXCEEDED, "CALL_TIMEOUT");
     }
   }
 }
