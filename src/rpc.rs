@@ -42,7 +42,7 @@ pub use admin::{Admin, DrainControl, DrainProgress, ReloadFault, SettingChange};
 pub use browsers::Browsers;
 pub use calls::{CallDurations, Calls};
 pub use context::Arrival;
-pub use edge::Edge;
+pub use edge::{Edge, Front};
 pub use guard::Guard;
 pub use health::Health;
 pub use hosts::Hosts;

@@ -1,18 +1,15 @@
 //! gRPC-Web: calls from pages of browsers, which cannot speak gRPC itself.
 
-use std::{convert::Infallible, error::Error, fmt, pin::Pin, sync::Arc, task, time::Duration};
+use std::{convert::Infallible, error::Error, fmt, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, Version, header};
 use tonic::body::Body;
 use tonic_web::GrpcWebLayer;
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_http::cors::CorsLayer;
 
-use super::{
-    edge::{Edge, EdgeFuture},
-    status,
-};
+use super::{edge::Check, status, telling::AnswerBody};
 
 /// Headers that a page may send.
 const SENT: [&str; 9] = [
@@ -67,7 +64,7 @@ impl Browsers {
 
     /// The refusal of a request of a page of another origin. Browsers refuse it too, but not where the page has its own name
     /// lead to this address. Whoever asks whether a page is allowed is told that it is not.
-    pub(super) fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+    fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let mut said = request.headers().get_all(header::ORIGIN).into_iter();
         let is_foreign = said.any(|origin| !self.origins.contains(origin)) && request.method() != Method::OPTIONS;
         is_foreign.then(|| {
@@ -83,32 +80,23 @@ impl Browsers {
             || request.method() == Method::OPTIONS
     }
 
-    /// Has `edge` answer a request that comes from a page.
-    pub(super) fn answer<B>(&self, edge: Edge, mut request: Request<B>) -> Answer
+    /// Has `front` answer a request that comes from a page.
+    pub(super) fn answer<B, S>(&self, front: S, mut request: Request<B>) -> Answer
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Failure> + Send + fmt::Display,
+        S: hyper::service::Service<Request<Body>, Response = Response<AnswerBody>, Error = Infallible> + Send + 'static,
+        S::Future: Send + 'static,
     {
         // gRPC-Web has its status in the body, so that behind the layer a call may have come by any version of HTTP.
         *request.version_mut() = Version::HTTP_2;
-        let service = self.cors.layer(GrpcWebLayer::new().layer(Inner(edge)));
-        Box::pin(service.oneshot(request))
+        let front = service_fn(move |request| front.call(request));
+        Box::pin(self.cors.layer(GrpcWebLayer::new().layer(front)).oneshot(request))
     }
 }
 
-/// The edge as the layers want it.
-struct Inner(Edge);
-
-impl Service<Request<Body>> for Inner {
-    type Response = <EdgeFuture as futures_util::TryFuture>::Ok;
-    type Error = Infallible;
-    type Future = EdgeFuture;
-
-    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), Infallible>> {
-        task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> EdgeFuture {
-        hyper::service::Service::call(&self.0, request)
+impl<B> Check<Request<B>> for Browsers {
+    fn refuse(&self, request: &mut Request<B>) -> Option<Response<Body>> {
+        self.objection(request)
     }
 }

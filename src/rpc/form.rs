@@ -1,16 +1,34 @@
 //! What makes a request a gRPC call. A page of a browser may send any other request to any server that the browser
 //! reaches, without asking first whether it is allowed: what is no call by its form is refused before it can do anything.
 
+use std::sync::Arc;
+
 use http::{
     HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{ALLOW, CONTENT_TYPE},
 };
 use tonic::body::Body;
 
+use super::{
+    catalog::Catalog,
+    edge::{Arrived, Check},
+};
+
 const MEDIA_TYPE: &[u8] = b"application/grpc";
 
-/// The refusal of a request to the path of a method that is no gRPC call.
-pub(super) fn objection<B>(request: &Request<B>) -> Option<Response<Body>> {
+/// Takes gRPC calls only, where the path is that of a method.
+#[derive(Clone)]
+pub struct Form(pub(super) Arc<Catalog>);
+
+impl<B> Check<Arrived<B>> for Form {
+    fn refuse(&self, call: &mut Arrived<B>) -> Option<Response<Body>> {
+        let refusal = objection(&call.request)?;
+        (call.method.is_some() || self.0.has_rpc(call.request.uri().path())).then_some(refusal)
+    }
+}
+
+/// The refusal of a request that is no gRPC call.
+fn objection<B>(request: &Request<B>) -> Option<Response<Body>> {
     if request.method() != Method::POST {
         let mut refusal = refusal(StatusCode::METHOD_NOT_ALLOWED);
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));

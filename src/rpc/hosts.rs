@@ -11,7 +11,7 @@ use http::{
 };
 use tonic::body::Body;
 
-use super::status;
+use super::{edge::Check, status};
 
 /// The names of a listener besides `localhost` and addresses, which no page can have as its name.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ impl Hosts {
     }
 
     /// The refusal of a request that calls the listener by another name. One that says no host is of no browser.
-    pub(super) fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+    fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let asked = request.uri().authority().map(Authority::as_str).map(str::as_bytes);
         let mut said = request.headers().get_all(HOST).into_iter().map(HeaderValue::as_bytes).chain(asked);
         if said.all(|host| host.is_empty() || self.has(host)) {
@@ -50,6 +50,12 @@ impl Hosts {
         address.parse::<IpAddr>().is_ok()
             || host.eq_ignore_ascii_case("localhost")
             || self.0.iter().any(|name| host.eq_ignore_ascii_case(name))
+    }
+}
+
+impl<B> Check<Request<B>> for Hosts {
+    fn refuse(&self, request: &mut Request<B>) -> Option<Response<Body>> {
+        self.objection(request)
     }
 }
 

@@ -1,0 +1,52 @@
+//! Lets a call pass, or answers it.
+
+use std::{convert::Infallible, future::ready, sync::Arc};
+
+use futures_util::future::{BoxFuture, Either};
+use http::Response;
+use hyper::service::Service;
+use tonic::body::Body;
+
+use crate::{memory::ConnectionMemory, rpc::telling::AnswerBody};
+
+/// One question to each call.
+pub trait Check<R> {
+    /// The answer to a call that does not pass. It tells no load: that is for those who may call, and a balancer keeps the
+    /// weight of the last report that it got (gRFC A58).
+    fn refuse(&self, call: &mut R) -> Option<Response<Body>>;
+}
+
+/// Hands on what passes a check.
+#[derive(Clone)]
+pub struct Checked<C, S> {
+    pub(super) check: C,
+    pub(super) memory: Arc<ConnectionMemory>,
+    pub(super) inner: S,
+}
+
+/// An answer that was made here. Boxed, so that calls that are handed on keep no room for it.
+pub(super) type Made = BoxFuture<'static, Result<Response<AnswerBody>, Infallible>>;
+
+/// A check that may be off.
+impl<R, C: Check<R>> Check<R> for Option<C> {
+    fn refuse(&self, call: &mut R) -> Option<Response<Body>> {
+        self.as_ref()?.refuse(call)
+    }
+}
+
+impl<R, C, S> Service<R> for Checked<C, S>
+where
+    C: Check<R>,
+    S: Service<R, Response = Response<AnswerBody>, Error = Infallible>,
+{
+    type Response = Response<AnswerBody>;
+    type Error = Infallible;
+    type Future = Either<Made, S::Future>;
+
+    fn call(&self, mut call: R) -> Self::Future {
+        match self.check.refuse(&mut call) {
+            Some(refusal) => Either::Left(Box::pin(ready(Ok(AnswerBody::plain(refusal, Arc::clone(&self.memory)))))),
+            None => Either::Right(self.inner.call(call)),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Ends calls that do not end by themselves.
+
+use std::{
+    convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderValue, Response};
+use hyper::service::Service;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tonic::body::Body;
+
+use super::Arrived;
+use crate::{
+    model::{Deadline, DeadlinePolicy},
+    rpc::{
+        context::{REQUEST_ID, request_id},
+        status,
+        timeout::{self, GRPC_TIMEOUT},
+    },
+};
+
+/// Answers a call at its deadline, for its message may never come, and one that panics with INTERNAL.
+#[derive(Clone)]
+pub struct Ended<S> {
+    pub(super) inner: S,
+}
+
+/// The answer to one call.
+pub struct EndedFuture<F> {
+    answer: F,
+    /// The request id, as the caller sent it.
+    sent: Option<HeaderValue>,
+    give_up: Option<Instant>,
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B, S> Service<Arrived<B>> for Ended<S>
+where
+    S: Service<Arrived<B>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = EndedFuture<S::Future>;
+
+    fn call(&self, call: Arrived<B>) -> Self::Future {
+        let headers = call.request.headers();
+        let (sent, give_up) = (headers.get(REQUEST_ID).cloned(), give_up(headers, call.at));
+        EndedFuture { answer: self.inner.call(call), sent, give_up, alarm: None }
+    }
+}
+
+/// Within the margin before the deadline, after the service's own answer had its time.
+fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
+    let asked = timeout::parse(headers.get(GRPC_TIMEOUT)?.to_str().ok()?).ok()?;
+    // A budget that cannot be added up is no budget.
+    now.checked_add(asked)?;
+    let deadline = Deadline::new(now, asked, DeadlinePolicy::default().reply_margin);
+    Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
+}
+
+impl<F> EndedFuture<F> {
+    /// Whether a call that is pending has no time left. The timer is made for those alone that wait.
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(give_up) = self.give_up else { return Poll::Pending };
+        self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx)
+    }
+}
+
+impl<F> Future for EndedFuture<F>
+where
+    F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
+{
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = AssertUnwindSafe(|| self.answer.poll_unpin(cx));
+        Poll::Ready(match catch_unwind(polled) {
+            Ok(Poll::Ready(answer)) => answer,
+            Ok(Poll::Pending) => {
+                ready!(self.poll_alarm(cx));
+                Ok(status::too_late(&request_id(self.sent.as_ref())).into_http())
+            }
+            Err(_) => {
+                tracing::error!(request_id = ?self.sent, "a call panicked");
+                Ok(status::panicked().into_http())
+            }
+        })
+    }
+}

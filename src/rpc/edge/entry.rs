@@ -1,0 +1,37 @@
+//! Lets in who may call.
+
+use std::sync::Arc;
+
+use http::Response;
+use tonic::body::Body;
+
+use super::{Arrived, Check};
+use crate::rpc::{catalog::Catalog, guard::Entrance, telling::Meters};
+
+/// The entrance of a connection, where not everybody is let in.
+#[derive(Clone)]
+pub struct Entry {
+    pub(super) entrance: Entrance,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) meters: Option<Arc<Meters>>,
+}
+
+impl<B> Check<Arrived<B>> for Entry {
+    fn refuse(&self, call: &mut Arrived<B>) -> Option<Response<Body>> {
+        if self.catalog.is_page(call.request.uri().path()) {
+            return None;
+        }
+        match self.entrance.let_in(&call.request, &self.catalog) {
+            Ok(caller) => {
+                call.caller = caller;
+                None
+            }
+            Err(status) => {
+                if let Some((meters, method)) = self.meters.as_ref().zip(call.method) {
+                    meters.calls.refuse(method, status.code());
+                }
+                Some(status.into_http())
+            }
+        }
+    }
+}

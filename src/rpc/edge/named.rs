@@ -1,0 +1,67 @@
+//! Names every answer.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use hyper::service::Service;
+
+use crate::rpc::{
+    context::{REQUEST_ID, request_id},
+    message::decode_message,
+    telling::AnswerBody,
+};
+
+/// Puts the request id on answers that have none yet: calls may end before they reach their service.
+#[derive(Clone)]
+pub struct Named<S> {
+    pub(super) inner: S,
+}
+
+/// The answer to one call.
+pub struct NamedFuture<F> {
+    answer: F,
+    /// The request id, as the caller sent it.
+    sent: Option<HeaderValue>,
+}
+
+impl<B, S> Service<Request<B>> for Named<S>
+where
+    S: Service<Request<B>, Response = Response<AnswerBody>, Error = Infallible>,
+    S::Future: Unpin,
+{
+    type Response = Response<AnswerBody>;
+    type Error = Infallible;
+    type Future = NamedFuture<S::Future>;
+
+    fn call(&self, request: Request<B>) -> Self::Future {
+        let sent = request.headers().get(REQUEST_ID).cloned();
+        NamedFuture { answer: self.inner.call(request), sent }
+    }
+}
+
+impl<F> Future for NamedFuture<F>
+where
+    F: Future<Output = Result<Response<AnswerBody>, Infallible>> + Unpin,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Ok(mut answer) = ready!(Pin::new(&mut self.answer).poll(cx));
+        name(answer.headers_mut(), self.sent.as_ref());
+        decode_message(answer.headers_mut());
+        Poll::Ready(Ok(answer))
+    }
+}
+
+fn name(headers: &mut HeaderMap, sent: Option<&HeaderValue>) {
+    let header = HeaderName::from_static(REQUEST_ID);
+    if !headers.contains_key(&header)
+        && let Ok(id) = HeaderValue::from_str(request_id(sent).as_str())
+    {
+        headers.insert(header, id);
+    }
+}

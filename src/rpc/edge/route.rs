@@ -1,0 +1,87 @@
+//! Hands calls to their services.
+
+use std::{convert::Infallible, sync::Arc};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use hyper::service::Service;
+use parking_lot::Mutex;
+use tonic::{body::Body, service::Routes};
+use tower::Service as _;
+
+use super::{Arrived, Failure, Hot};
+use crate::{
+    memory::{ConnectionMemory, HeldBack},
+    model::Peer,
+    rpc::{calls::Method, catalog::Catalog, context::Arrival, single::Single, upload::Upload},
+};
+
+/// Counts what a call brings, says who calls, and finds the service: calls of the worker pool pass the router by, which
+/// costs as much as the pool.
+#[derive(Clone)]
+pub struct Route {
+    pub(super) hot: Option<Hot>,
+    pub(super) others: Routes,
+    pub(super) catalog: Arc<Catalog>,
+    /// The other end of the connection.
+    pub(super) peer: Arc<Peer>,
+    pub(super) memory: Arc<ConnectionMemory>,
+    /// Most bytes of a message.
+    pub(super) message: usize,
+}
+
+type Answer = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+impl Route {
+    /// Whether a call is of a method that takes one message.
+    fn takes_one(&self, hot: Option<Method>, path: &str) -> bool {
+        match hot {
+            Some(method) => method != Method::SubmitMany,
+            None => self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo"),
+        }
+    }
+
+    fn answer<B>(&self, is_hot: bool, request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Failure> + Send,
+    {
+        match self.hot.as_ref().filter(|_| is_hot) {
+            Some(hot) => hot.service.clone().call(request),
+            _ if self.catalog.has(request.uri().path()) => Box::pin(self.others.clone().call(request.map(Body::new))),
+            _ => {
+                let refusal = self.catalog.refuse(request.uri().path(), request.headers());
+                Box::pin(std::future::ready(Ok(refusal)))
+            }
+        }
+    }
+}
+
+impl<B> Service<Arrived<B>> for Route
+where
+    B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
+    B::Error: Into<Failure> + Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn call(&self, call: Arrived<B>) -> Answer {
+        let Arrived { request, at, method, caller } = call;
+        let is_bound = self.takes_one(method, request.uri().path());
+        let upload = |body| Upload::new(body, Arc::clone(&self.memory), self.message);
+        // Boxed: the service moves it half a dozen times, and keeps room for each.
+        let mut request = request.map(|body| Box::new(Single::new(upload(body), is_bound)));
+        let (peer, memory) = (Some(Arc::clone(&self.peer)), Arc::clone(&self.memory));
+        let mut arrival = Arrival { at, peer, caller, memory, inbound: None };
+        if method != Some(Method::SubmitMany) {
+            request.extensions_mut().insert(arrival);
+            return self.answer(method.is_some(), request);
+        }
+        let (mut head, body) = request.into_parts();
+        arrival.inbound = Some(Arc::new(Mutex::new(Some(Body::new(body)))));
+        head.extensions.insert(arrival);
+        self.answer(true, Request::from_parts(head, Body::empty()))
+    }
+}
