@@ -12,7 +12,7 @@ pub use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
 #[cfg(test)]
 type Target = fn(&[u8]);
 
-/// All of them, by the name of the directory that holds their inputs.
+/// All of them, by the name of the file that holds their inputs.
 #[cfg(test)]
 const TARGETS: [(&str, Target); 12] = [
     ("authorization", authorization),
@@ -29,11 +29,24 @@ const TARGETS: [(&str, Target); 12] = [
     ("trace", trace),
 ];
 
+/// The inputs that are kept for a function, by their names: lines of a name and hexadecimal digits.
+#[cfg(test)]
+pub(crate) fn kept(target: &str) -> Vec<(String, Vec<u8>)> {
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
+    let lines = std::fs::read_to_string(corpus.join(target)).expect(target);
+    let byte = |at: &[u8]| u8::from_str_radix(str::from_utf8(at).expect("ASCII"), 16).expect("two digits");
+    let input = |line: &str| {
+        let (name, digits) = line.split_once(' ').unwrap_or((line, ""));
+        (name.to_owned(), digits.as_bytes().chunks(2).map(byte).collect())
+    };
+    lines.lines().map(input).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::TARGETS;
+    use super::{TARGETS, kept};
 
     #[test]
     fn inputs_that_were_kept_pass() {
@@ -41,13 +54,12 @@ mod tests {
         for (name, target) in TARGETS {
             let program = tests.join("fuzz_targets").join(name).with_extension("rs");
             assert!(program.is_file(), "no fuzzer calls {name}");
-            let inputs = std::fs::read_dir(tests.join("corpus").join(name)).expect(name);
-            let inputs: Vec<_> = inputs.map(|entry| entry.unwrap().path()).collect();
+            let inputs = kept(name);
             assert!(inputs.len() > 3, "{name} has {} inputs", inputs.len());
-            for input in inputs {
+            for (input, bytes) in inputs {
                 // A panic is preceded by the name of the input, which the test runner shows then.
-                println!("{}", input.display());
-                target(&std::fs::read(&input).unwrap());
+                println!("{name}/{input}");
+                target(&bytes);
             }
         }
         let programs = std::fs::read_dir(tests.join("fuzz_targets")).unwrap().count();

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers of outside bytes: `bash tests/fuzz/run.sh [TARGET]... [-- LIBFUZZER_OPTION...]`, all targets for a
 # minute each where none is named. It needs cargo and a C++ compiler; stable Rust will do. `cargo fuzz run` works too,
-# with `--fuzz-dir tests/fuzz --sanitizer none`. What it finds goes to `artifacts` beside this file; put the smallest
-# input that shows the fault into tests/fuzz/corpus, which `cargo test` replays.
+# with `--fuzz-dir tests/fuzz --sanitizer none`. What it finds goes to `artifacts` beside this file. Keep the smallest
+# input that shows the fault (`corpus.py TARGET FOLDER --keep FILE`): `cargo test` replays what is in tests/fuzz/corpus.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -31,6 +31,7 @@ for target in "${targets[@]}"; do
     echo "==> $target"
     # What a run learns goes beside the corpus that is kept, which is small on purpose.
     mkdir -p "artifacts/$target" "target/learnt/$target"
-    "target/$host/release/$target" "target/learnt/$target" "corpus/$target" -artifact_prefix="artifacts/$target/" \
+    python3 corpus.py "$target" "target/kept/$target"
+    "target/$host/release/$target" "target/learnt/$target" "target/kept/$target" -artifact_prefix="artifacts/$target/" \
         -print_final_stats=1 "${options[@]}"
 done
