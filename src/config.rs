@@ -26,7 +26,6 @@
 mod change;
 mod contradictions;
 mod fault;
-mod form;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod keys;
@@ -38,8 +37,9 @@ mod settings;
 mod show;
 mod source;
 pub mod starter;
-mod text;
+mod syntax;
 mod tree;
+mod value_type;
 mod values;
 mod withhold;
 

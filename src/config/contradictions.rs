@@ -4,10 +4,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     fault::Fault,
-    form::{plain, size},
     keys,
     problem::{Problem, closest},
     program, settings,
+    value_type::{plain, size},
     values::Values,
     withhold,
 };

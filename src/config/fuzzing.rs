@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::form::Form;
 use super::tree::Node;
+use super::value_type::ValueType;
 use super::{Faults, Flag, Loaded, SourceFile, Sources, load, to_json, to_toml, to_toml_with_origins};
 use crate::model::WITHHELD;
 
@@ -36,8 +36,8 @@ pub fn overlay(data: &[u8]) {
 /// A size or a duration: what is shown of it reads as the same one.
 pub fn quantity(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
-    for form in [Form::Size(0, u64::MAX), Form::Duration(Duration::ZERO, Duration::MAX)] {
-        let read = |text: &str| form.read(&Node::from_bare(text, 0, 0), Path::new("")).ok();
+    for value_type in [ValueType::Size(0, u64::MAX), ValueType::Duration(Duration::ZERO, Duration::MAX)] {
+        let read = |text: &str| value_type.read(&Node::from_bare(text, 0, 0), Path::new("")).ok();
         if let Some(value) = read(text) {
             let shown = value.shown.to_string();
             let again = read(&shown).map(|again| again.typed);

@@ -1,10 +1,10 @@
-//! The table of keys: for each its form, its default, a value to copy and what it is for. Every check of a value comes from
+//! The table of keys: for each its type, its default, a value to copy and what it is for. Every check of a value comes from
 //! here, and so do `config init`, `config show` and docs/configuration.md. A new key is a row here and a field in the settings.
 
-use super::form::{Form, Form::*, Syntax, Syntax::OneOf};
-use super::text::{
+use super::syntax::{
     ADDRESS, COLLECTOR, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, TENANT, WORD,
 };
+use super::value_type::{Syntax, Syntax::OneOf, ValueType, ValueType::*};
 use std::time::Duration as Time;
 
 /// One key.
@@ -12,10 +12,10 @@ pub(super) struct Key {
     /// Dotted path; `*` stands for a name.
     pub(super) path: &'static str,
     /// What it takes.
-    pub(super) form: Form,
+    pub(super) takes: ValueType,
     /// Its value where no source sets it, as TOML.
     pub(super) default: Option<&'static str>,
-    /// A value to copy, as TOML, where the default shows no form or there is none.
+    /// A value to copy, as TOML, where the default is no good example or there is none.
     example: Option<&'static str>,
     /// What it is for, from one to three sentences.
     doc: &'static str,
@@ -59,11 +59,11 @@ const fn optional(given: &[&'static str]) -> Option<&'static str> {
 }
 
 macro_rules! keys {
-    ($($(#[doc = $doc:literal])+ $path:literal: $form:expr $(, default $default:literal)? $(, like $example:literal)?;)+) => {
+    ($($(#[doc = $doc:literal])+ $path:literal: $takes:expr $(, default $default:literal)? $(, like $example:literal)?;)+) => {
         /// All keys, those of a table beside each other, in the order in which they are shown.
         pub(super) const KEYS: &[Key] = &[$(Key {
             path: $path,
-            form: $form,
+            takes: $takes,
             default: optional(&[$($default)?]),
             example: optional(&[$($example)?]),
             doc: concat!($($doc),+),
@@ -79,28 +79,28 @@ const HOUR: Time = Time::from_secs(3600);
 const DAY: Time = Time::from_secs(24 * 3600);
 
 /// One gRPC message.
-const MESSAGE: Form = Size(1, GIB);
+const MESSAGE: ValueType = Size(1, GIB);
 /// What many messages hold, or one stream.
-const MEMORY: Form = Size(1, 1024 * GIB);
+const MEMORY: ValueType = Size(1, 1024 * GIB);
 /// Windows of HTTP/2: from the initial one of a connection to the largest below 2 GiB.
-const WINDOW: Form = Size(64 * KIB, GIB);
+const WINDOW: ValueType = Size(64 * KIB, GIB);
 /// Waits for a peer: with less, one on the other side of the earth is shut out.
-const WAIT: Form = Duration(Time::from_millis(100), HOUR);
+const WAIT: ValueType = Duration(Time::from_millis(100), HOUR);
 /// Of 365.25 days, as it is written.
 const YEAR: Time = Time::from_secs(31_557_600);
 /// Ages of connections: with less, each call has a connection of its own. The greatest is as good as none.
-const AGE: Form = Duration(SECOND, YEAR);
+const AGE: ValueType = Duration(SECOND, YEAR);
 /// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
-const RUN: Form = Duration(MILLI, Time::from_secs(7 * 24 * 3600));
+const RUN: ValueType = Duration(MILLI, Time::from_secs(7 * 24 * 3600));
 /// Phases of a stop, which may be skipped.
-const GRACE: Form = Duration(Time::ZERO, DAY);
-const MILLION: Form = Integer(1, 1_000_000);
+const GRACE: ValueType = Duration(Time::ZERO, DAY);
+const MILLION: ValueType = Integer(1, 1_000_000);
 /// Entries of an index of 24 bits.
 const ENTRIES: i64 = 1 << 24;
 /// Starts per second: one in a quarter of an hour, to what no timer can tell apart.
-const RATE: Form = Number(0.001, 1_000_000.0);
+const RATE: ValueType = Number(0.001, 1_000_000.0);
 /// A quota is given in whole numbers.
-const QUOTA: Form = MILLION;
+const QUOTA: ValueType = MILLION;
 
 const CLASSES: Syntax = OneOf(&["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"]);
 /// Signatures by a private key. One with a secret that both sides share would let each reader of the file sign.

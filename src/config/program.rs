@@ -9,9 +9,9 @@ use rustix::fs::{Access, access};
 
 use super::{
     Warning,
-    form::{Misfit, unmasked},
     source::Span,
     tree::{Data, Node},
+    value_type::{Invalid, unmasked},
     values::Values,
     withhold::value as shown,
 };
@@ -21,7 +21,7 @@ use crate::handler::ExecCommand;
 const CONFIG_DIR: &str = "{config_dir}";
 
 /// A word of a command line as the program gets it.
-pub(super) fn word(word: &str, directory: &Path) -> Result<String, Misfit> {
+pub(super) fn word(word: &str, directory: &Path) -> Result<String, Invalid> {
     let word = unmasked(word)?;
     if !word.contains(CONFIG_DIR) {
         return Ok(word);
@@ -31,7 +31,7 @@ pub(super) fn word(word: &str, directory: &Path) -> Result<String, Misfit> {
 }
 
 /// Why a program cannot be started, where it cannot.
-pub(super) fn fault(path: &Path) -> Option<Misfit> {
+pub(super) fn fault(path: &Path) -> Option<Invalid> {
     let program = path.to_string_lossy();
     let chmod = format!("`chmod +x {program}`, or run the server as a user with that permission");
     let (expected, help) = match std::fs::metadata(path) {
@@ -43,7 +43,7 @@ pub(super) fn fault(path: &Path) -> Option<Misfit> {
         Ok(_) if access(path, Access::EXEC_OK).is_err() => ("executable for this user", &*chmod),
         Ok(_) => return None,
     };
-    Some(Misfit::text(&program, expected, Some(help.to_owned())))
+    Some(Invalid::text(&program, expected, Some(help.to_owned())))
 }
 
 /// Checks what a kind says about its program, where it has one.

@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 use super::{
     Setting, Warning,
     fault::Fault,
-    form::{Form, Misfit, Value, size},
     keys::{KEYS, Key, OF_PROGRAMS},
     problem::Problem,
     source::{Origin, Span, Texts},
-    text::{ENV_NAME, EXIT_CODE, NAME},
+    syntax::{ENV_NAME, EXIT_CODE, NAME},
     tree::{Data, Entry, Node, Table},
+    value_type::{Invalid, Value, ValueType, size},
     withhold,
 };
 
@@ -157,8 +157,8 @@ impl Values {
             _ => NAME,
         };
         let path = join(path, &entry.key);
-        if let Err(misfit) = syntax.read(&entry.key) {
-            self.fail(&path, &keys[0], misfit, &entry.key_span);
+        if let Err(invalid) = syntax.read(&entry.key) {
+            self.fail(&path, &keys[0], invalid, &entry.key_span);
         }
         let keys = if keys[0].path.starts_with("kind.*.pool") { self.of_kind(&path, keys, &mut entry) } else { keys };
         self.read_entry(&path, keys, depth + 1, Some(entry));
@@ -194,12 +194,12 @@ impl Values {
 
     fn read_value(&mut self, path: &str, key: &'static Key, node: Option<Node>) {
         let Some(node) = node else { return self.read_default(path, key) };
-        match key.form.read(&node, &self.texts.directory(&node.span)) {
+        match key.takes.read(&node, &self.texts.directory(&node.span)) {
             Ok(value) => {
                 let origin = self.texts.origin(&node.span);
                 self.keep(path, key, value, origin, Some(node));
             }
-            Err((misfit, span)) => self.fail(path, key, misfit, &span),
+            Err((invalid, span)) => self.fail(path, key, invalid, &span),
         }
     }
 
@@ -212,8 +212,8 @@ impl Values {
             }
             return;
         };
-        let value = key.form.read(&Node::from_bare(&default, 0, 0), Path::new(""));
-        let value = value.unwrap_or_else(|(misfit, _)| panic!("the default of {path}: {misfit:?}"));
+        let value = key.takes.read(&Node::from_bare(&default, 0, 0), Path::new(""));
+        let value = value.unwrap_or_else(|(invalid, _)| panic!("the default of {path}: {invalid:?}"));
         self.keep(path, key, value, origin, None);
     }
 
@@ -238,8 +238,8 @@ impl Values {
     }
 
     fn keep(&mut self, path: &str, key: &Key, mut value: Value, origin: Origin, node: Option<Node>) {
-        let per_cpu = match key.form {
-            Form::Count(most) if value.shown.is_str() => {
+        let per_cpu = match key.takes {
+            ValueType::Count(most) if value.shown.is_str() => {
                 value = toml::Value::Integer(i64::try_from(self.cpus).unwrap_or(most).min(most)).into();
                 true
             }
@@ -250,15 +250,15 @@ impl Values {
     }
 
     /// Reports what is wrong with the value of a key, so that no later check stumbles over it.
-    fn fail(&mut self, path: &str, form: &Key, misfit: Misfit, span: &Span) {
+    fn fail(&mut self, path: &str, of: &Key, invalid: Invalid, span: &Span) {
         let key = path.to_owned();
-        let example = || format!("write it like `{}`", form.example());
-        let problem = match misfit {
-            Misfit::Type { expected, found } => Problem::WrongType { key, expected, found, help: example() },
-            Misfit::Text { text, expected, help } => {
+        let example = || format!("write it like `{}`", of.example());
+        let problem = match invalid {
+            Invalid::Type { expected, found } => Problem::WrongType { key, expected, found, help: example() },
+            Invalid::Text { text, expected, help } => {
                 Problem::WrongText { key, text: withhold::value(&text), expected, help: help.unwrap_or_else(example) }
             }
-            Misfit::Range { value, low, high } => Problem::OutOfRange { key, value, low, high },
+            Invalid::Range { value, low, high } => Problem::OutOfRange { key, value, low, high },
         };
         self.faulty.insert(path.to_owned());
         self.faults.push(Fault::at(problem, span));

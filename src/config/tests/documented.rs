@@ -2,35 +2,35 @@
 
 use super::{FINE, ok};
 use crate::config::{
-    form::{Form, Syntax, duration, plain, size},
     keys::{KEYS, Key},
+    value_type::{Syntax, ValueType, duration, plain, size},
 };
 
 /// What a key takes, for readers.
-fn describe(form: Form) -> String {
+fn describe(value_type: ValueType) -> String {
     let of = |syntax| match syntax {
         Syntax::OneOf(names) => format!("`{}`", names.join("`, `")),
         Syntax::Parsed(what, _) => what.to_owned(),
     };
-    match form {
-        Form::Boolean | Form::Command | Form::Secret => form.expected().to_owned(),
-        Form::Count(high) => format!("1 to {high}, or `\"cpus\"`"),
-        Form::Integer(low, high) => format!("{low} to {high}"),
-        Form::Number(low, high) => format!("{low} to {high}"),
-        Form::Share => "above 0, at most 1".to_owned(),
-        Form::Size(low, high) => format!("{} to {}", plain(&size(low)), plain(&size(high))),
-        Form::Duration(low, high) => format!("{} to {}", plain(&duration(low)), plain(&duration(high))),
-        Form::Text(syntax) => of(syntax),
-        Form::Texts(syntax) => format!("array; each {}", of(syntax)),
-        Form::OneOrMore(syntax) => format!("one or an array; each {}", of(syntax)),
-        Form::Path => "a path".to_owned(),
+    match value_type {
+        ValueType::Boolean | ValueType::Command | ValueType::Secret => value_type.expected().to_owned(),
+        ValueType::Count(high) => format!("1 to {high}, or `\"cpus\"`"),
+        ValueType::Integer(low, high) => format!("{low} to {high}"),
+        ValueType::Number(low, high) => format!("{low} to {high}"),
+        ValueType::Share => "above 0, at most 1".to_owned(),
+        ValueType::Size(low, high) => format!("{} to {}", plain(&size(low)), plain(&size(high))),
+        ValueType::Duration(low, high) => format!("{} to {}", plain(&duration(low)), plain(&duration(high))),
+        ValueType::Text(syntax) => of(syntax),
+        ValueType::Texts(syntax) => format!("array; each {}", of(syntax)),
+        ValueType::OneOrMore(syntax) => format!("one or an array; each {}", of(syntax)),
+        ValueType::Path => "a path".to_owned(),
     }
 }
 
 fn row(key: &Key) -> String {
     let path = key.path.replace(".*", ".NAME");
     let default = key.default.map_or_else(String::new, |default| format!("`{}`", default.replace('\'', "\"")));
-    format!("| `{path}` | {} | {default} | {} |\n", describe(key.form), key.doc())
+    format!("| `{path}` | {} | {default} | {} |\n", describe(key.takes), key.doc())
 }
 
 /// `WATERWHEEL_WRITE_DOCS=1 cargo test documented` writes the table.
@@ -54,12 +54,12 @@ fn the_documented_keys_are_those_of_the_table() {
 #[test]
 fn every_key_has_an_effect() {
     let with = |key: &str, value: &str| ok(FINE, &[], &[("--set", key, value)]).config;
-    let other = |key: &Key| match key.form {
-        Form::Boolean => Some(if key.default == Some("true") { "false" } else { "true" }.to_owned()),
-        Form::Integer(low, high) | Form::Count(low @ high) => Some((low.max(2)).min(high).to_string()),
-        Form::Share => Some("0.5".to_owned()),
-        Form::Duration(_, high) => Some(format!("{}ms", high.as_millis().min(31_000))),
-        Form::Text(Syntax::OneOf(names)) => names.last().map(|name| (*name).to_owned()),
+    let other = |key: &Key| match key.takes {
+        ValueType::Boolean => Some(if key.default == Some("true") { "false" } else { "true" }.to_owned()),
+        ValueType::Integer(low, high) | ValueType::Count(low @ high) => Some((low.max(2)).min(high).to_string()),
+        ValueType::Share => Some("0.5".to_owned()),
+        ValueType::Duration(_, high) => Some(format!("{}ms", high.as_millis().min(31_000))),
+        ValueType::Text(Syntax::OneOf(names)) => names.last().map(|name| (*name).to_owned()),
         _ => None,
     };
     let base = ok(FINE, &[], &[]).config;

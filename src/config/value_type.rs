@@ -1,4 +1,4 @@
-//! Forms of values: what a key takes, how that is read and how it is shown.
+//! Types of values: what a key takes, how that is read and how it is shown.
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
@@ -6,14 +6,14 @@ use super::{
     problem::choose,
     program,
     source::Span,
-    text::Checked,
+    syntax::Checked,
     tree::{Data, Node},
 };
 use crate::model::WITHHELD;
 
 /// What a key takes. Bounds are included.
 #[derive(Clone, Copy)]
-pub(super) enum Form {
+pub(super) enum ValueType {
     Boolean,
     Integer(i64, i64),
     /// A number from 1, or `"cpus"`: one for each CPU.
@@ -43,7 +43,7 @@ pub(super) enum Syntax {
     Parsed(&'static str, fn(&str) -> Checked),
 }
 
-/// A value that has the form of its key.
+/// A value of the type of its key.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
     /// As TOML that reads as the same value.
@@ -54,7 +54,7 @@ pub(super) struct Value {
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Misfit {
+pub(super) enum Invalid {
     /// It is not what belongs here.
     Type { expected: &'static str, found: &'static str },
     /// The text is not what belongs here. There may be better help than an example.
@@ -63,9 +63,9 @@ pub(super) enum Misfit {
     Range { value: String, low: String, high: String },
 }
 
-impl Form {
+impl ValueType {
     /// The value of a node, or what is wrong with it, and where. Relative paths begin in `directory`.
-    pub(super) fn read(self, node: &Node, directory: &Path) -> Result<Value, (Misfit, Span)> {
+    pub(super) fn read(self, node: &Node, directory: &Path) -> Result<Value, (Invalid, Span)> {
         let value = match (self, &node.data) {
             (Self::OneOrMore(syntax) | Self::Texts(syntax), Data::Array(items)) if self.takes(items) => {
                 return texts(items, |text| syntax.read(text));
@@ -77,7 +77,7 @@ impl Form {
             }
             (_, data) => self.number(data).unwrap_or_else(|| self.text(node, directory)),
         };
-        value.map_err(|misfit| (misfit, node.span.clone()))
+        value.map_err(|invalid| (invalid, node.span.clone()))
     }
 
     /// The type with its article.
@@ -99,8 +99,8 @@ impl Form {
         matches!(self, Self::Texts(_)) || !items.is_empty()
     }
 
-    /// What is a number, or stands for one; none for all other forms and values.
-    fn number(self, data: &Data) -> Option<Result<Value, Misfit>> {
+    /// What is a number, or stands for one; `None` for all other types and values.
+    fn number(self, data: &Data) -> Option<Result<Value, Invalid>> {
         let integer = toml::Value::Integer;
         Some(match (self, data) {
             (Self::Boolean, Data::Boolean(boolean)) => Ok(toml::Value::Boolean(*boolean).into()),
@@ -111,13 +111,13 @@ impl Form {
             (Self::Share, Data::Float(value)) if *value > 0.0 && *value <= 1.0 => Ok(toml::Value::Float(*value).into()),
             (Self::Share, Data::Float(value)) => {
                 let (low, high) = ("0 (excluded)".to_owned(), "1".to_owned());
-                Err(Misfit::Range { value: value.to_string(), low, high })
+                Err(Invalid::Range { value: value.to_string(), low, high })
             }
             // Such numbers are small; integers beyond 2^53 are out of range in any case.
             (Self::Number(..) | Self::Share, Data::Integer(value)) => return self.number(&Data::Float(*value as f64)),
             (Self::Size(..), Data::Integer(value @ 1..1024)) => {
                 let help = format!("write the unit, as in `\"{value}MiB\"`, or `\"{value}B\"`");
-                Err(Misfit::text(&value.to_string(), "a size with a unit", Some(help)))
+                Err(Invalid::text(&value.to_string(), "a size with a unit", Some(help)))
             }
             (Self::Size(low, high), Data::Integer(value)) => within(u64::try_from(*value).ok()?, low..=high, size),
             (Self::Size(low, high), Data::String(text)) => within(bytes(text)?, low..=high, size),
@@ -128,14 +128,14 @@ impl Form {
         })
     }
 
-    /// What is a text, and all that no form takes.
-    fn text(self, node: &Node, directory: &Path) -> Result<Value, Misfit> {
+    /// What is a text, and all that no type takes.
+    fn text(self, node: &Node, directory: &Path) -> Result<Value, Invalid> {
         let (text, is_bare) = match (&node.data, &node.bare) {
             (Data::String(text), bare) => (text.clone(), bare.is_some()),
             (_, Some(bare)) => (bare.clone(), true),
             // The sign is what does not fit.
             (Data::Integer(value @ ..0), None) if matches!(self, Self::Size(..)) => (value.to_string(), false),
-            (data, None) => return Err(Misfit::Type { expected: self.expected(), found: data.type_name() }),
+            (data, None) => return Err(Invalid::Type { expected: self.expected(), found: data.type_name() }),
         };
         match self {
             Self::Text(syntax) => syntax.read(&text).map(Value::from),
@@ -148,25 +148,25 @@ impl Form {
             }
             Self::Secret => Ok(Value { typed: unmasked(&text)?.into(), shown: WITHHELD.into() }),
             Self::Texts(_) | Self::Command if !is_bare => {
-                Err(Misfit::Type { expected: self.expected(), found: node.data.type_name() })
+                Err(Invalid::Type { expected: self.expected(), found: node.data.type_name() })
             }
-            _ => Err(Misfit::text(&text, self.expected(), None)),
+            _ => Err(Invalid::text(&text, self.expected(), None)),
         }
     }
 }
 
 impl Syntax {
-    pub(super) fn read(self, text: &str) -> Result<String, Misfit> {
+    pub(super) fn read(self, text: &str) -> Result<String, Invalid> {
         let text = unmasked(text)?;
         match self {
-            Self::Parsed(expected, read) => read(&text).map_err(|help| Misfit::text(&text, expected, help)),
+            Self::Parsed(expected, read) => read(&text).map_err(|help| Invalid::text(&text, expected, help)),
             Self::OneOf(names) if names.contains(&&*text) => Ok(text),
-            Self::OneOf(names) => Err(Misfit::text(&text, "one of its values", Some(choose(&text, names)))),
+            Self::OneOf(names) => Err(Invalid::text(&text, "one of its values", Some(choose(&text, names)))),
         }
     }
 }
 
-impl Misfit {
+impl Invalid {
     pub(super) fn text(text: &str, expected: &'static str, help: Option<String>) -> Self {
         Self::Text { text: text.to_owned(), expected, help }
     }
@@ -218,30 +218,30 @@ fn within<T: PartialOrd + Copy, V: Into<Value>>(
     value: T,
     range: RangeInclusive<T>,
     show: impl Fn(T) -> V,
-) -> Result<Value, Misfit> {
+) -> Result<Value, Invalid> {
     if range.contains(&value) {
         return Ok(show(value).into());
     }
     let [value, low, high] = [value, *range.start(), *range.end()].map(|value| plain(&show(value).into()));
-    Err(Misfit::Range { value, low, high })
+    Err(Invalid::Range { value, low, high })
 }
 
-fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Misfit>) -> Result<Value, (Misfit, Span)> {
+fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Invalid>) -> Result<Value, (Invalid, Span)> {
     let text = |item: &Node| match &item.data {
         Data::String(text) => read(text).map(toml::Value::String),
-        other => Err(Misfit::Type { expected: "an array of strings", found: other.type_name() }),
+        other => Err(Invalid::Type { expected: "an array of strings", found: other.type_name() }),
     };
-    let items = items.iter().map(|item| text(item).map_err(|misfit| (misfit, item.span.clone())));
+    let items = items.iter().map(|item| text(item).map_err(|invalid| (invalid, item.span.clone())));
     items.collect::<Result<Vec<_>, _>>().map(|items| toml::Value::Array(items).into())
 }
 
 /// A text that a program can be given, and that stands for nothing else.
-pub(super) fn unmasked(text: &str) -> Result<String, Misfit> {
+pub(super) fn unmasked(text: &str) -> Result<String, Invalid> {
     if text.contains('\0') {
-        return Err(Misfit::Type { expected: "a string without NUL", found: "one with it" });
+        return Err(Invalid::Type { expected: "a string without NUL", found: "one with it" });
     }
     if text.contains(WITHHELD) {
-        return Err(Misfit::Type { expected: "the value itself", found: "what `config show` prints in its place" });
+        return Err(Invalid::Type { expected: "the value itself", found: "what `config show` prints in its place" });
     }
     Ok(text.to_owned())
 }

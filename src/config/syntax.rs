@@ -6,8 +6,8 @@ use ipnet::IpNet;
 use tracing_subscriber::filter::Targets;
 
 use super::{
-    form::Syntax::{self, Parsed},
     problem::choose,
+    value_type::Syntax::{self, Parsed},
 };
 use crate::{
     auth::{PrincipalPattern, Rpc},
