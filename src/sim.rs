@@ -14,7 +14,7 @@ mod recording;
 mod tally;
 mod world;
 
-pub(crate) use load::{ATTEMPTS, Arrival, Load, Pattern, Retry, Service, Source, Spell, own_pause};
+pub(crate) use load::{Load, Pattern, Retry, Service, Source, Spell};
 pub(crate) use policy::PolicyName;
 pub(crate) use recording::{PassedOver, Recording, RecordingError};
 pub(crate) use tally::Outcome;

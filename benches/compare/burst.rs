@@ -1,7 +1,7 @@
 //! One burst on one server.
 //!
-//! Closed loops are those of `waterwheel bench` in a process of its own: it speaks raw HTTP/2, which costs less than the
-//! servers, and reads the CPU time of the server at both ends of its window.
+//! Closed loops run in a process of their own: they speak raw HTTP/2, which costs less than the servers, and read the CPU
+//! time of the server at both ends of their window.
 
 use std::{collections::BTreeMap, process::Stdio, time::Duration};
 
@@ -68,19 +68,19 @@ pub(crate) async fn run(regime: &Regime, side: Side, server: &Server, window: Du
 async fn closed(load: &Loop<'_>) -> Result<Burst, Failure> {
     let Loop { rpc, kind, address, pid, connections, in_flight, payload, window } = load;
     let line = format!(
-        "bench {kind} --server {address} --server-pid {pid} --rpc {rpc} --connections {connections} \
-         --in-flight {in_flight} --payload {payload} --duration {}us --warm-up {}us --deadline 60s --output json",
+        "load {kind} --server {address} --server-pid {pid} --rpc {rpc} --connections {connections} \
+         --in-flight {in_flight} --payload {payload} --duration {}us --warm-up {}us --deadline 60s",
         window.as_micros(),
         window.as_micros() / 5
     );
-    let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
+    let mut command = Command::new(std::env::current_exe()?);
     let output = command.args(line.split(' ')).env_clear().stdin(Stdio::null()).kill_on_drop(true).output().await?;
     let report: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|_| format!("waterwheel {line}: {}", String::from_utf8_lossy(&output.stderr).trim()))?;
+        .map_err(|_| format!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim()))?;
     // Figures of a burst with failures say nothing.
     if report["errors"].as_object().is_some_and(|errors| !errors.is_empty()) || report["unanswered"] != 0 {
         let (errors, unanswered) = (&report["errors"], &report["unanswered"]);
-        return Err(format!("waterwheel {line}: {unanswered} calls without an answer, failures {errors}").into());
+        return Err(format!("{line}: {unanswered} calls without an answer, failures {errors}").into());
     }
     let figure = |path: &str| report.pointer(path).and_then(Value::as_f64).filter(|figure| *figure > 0.0);
     let cpu = figure("/server_cpu_us_per_request");

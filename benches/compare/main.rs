@@ -15,7 +15,10 @@
 
 mod bare;
 mod burst;
+mod closed;
 mod go;
+#[path = "../process.rs"]
+mod process;
 mod proxy;
 mod regime;
 mod report;
@@ -67,11 +70,14 @@ enum Output {
     Json,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 enum Command {
     /// Serves the bare tonic side until standard input ends.
     #[command(hide = true)]
     ServeBare,
+    /// Loads a server, and prints what that took.
+    #[command(hide = true)]
+    Load(closed::LoadArgs),
 }
 
 /// One burst on each side, close in time, in the order of the sides of the regime.
@@ -81,8 +87,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = tokio::runtime::Runtime::new().map_err(Failure::from).and_then(|runtime| {
         runtime.block_on(async {
-            match args.command {
+            match args.command.clone() {
                 Some(Command::ServeBare) => bare::serve().await.map_err(Failure::from),
+                Some(Command::Load(load)) => closed::run(load).await,
                 None => run(&args).await,
             }
         })

@@ -1,69 +1,59 @@
-//! `waterwheel bench`: a closed-loop load over real gRPC.
+//! `waterwheel bench`: a closed loop of calls by the ordinary client.
 
-use std::{fmt, io, thread, time::Duration};
+mod report;
 
-use clap::{Args, Subcommand, ValueEnum, builder::RangedU64ValueParser};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    time::Duration,
+};
+
+use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
+use futures_util::{StreamExt, future::try_join_all, stream::FuturesUnordered};
+use hdrhistogram::Histogram;
 use serde::Serialize;
 use tokio::{
-    net::lookup_host,
     signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
 };
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status};
+use tonic_types::StatusExt;
 
-use self::{
-    load::Plan,
-    report::{LoadReport, Machine},
-};
+use self::report::Report;
 use super::{
-    access::AccessArgs,
-    connect::Address,
+    access::Access,
+    connect::{Address, CONNECT_PATIENCE, Connection, ServerArgs},
     console::Console,
     exit::Exit,
     failure::Failure,
     output::{Format, OutputArgs, json},
 };
-use crate::proto::Job;
+use crate::proto::{Job, JobFailure, SubmitManyRequest, SubmitRequest, submit_many_response::Outcome};
 
-mod call;
-mod child;
-mod client;
-mod failure;
-mod load;
-mod overload;
-mod process;
-mod report;
-mod submit;
-mod submit_many;
-mod tally;
-
-pub(super) use failure::BenchError;
-
-/// The default of `--payload`, in bytes.
-const PAYLOAD: &str = "64";
-/// The largest payload, in bytes, that `--payload` takes.
+/// Largest payload, in bytes.
 const MAX_PAYLOAD: u64 = 64 << 20;
+/// Time between two attempts to connect again.
+const RECONNECT: Duration = Duration::from_millis(100);
+/// Time beyond the deadline that the last answers are waited for.
+const GRACE: Duration = Duration::from_secs(1);
+/// Longest latency that is told apart, in nanoseconds: ten minutes.
+const LONGEST: u64 = 600_000_000_000;
 
 /// Load a server with calls, and measure what they take.
 ///
-/// The load is a closed loop: each connection keeps a fixed number of calls in flight and sends the next when a reply
-/// comes.
+/// The load is a closed loop: each connection keeps a fixed number of calls in flight, and sends the next when an answer
+/// comes. The load shares one thread, so that it is this command that is measured where a server is faster.
 #[derive(Debug, Clone, Args)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    after_help = "Example:
-  waterwheel bench echo --duration 5s"
-)]
+#[command(after_help = "Example:
+  waterwheel bench echo --duration 5s")]
 pub(super) struct BenchArgs {
-    #[command(subcommand)]
-    command: Option<BenchCommand>,
     /// Kind of the jobs.
     #[arg(default_value = "echo")]
     kind: String,
-    /// The server to load, as HOST:PORT or https://HOST:PORT.
-    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070", value_parser = network_address)]
-    server: Address,
-    /// Process of this machine whose CPU time is the server's.
-    #[arg(long, value_name = "PID")]
-    server_pid: Option<u32>,
+    #[command(flatten)]
+    server: ServerArgs,
     /// Method to call.
     #[arg(long, value_enum, default_value_t = Rpc::Submit)]
     rpc: Rpc,
@@ -74,7 +64,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "N", default_value = "32", value_parser = RangedU64ValueParser::<usize>::new().range(1..=65_536))]
     in_flight: usize,
     /// Size of each payload in bytes.
-    #[arg(long, value_name = "BYTES", default_value = PAYLOAD, value_parser = RangedU64ValueParser::<usize>::new().range(0..=MAX_PAYLOAD))]
+    #[arg(long, value_name = "BYTES", default_value = "64", value_parser = RangedU64ValueParser::<usize>::new().range(0..=MAX_PAYLOAD))]
     payload: usize,
     /// How long to measure.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive)]
@@ -85,124 +75,229 @@ pub(super) struct BenchArgs {
     /// Deadline of each call. A submit-many call lasts as long as the load; its deadline is this much later.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive)]
     deadline: Duration,
-    /// Threads of the load generator. [default: one for every two cores]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
-    client_threads: Option<usize>,
-    #[command(flatten)]
-    access: AccessArgs,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// A measurement of its own.
-#[derive(Debug, Clone, Subcommand)]
-enum BenchCommand {
-    Overload(overload::OverloadArgs),
 }
 
 /// A method that takes jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Rpc {
+enum Rpc {
     /// One call per job.
     Submit,
     /// One call per connection.
     SubmitMany,
 }
 
+/// A load, and what it has measured so far.
+struct Load<'a> {
+    args: &'a BenchArgs,
+    address: Address,
+    access: Access,
+    job: Job,
+    measured_from: Instant,
+    end: Instant,
+    unanswered: Cell<u64>,
+    counts: RefCell<Counts>,
+}
+
+/// What a load measured.
+struct Counts {
+    /// Of the calls that completed, in nanoseconds.
+    latencies: Histogram<u64>,
+    /// How often calls failed, by the reason of the server, or by the name of the code.
+    errors: BTreeMap<String, u64>,
+}
+
 /// Runs the load and prints its report.
 ///
-/// SIGTERM and SIGHUP end it as SIGINT does. A server that it started ends with the future.
+/// SIGTERM and SIGHUP end it as SIGINT does.
 ///
 /// # Errors
-/// See [`BenchError`]. Failed calls of a load are no error; its report counts them.
+/// Where there is no connection. Failed calls are no error; the report counts them.
 pub(super) async fn run(args: BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    // All of them before the first server starts: an end without them would leave it behind.
     let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
-    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         ended = measure(&args, console) => ended,
         _ = terminate.recv() => Ok(Exit::Interrupted),
         _ = hang_up.recv() => Ok(Exit::Interrupted),
-        _ = interrupt.recv() => Ok(Exit::Interrupted),
     }
 }
 
 async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let machine = Machine::this();
-    if let Some(BenchCommand::Overload(args)) = &args.command {
-        overload::run(args, machine, console).await?;
-        return Ok(Exit::Done);
-    }
-    let plan = args.plan().await?;
-    let measurement = load::run(&plan).await?;
-    let report = LoadReport::new(machine, &plan, &measurement);
-    console.out.text(&shown(args.format(), &report)).await?;
-    Ok(if report.has_replies() { Exit::Done } else { Exit::Failed })
-}
-
-fn shown(format: Format, report: &(impl Serialize + fmt::Display)) -> String {
-    match format {
+    let ServerArgs { server, access } = &args.server;
+    let (address, access) = (server.clone(), access.load(server)?);
+    let open = || Connection::open(&address, &access, CONNECT_PATIENCE);
+    let connections = try_join_all((0..args.connections).map(|_| open())).await?;
+    let measured_from = Instant::now() + args.warm_up;
+    let load = Load {
+        args,
+        job: Job { kind: args.kind.clone(), payload: vec![b'w'; args.payload].into(), ..Job::default() },
+        measured_from,
+        end: measured_from + args.duration,
+        unanswered: Cell::new(0),
+        counts: RefCell::new(Counts::default()),
+        address,
+        access,
+    };
+    let connections: FuturesUnordered<_> = connections.into_iter().map(|connection| load.keep_up(connection)).collect();
+    let give_up = load.end + args.deadline.saturating_add(GRACE);
+    // What has no answer by then is counted as such.
+    let _ = timeout_at(give_up, connections.collect::<()>()).await;
+    let report = Report::new(args, &load.counts.borrow(), load.unanswered.get());
+    let text = match args.format() {
         Format::Text => report.to_string(),
-        Format::Json => format!("{}\n", json::line(report)),
-    }
-}
-
-impl Rpc {
-    /// The name of the method in the contract.
-    fn method(self) -> &'static str {
-        match self {
-            Self::Submit => "Submit",
-            Self::SubmitMany => "SubmitMany",
-        }
-    }
+        Format::Json => format!("{}\n", json::line(&report)),
+    };
+    console.out.text(&text).await?;
+    Ok(if report.has_completed() { Exit::Done } else { Exit::Failed })
 }
 
 impl BenchArgs {
     /// How to print.
     pub(super) fn format(&self) -> Format {
-        match &self.command {
-            Some(BenchCommand::Overload(args)) => args.format(),
-            None => self.output.output,
+        self.output.output
+    }
+}
+
+impl Load<'_> {
+    /// Loads a connection until the load is over, and opens another one where it is lost.
+    async fn keep_up(&self, mut connection: Connection) {
+        loop {
+            match self.args.rpc {
+                Rpc::Submit => {
+                    let slots = (0..self.args.in_flight).map(|_| self.submit(connection.clone()));
+                    slots.collect::<FuturesUnordered<_>>().collect::<()>().await;
+                }
+                Rpc::SubmitMany => self.submit_many(&connection).await,
+            }
+            if Instant::now() >= self.end {
+                return;
+            }
+            sleep(RECONNECT).await;
+            match Connection::open(&self.address, &self.access, CONNECT_PATIENCE).await {
+                Ok(opened) => connection = opened,
+                Err(_) => self.count(Instant::now(), Err("CONNECT_FAILED".to_owned())),
+            }
         }
     }
 
-    async fn plan(&self) -> Result<Plan, BenchError> {
-        let unresolved = |cause| BenchError::Resolve { server: self.server.clone(), cause };
-        let (Address::Tcp(authority) | Address::Tls(authority)) = &self.server else {
-            return Err(unresolved(io::ErrorKind::Unsupported.into()));
+    /// Calls one after the other until the load is over or the connection is lost.
+    async fn submit(&self, connection: Connection) {
+        let mut client = connection.worker_pool();
+        while Instant::now() < self.end {
+            let mut request = Request::new(SubmitRequest { job: Some(self.job.clone()) });
+            request.set_timeout(self.args.deadline);
+            let sent = self.sent();
+            let ended = client.submit(request).await;
+            let is_lost = ended.as_ref().is_err_and(is_lost);
+            self.answered(sent, ended.map(drop).map_err(|status| reason(&status)));
+            if is_lost {
+                return;
+            }
+        }
+    }
+
+    /// Keeps one call open, with a window of jobs: each answer makes room for the next job.
+    async fn submit_many(&self, connection: &Connection) {
+        let window = self.args.in_flight;
+        let (requests, outgoing) = mpsc::channel(window);
+        let mut requests = Some(requests);
+        let mut in_flight: Vec<Option<Instant>> = vec![None; window];
+        let send = |requests: &Option<mpsc::Sender<_>>, place: usize| {
+            let request = SubmitManyRequest { tag: place.to_string(), job: Some(Box::new(self.job.clone())) };
+            // There is room: a job is sent in place of one that was answered.
+            requests.as_ref()?.try_send(request).ok().map(|()| self.sent())
         };
-        let server = lookup_host(authority.as_str()).await.map_err(unresolved)?.next();
-        let server = server.ok_or_else(|| unresolved(io::ErrorKind::NotFound.into()))?;
-        let (host, access) = (authority.host().to_owned(), self.access.load(&self.server)?);
-        Ok(Plan {
-            server,
-            host,
-            access,
-            server_pid: self.server_pid,
-            rpc: self.rpc,
-            job: Job { kind: self.kind.clone(), payload: vec![b'w'; self.payload].into(), ..Job::default() },
-            connections: self.connections,
-            in_flight: self.in_flight,
-            client_threads: self.client_threads.unwrap_or_else(half_of_the_cores),
-            deadline: self.deadline,
-            warm_up: self.warm_up,
-            window: self.duration,
-        })
+        (0..window).for_each(|place| in_flight[place] = send(&requests, place));
+        let mut call = Request::new(ReceiverStream::new(outgoing));
+        call.set_timeout(self.end.saturating_duration_since(Instant::now()).saturating_add(self.args.deadline));
+        let ended = async {
+            let mut answers = connection.worker_pool().submit_many(call).await?.into_inner();
+            while let Some(answer) = answers.message().await? {
+                let place = answer.tag.parse().ok().filter(|place| *place < window);
+                let Some((place, sent)) = place.and_then(|place: usize| Some((place, in_flight[place].take()?))) else {
+                    return Err(Status::internal("an answer to no job"));
+                };
+                let failure = match answer.outcome {
+                    Some(Outcome::Failure(failure)) => Err(reason(&status(failure))),
+                    _ => Ok(()),
+                };
+                self.answered(sent, failure);
+                if Instant::now() >= self.end {
+                    requests = None;
+                }
+                in_flight[place] = send(&requests, place);
+            }
+            Ok(())
+        };
+        let ended = ended.await.err().map_or_else(|| "CALL_ENDED_EARLY".to_owned(), |status| reason(&status));
+        in_flight.into_iter().flatten().for_each(|sent| self.answered(sent, Err(ended.clone())));
+    }
+
+    fn sent(&self) -> Instant {
+        self.unanswered.set(self.unanswered.get() + 1);
+        Instant::now()
+    }
+
+    fn answered(&self, sent: Instant, ended: Result<(), String>) {
+        self.unanswered.set(self.unanswered.get() - 1);
+        self.count(sent, ended);
+    }
+
+    /// Counts an answer that came while the load is measured.
+    fn count(&self, sent: Instant, ended: Result<(), String>) {
+        let now = Instant::now();
+        if now < self.measured_from || now >= self.end {
+            return;
+        }
+        let mut counts = self.counts.borrow_mut();
+        match ended {
+            Ok(()) => {
+                let nanos = u64::try_from((now - sent).as_nanos()).unwrap_or(LONGEST);
+                counts.latencies.saturating_record(nanos);
+            }
+            Err(reason) => *counts.errors.entry(reason).or_default() += 1,
+        }
     }
 }
 
-/// A thread that is busy all the time keeps up with servers on as many cores as its own.
-fn half_of_the_cores() -> usize {
-    thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
+impl Default for Counts {
+    fn default() -> Self {
+        let latencies = Histogram::new_with_bounds(1_000, LONGEST, 3).expect("the bounds are ordered, the digits few");
+        Self { latencies, errors: BTreeMap::new() }
+    }
 }
 
-fn network_address(text: &str) -> Result<Address, String> {
-    match text.parse() {
-        Ok(address @ (Address::Tcp(_) | Address::Tls(_))) => Ok(address),
-        Ok(Address::Unix(_)) => Err("bench loads TCP listeners only; pass HOST:PORT".to_owned()),
-        Err(error) => Err(error.to_string()),
+/// Whether the connection failed, and not the server.
+fn is_lost(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
+fn status(failure: JobFailure) -> Status {
+    use prost::Message;
+    Status::with_details(Code::from(failure.code), failure.message.clone(), failure.encode_to_vec().into())
+}
+
+/// `ErrorInfo.reason` of a status, else the name of its code, such as `DEADLINE_EXCEEDED`.
+fn reason(status: &Status) -> String {
+    match status.get_details_error_info() {
+        Some(info) if !info.reason.is_empty() => info.reason,
+        _ if is_lost(status) => "CONNECTION_LOST".to_owned(),
+        _ => name(status.code()),
     }
+}
+
+fn name(code: Code) -> String {
+    let words = format!("{code:?}");
+    let mut name = String::new();
+    for letter in words.chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
@@ -210,5 +305,22 @@ fn positive(text: &str) -> Result<Duration, String> {
         Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{error}; write it as 500ms, 10s or 2m")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::{ErrorDetails, StatusExt};
+
+    use super::*;
+
+    #[test]
+    fn a_failure_is_named_by_its_reason_else_its_code() {
+        let details = ErrorDetails::with_error_info("SHED", "waterwheel.dev", [("pool".to_owned(), "io".to_owned())]);
+        let shed = Status::with_error_details(Code::ResourceExhausted, "evicted", details);
+        assert_eq!(reason(&shed), "SHED");
+        assert_eq!(reason(&Status::deadline_exceeded("late")), "DEADLINE_EXCEEDED");
+        let bare = JobFailure { code: 4, ..JobFailure::default() };
+        assert_eq!(reason(&status(bare)), "DEADLINE_EXCEEDED");
     }
 }

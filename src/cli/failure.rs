@@ -12,7 +12,6 @@ use tonic::Status;
 use self::status::CallError;
 use super::{
     access::AccessError,
-    bench::BenchError,
     connect::{Address, Misfit, explain, root_cause},
     console::{BAD, Console, FAINT, STRONG, paint},
     exit::Exit,
@@ -66,9 +65,6 @@ pub(crate) enum Failure {
     /// The configuration has faults.
     #[error("the configuration has {}", counted(.0.iter().len(), "fault"))]
     Config(#[from] Faults),
-    /// There are no figures.
-    #[error(transparent)]
-    Bench(#[from] BenchError),
     /// A log cannot be replayed.
     #[error(transparent)]
     Replay(#[from] RecordingError),
@@ -119,7 +115,6 @@ impl Failure {
                 Exit::Unreachable
             }
             Self::Call(error) => error.exit(),
-            Self::Bench(error) => error.exit(),
             Self::NoAnswer { .. } => Exit::DeadlineExceeded,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::OutputClosed,
             Self::Lost { .. }
@@ -205,7 +200,6 @@ impl Failure {
             Self::DrainResumed { .. } => "drain it again, once nobody needs it",
             Self::Call(error) => return error.help(),
             Self::Access(error) => error.help(),
-            Self::Bench(error) => return error.help().map(str::to_owned),
             Self::Replay(error) => error.help(),
             Self::Simulation(error) => error.help(),
             Self::Config(_) | Self::Output(_) | Self::Runtime(_) => return None,

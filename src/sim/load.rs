@@ -185,14 +185,6 @@ impl Load {
         }
     }
 
-    /// Mean service time; none where the load was recorded.
-    pub(crate) fn mean(&self) -> Duration {
-        match &self.source {
-            Source::Drawn { mean, .. } => *mean,
-            Source::Recorded(_) => Duration::ZERO,
-        }
-    }
-
     /// When no more jobs arrive.
     pub(crate) fn end(&self) -> Duration {
         self.lasts + self.then.map_or(Duration::ZERO, |then| then.1)

@@ -1,51 +1,34 @@
 //! What `bench` prints: the figures, named as programs read them.
 
-mod text;
-
-use std::{collections::BTreeMap, fs, thread};
+use std::{
+    collections::BTreeMap,
+    fmt::{Display, Formatter, Result},
+    time::Duration,
+};
 
 use serde::Serialize;
 
-use super::{
-    Rpc,
-    load::{Measurement, Plan},
-};
+use super::{BenchArgs, Counts, Rpc};
 
-/// The machine that the figures belong to.
+/// What was loaded, and what that took.
 #[derive(Debug, Serialize)]
-pub(super) struct Machine {
-    cores: usize,
-    cpu: Option<String>,
-    kernel: Option<String>,
-    /// `release`, or `debug`: figures of the latter are good for nothing.
-    build: &'static str,
-    version: &'static str,
-}
-
-/// The settings of a load.
-#[derive(Debug, Serialize)]
-struct Settings {
+pub(super) struct Report {
+    server: String,
+    rpc: Rpc,
     kind: String,
     connections: usize,
     in_flight_per_connection: usize,
     payload_bytes: usize,
     deadline_s: f64,
-    client_threads: usize,
-}
-
-/// One measurement.
-#[derive(Debug, Serialize)]
-struct Figures {
-    rpc: Rpc,
     elapsed_s: f64,
-    replies: u64,
+    completed: u64,
     throughput_per_s: f64,
     latency_us: Latency,
     errors: BTreeMap<String, u64>,
     unanswered: u64,
-    server_cpu_us_per_request: Option<f64>,
-    client_cpu_us_per_request: Option<f64>,
-    write_syscalls_per_reply: Option<f64>,
+    /// `release`, or `debug`, of which the figures are good for nothing.
+    build: &'static str,
+    version: &'static str,
 }
 
 /// Latencies of completed calls, in microseconds.
@@ -58,82 +41,56 @@ struct Latency {
     max: f64,
 }
 
-/// What `bench` prints of one load.
-#[derive(Debug, Serialize)]
-pub(super) struct LoadReport {
-    machine: Machine,
-    settings: Settings,
-    server: String,
-    server_pid: Option<u32>,
-    #[serde(flatten)]
-    figures: Figures,
-}
-
-impl Machine {
-    /// This machine, as far as it can be told.
-    pub(super) fn this() -> Self {
-        let line = |path: &str| Some(fs::read_to_string(path).ok()?.trim().to_owned());
-        let model = |text: String| {
-            let line = text.lines().find(|line| line.starts_with("model name"))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        };
+impl Report {
+    pub(super) fn new(args: &BenchArgs, counts: &Counts, unanswered: u64) -> Self {
+        let Counts { latencies, errors } = counts;
+        let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        let elapsed_s = args.duration.as_secs_f64();
         Self {
-            cores: thread::available_parallelism().map_or(1, Into::into),
-            cpu: line("/proc/cpuinfo").and_then(model),
-            kernel: line("/proc/sys/kernel/osrelease"),
+            server: args.server.server.to_string(),
+            rpc: args.rpc,
+            kind: args.kind.clone(),
+            connections: args.connections,
+            in_flight_per_connection: args.in_flight,
+            payload_bytes: args.payload,
+            deadline_s: args.deadline.as_secs_f64(),
+            elapsed_s,
+            completed: latencies.len(),
+            throughput_per_s: latencies.len() as f64 / elapsed_s,
+            latency_us: Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) },
+            errors: errors.clone(),
+            unanswered,
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             version: env!("CARGO_PKG_VERSION"),
         }
     }
-}
 
-impl From<&Plan> for Settings {
-    fn from(plan: &Plan) -> Self {
-        Self {
-            kind: plan.job.kind.clone(),
-            connections: plan.connections,
-            in_flight_per_connection: plan.in_flight,
-            payload_bytes: plan.job.payload.len(),
-            deadline_s: plan.deadline.as_secs_f64(),
-            client_threads: plan.client_threads,
-        }
-    }
-}
-
-impl Figures {
-    fn of(rpc: Rpc, measurement: &Measurement) -> Self {
-        let latencies = &measurement.totals.latencies;
-        let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
-        let errors = measurement.totals.errors.iter().map(|(reason, count)| (reason.to_string(), *count));
-        Self {
-            rpc,
-            elapsed_s: measurement.elapsed.as_secs_f64(),
-            replies: measurement.replies,
-            throughput_per_s: measurement.throughput(),
-            latency_us: Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) },
-            errors: errors.collect(),
-            unanswered: measurement.totals.unanswered,
-            server_cpu_us_per_request: measurement.server_cpu_us(),
-            client_cpu_us_per_request: measurement.client_cpu_us(),
-            write_syscalls_per_reply: measurement.write_syscalls_per_reply(),
-        }
-    }
-}
-
-impl LoadReport {
     /// Whether any call was answered as it should be.
-    pub(super) fn has_replies(&self) -> bool {
-        self.figures.replies > self.figures.errors.values().sum()
+    pub(super) fn has_completed(&self) -> bool {
+        self.completed > 0
     }
+}
 
-    /// The report of one load.
-    pub(super) fn new(machine: Machine, plan: &Plan, measurement: &Measurement) -> Self {
-        Self {
-            machine,
-            settings: plan.into(),
-            server: plan.server.to_string(),
-            server_pid: plan.server_pid,
-            figures: Figures::of(plan.rpc, measurement),
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { server, kind, connections, in_flight_per_connection, payload_bytes, build, version, .. } = self;
+        let method = match self.rpc {
+            Rpc::Submit => "Submit",
+            Rpc::SubmitMany => "SubmitMany",
+        };
+        let load = format!("{connections} connections × {in_flight_per_connection} in flight");
+        writeln!(f, "{method} of {kind} on {server}: {load}, {payload_bytes}-byte payload")?;
+        writeln!(f, "throughput  {:.0}/s", self.throughput_per_s)?;
+        let Latency { p50, p90, p99, p99_9, max } = &self.latency_us;
+        let points = [("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p99_9), ("max", max)];
+        let points = points.map(|(name, micros)| format!("{name} {:.2?}", Duration::from_secs_f64(micros / 1e6)));
+        writeln!(f, "latency     {}", points.join("   "))?;
+        for (reason, count) in &self.errors {
+            writeln!(f, "error       {reason} × {count}")?;
         }
+        if self.unanswered > 0 {
+            writeln!(f, "unanswered  {} calls, a second past their deadline", self.unanswered)?;
+        }
+        writeln!(f, "client      {build} build of {version}")
     }
 }

@@ -8,7 +8,7 @@ use h2::{
 use tokio::time::Instant;
 
 use super::{call, client::Client, tally::Reason};
-use crate::proto::{Job, SubmitRequest};
+use waterwheel::proto::{Job, SubmitRequest};
 
 /// The message that each call sends.
 pub(super) fn message(job: &Job) -> Bytes {

@@ -1,24 +1,16 @@
 use std::{
     collections::BTreeMap,
     fmt::{Display, Formatter, Result},
+    fs, thread,
     time::Duration,
 };
 
 use serde::Serialize;
 
-use super::{
+use crate::{
     OverloadArgs, Work,
     calls::{Call, Ended, Tally},
-};
-use crate::{
-    cli::{
-        bench::report::Machine,
-        output::{
-            bytes, counted, setting,
-            table::{Align, table},
-        },
-    },
-    sim::Retry,
+    retry::Retry,
 };
 
 /// Share of the calls that may be sent late without a remark, and what is late.
@@ -27,16 +19,44 @@ const LATE_MS: f64 = 20.0;
 
 /// What the workers can do.
 #[derive(Debug, Serialize)]
-pub(super) struct Capacity {
-    pub(super) jobs_per_s: f64,
+pub(crate) struct Capacity {
+    pub(crate) jobs_per_s: f64,
     /// Worker seconds per second.
-    pub(super) busy_workers: f64,
-    pub(super) mean_run_ms: f64,
+    pub(crate) busy_workers: f64,
+    pub(crate) mean_run_ms: f64,
+}
+
+/// The machine that the figures belong to.
+#[derive(Debug, Serialize)]
+struct Machine {
+    cores: usize,
+    cpu: Option<String>,
+    kernel: Option<String>,
+    /// `release`, or `debug`: figures of the latter are good for nothing.
+    build: &'static str,
+    version: &'static str,
+}
+
+impl Machine {
+    fn this() -> Self {
+        let text = |path: &str| fs::read_to_string(path).ok();
+        let model = |text: String| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        Self {
+            cores: thread::available_parallelism().map_or(1, Into::into),
+            cpu: text("/proc/cpuinfo").and_then(model),
+            kernel: text("/proc/sys/kernel/osrelease").map(|line| line.trim().to_owned()),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
 }
 
 /// One load.
 #[derive(Debug, Serialize)]
-pub(super) struct Step {
+pub(crate) struct Step {
     load: f64,
     offered: usize,
     offered_per_s: f64,
@@ -72,9 +92,9 @@ pub(super) struct Step {
     client_cores: f64,
 }
 
-/// What `bench overload` prints.
+/// What the bench prints.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     machine: Machine,
     work: Work,
     workers: u16,
@@ -88,7 +108,7 @@ pub(super) struct Report {
 }
 
 impl Step {
-    pub(super) fn new(
+    pub(crate) fn new(
         args: &OverloadArgs,
         capacity: &Capacity,
         load: f64,
@@ -109,6 +129,7 @@ impl Step {
         let (missed_by_reason, refused_by_reason) = (tally.misses(), tally.refusals());
         let (missed, refused): (u64, u64) = (missed_by_reason.values().sum(), refused_by_reason.values().sum());
         let admitted = offered - usize::try_from(refused).unwrap_or(offered);
+        assert_eq!(offered as u64, completed as u64 + missed + refused, "each call is accounted for");
         let latency = |call: &Call| call.latency;
         let is_refused = |call: &&Call| matches!(call.ended, Ended::Refused(_));
         let admitted_ms = sorted(tally.calls.iter().filter(|call| !is_refused(call)).map(latency));
@@ -150,28 +171,29 @@ impl Step {
         format!("{tries}; {retries_obeyed} came as told, {p50:.1}ms late, p99 {p99:.1}ms; {on_time} within a tenth")
     }
 
-    fn row(&self) -> Vec<String> {
+    fn row(&self) -> String {
         let reasons: Vec<_> =
             self.refused_by_reason.iter().map(|(reason, count)| format!("{reason} × {count}")).collect();
-        vec![
-            format!("{}x", self.load),
-            format!("{:.0}/s", self.offered_per_s),
-            format!("{:.1} %", self.useful_share * 100.0),
-            format!("{:.1} %", self.admitted_then_missed * 100.0),
-            format!("{:.0}ms", self.admitted_p99_ms),
-            format!("{:.1}ms", self.refused_p99_ms),
-            bytes(self.server_memory_bytes),
-            format!("{:.2}", self.server_cores),
-            format!("{:.2}", self.client_cores),
+        format!(
+            "{:>5}x {:>8.0}/s {:>8} {:>8} {:>11.0}ms {:>10.1}ms {:>6.0}MiB {:>12.2}/{:.2}  {}",
+            self.load,
+            self.offered_per_s,
+            percent(self.useful_share),
+            percent(self.admitted_then_missed),
+            self.admitted_p99_ms,
+            self.refused_p99_ms,
+            self.server_memory_bytes as f64 / f64::from(1 << 20),
+            self.server_cores,
+            self.client_cores,
             reasons.join(", "),
-        ]
+        )
     }
 }
 
 impl Report {
-    pub(super) fn new(machine: Machine, args: &OverloadArgs, capacity: Capacity, steps: Vec<Step>) -> Self {
+    pub(crate) fn new(args: &OverloadArgs, capacity: Capacity, steps: Vec<Step>) -> Self {
         Self {
-            machine,
+            machine: Machine::this(),
             work: args.work,
             workers: args.workers(),
             connections: args.connections,
@@ -189,35 +211,21 @@ impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Self { machine, work: _, workers, connections, deadline_ms, duration_s, retry, classes, capacity, steps } =
             self;
-        let deadline = setting(Duration::from_secs_f64(deadline_ms / 1e3));
         writeln!(
             f,
-            "{} on {}, deadline {deadline}, {duration_s}s a load in an open loop over {connections} connections",
+            "{} on {workers} workers, deadline {deadline_ms}ms, {duration_s}s a load in an open loop over {connections} connections",
             self.work.place().1,
-            counted(usize::from(*workers), "worker"),
         )?;
         let Capacity { jobs_per_s, busy_workers, mean_run_ms } = capacity;
         writeln!(
             f,
             "capacity  {jobs_per_s:.1} jobs/s of {mean_run_ms:.1}ms, {busy_workers:.2} workers busy, closed loop"
         )?;
-        let heads = [
-            "load",
-            "offered",
-            "useful",
-            "missed",
-            "admitted p99",
-            "refused p99",
-            "memory",
-            "server cores",
-            "client cores",
-            "refused by reason",
-        ];
-        let mut rows = vec![heads.map(str::to_owned).to_vec()];
-        rows.extend(steps.iter().map(Step::row));
-        let mut columns = [Align::Right; 10];
-        columns[9] = Align::Left;
-        table(&columns, &rows).iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        writeln!(
+            f,
+            "  load    offered   useful   missed  admitted p99  refused p99     memory  server/client cores  refused"
+        )?;
+        steps.iter().try_for_each(|step| writeln!(f, "{}", step.row()))?;
         for step in steps {
             if *retry != Retry::Never.name() {
                 writeln!(f, "retries   {}x: {}", step.load, step.retries())?;
@@ -237,7 +245,9 @@ impl Display for Report {
                 )?;
             }
         }
-        writeln!(f, "machine   {machine}")
+        let Machine { cores, cpu, kernel, build, version } = machine;
+        let [cpu, kernel] = [cpu, kernel].map(|text| text.as_deref().unwrap_or("unknown"));
+        writeln!(f, "machine   {cores} cores of {cpu}, kernel {kernel}, {build} build of {version}")
     }
 }
 
@@ -270,92 +280,4 @@ fn sorted(durations: impl Iterator<Item = Duration>) -> Vec<f64> {
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * share).ceil() as usize).copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::{cli::bench::overload::retry::Retried, model::Criticality};
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: OverloadArgs,
-    }
-
-    fn call(latency_ms: u64, ended: Ended) -> Call {
-        Call {
-            class: Criticality::Critical,
-            asks: None,
-            latency: Duration::from_millis(latency_ms),
-            late: Duration::ZERO,
-            attempts: 1,
-            retried: Vec::new(),
-            ended,
-        }
-    }
-
-    fn args() -> OverloadArgs {
-        Line::parse_from(["overload", "--duration", "1s", "--workers", "2"]).args
-    }
-
-    fn capacity() -> Capacity {
-        Capacity { jobs_per_s: 4.0, busy_workers: 1.9, mean_run_ms: 500.0 }
-    }
-
-    fn done() -> Call {
-        call(100, Ended::Completed { run: Duration::from_millis(450) })
-    }
-
-    #[test]
-    fn shares_are_of_what_could_have_been_had() {
-        let calls = vec![
-            done(),
-            done(),
-            done(),
-            call(500, Ended::Missed("RUN_TIMEOUT".into())),
-            call(1, Ended::Refused("QUEUE_FULL".into())),
-            call(3, Ended::Refused("QUEUE_FULL".into())),
-        ];
-        let tally = Tally { calls, useful: Duration::from_millis(1350) };
-        let step = Step::new(&args(), &capacity(), 1.5, &tally, 1 << 20, [0.5, 0.25]);
-        // 1.35 of the 2 seconds that the workers had, of 2.85 that were asked for.
-        assert!((step.useful_share - 0.675).abs() < 1e-9 && (step.asked_s - 2.85).abs() < 1e-9, "{step:?}");
-        assert!((step.admitted_then_missed - 0.25).abs() < 1e-9 && step.admitted == 4, "{step:?}");
-        assert_eq!((step.admitted_p99_ms, step.refused_p99_ms), (500.0, 3.0), "{step:?}");
-        assert_eq!(step.refused_by_reason["QUEUE_FULL"], 2);
-
-        let calls = vec![done(), Call { asks: Some(Duration::from_millis(50)), ..call(1, Ended::Missed("X".into())) }];
-        let tally = Tally { calls, useful: Duration::from_millis(450) };
-        let step = Step::new(&args(), &capacity(), 0.5, &tally, 0, [0.0, 0.0]);
-        assert!((step.useful_share - 0.9).abs() < 1e-9, "of what was asked for: {step:?}");
-    }
-
-    #[test]
-    fn no_share_is_more_than_all() {
-        // Longer jobs than those that measured the capacity, and workers busier than then.
-        let long = || call(100, Ended::Completed { run: Duration::from_millis(660) });
-        let calls = vec![long(), long(), long(), call(1, Ended::Refused("QUEUE_FULL".into()))];
-        let tally = Tally { calls, useful: Duration::from_millis(1980) };
-        let step = Step::new(&args(), &capacity(), 1.0, &tally, 0, [0.0, 0.0]);
-        assert!((step.useful_share - 0.99).abs() < 1e-9, "{step:?}");
-        let tally = Tally { calls: vec![long()], useful: Duration::from_millis(660) };
-        let step = Step::new(&args(), &capacity(), 0.1, &tally, 0, [0.0, 0.0]);
-        assert!((step.useful_share - 1.0).abs() < 1e-9, "{step:?}");
-    }
-
-    #[test]
-    fn retries_and_classes_are_told() {
-        let ms = Duration::from_millis;
-        let retried = vec![Retried { told: ms(100), late: ms(2) }, Retried { told: ms(100), late: ms(11) }];
-        let sheddable = Call { class: Criticality::Sheddable, attempts: 3, retried, ..done() };
-        let calls =
-            vec![done(), sheddable, Call { class: Criticality::Sheddable, ..call(1, Ended::Refused("X".into())) }];
-        let step = Step::new(&args(), &capacity(), 2.0, &Tally { calls, useful: ms(900) }, 0, [0.0, 0.0]);
-        assert_eq!(step.served_by_class, [None, Some(1.0), None, Some(0.5)]);
-        assert_eq!((step.retries_obeyed, step.retries_on_time), (2, Some(0.5)));
-        assert_eq!(step.retries(), "1.67 tries a call; 2 came as told, 11.0ms late, p99 11.0ms; 50.0 % within a tenth");
-    }
 }

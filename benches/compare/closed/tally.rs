@@ -116,38 +116,3 @@ impl Totals {
 fn empty_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(SHORTEST, LONGEST, DIGITS).expect("the bounds are ordered and the digits at most five")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_only_measured_replies_but_all_of_them_as_replies() {
-        let replies = Arc::new(AtomicU64::new(0));
-        let tally = Tally::new(Arc::clone(&replies));
-        tally.count(Measured::No, Duration::from_millis(9), Ok(()));
-        tally.count(Measured::Yes, Duration::from_millis(1), Ok(()));
-        tally.count(Measured::Yes, Duration::from_millis(5), Err("QUEUE_FULL".into()));
-        tally.give_up(2);
-        let totals = Totals::sum([tally.into_totals()]);
-        assert_eq!(replies.load(Ordering::Relaxed), 3);
-        assert_eq!(totals.latencies.len(), 1);
-        assert!(totals.latencies.max().abs_diff(1_000_000) < 1_000);
-        assert_eq!(totals.errors, BTreeMap::from([("QUEUE_FULL".into(), 1)]));
-        assert_eq!(totals.unanswered, 2);
-    }
-
-    #[test]
-    fn sums_threads() {
-        let thread = |reason: &'static str| {
-            let tally = Tally::new(Arc::default());
-            tally.count(Measured::Yes, Duration::from_micros(50), Ok(()));
-            tally.count(Measured::Yes, Duration::from_micros(50), Err(reason.into()));
-            tally.into_totals()
-        };
-        let sum = Totals::sum([thread("SHED"), thread("SHED"), thread("DRAINING")]);
-        assert_eq!(sum.latencies.len(), 3);
-        assert_eq!(sum.errors, BTreeMap::from([("SHED".into(), 2), ("DRAINING".into(), 1)]));
-        assert_eq!(sum.failed(), 3);
-    }
-}

@@ -5,29 +5,27 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep_until};
 use tonic::{
-    Request,
+    Request, Status,
     transport::{Channel, Endpoint},
 };
+use tonic_types::StatusExt;
 
-use super::{
-    OverloadArgs, Work,
-    retry::{self, Retried, Told},
-};
-use crate::{
-    cli::{
-        bench::{BenchError, call},
-        output,
-    },
-    model::Criticality,
+use waterwheel::{
+    Criticality,
     proto::{self, Job, SubmitRequest, SubmitResponse, worker_pool_service_client::WorkerPoolServiceClient},
-    sim::{Arrival, Load, Retry},
+};
+
+use crate::{
+    Failure, OverloadArgs, Work,
+    arrivals::{Arrival, Load},
+    retry::{self, Retried, Retry, Told},
 };
 
 /// Words that stand for text in the payload of gzip.
 const WORDS: [&str; 8] = ["water ", "wheel ", "turns ", "while ", "the ", "river ", "runs ", "by\n"];
 
 /// Calls on connections that stay open.
-pub(super) struct Calls {
+pub(crate) struct Calls {
     clients: Vec<WorkerPoolServiceClient<Channel>>,
     next: Cell<usize>,
     kind: &'static str,
@@ -39,7 +37,7 @@ pub(super) struct Calls {
 
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     /// With its result; its run took so long.
     Completed { run: Duration },
     /// It was accepted, and did not end in time.
@@ -50,25 +48,25 @@ pub(super) enum Ended {
 
 /// One call of a measured window.
 #[derive(Debug, Clone)]
-pub(super) struct Call {
-    pub(super) class: Criticality,
+pub(crate) struct Call {
+    pub(crate) class: Criticality,
     /// Worker time that its job takes, as far as it can be told before.
-    pub(super) asks: Option<Duration>,
+    pub(crate) asks: Option<Duration>,
     /// From the instant at which it was to be sent.
-    pub(super) latency: Duration,
+    pub(crate) latency: Duration,
     /// How much later than that it was sent.
-    pub(super) late: Duration,
-    pub(super) attempts: u32,
-    pub(super) retried: Vec<Retried>,
-    pub(super) ended: Ended,
+    pub(crate) late: Duration,
+    pub(crate) attempts: u32,
+    pub(crate) retried: Vec<Retried>,
+    pub(crate) ended: Ended,
 }
 
 /// The calls of a measured window.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) calls: Vec<Call>,
+pub(crate) struct Tally {
+    pub(crate) calls: Vec<Call>,
     /// Worker time in the window of jobs that ended in time, those among them that came before it.
-    pub(super) useful: Duration,
+    pub(crate) useful: Duration,
 }
 
 /// A call that is to be made.
@@ -83,15 +81,11 @@ struct Plan {
 }
 
 impl Calls {
-    pub(super) async fn connect(server: SocketAddr, args: &OverloadArgs) -> Result<Self, BenchError> {
+    pub(crate) async fn connect(server: SocketAddr, args: &OverloadArgs) -> Result<Self, Failure> {
         let mut clients = Vec::new();
         for _ in 0..args.connections {
             let endpoint = Endpoint::from_shared(format!("http://{server}")).expect("an address makes a URI");
-            let channel = endpoint
-                .connect()
-                .await
-                .map_err(|error| BenchError::Connect { server, cause: std::io::Error::other(error) })?;
-            clients.push(WorkerPoolServiceClient::new(channel));
+            clients.push(WorkerPoolServiceClient::new(endpoint.connect().await?));
         }
         let mut dice = StdRng::seed_from_u64(args.seed);
         let mut text = String::new();
@@ -111,7 +105,7 @@ impl Calls {
     }
 
     /// Keeps so many calls in flight. A call belongs to the window in which it ends.
-    pub(super) async fn closed(
+    pub(crate) async fn closed(
         &self,
         in_flight: usize,
         deadline: Duration,
@@ -141,10 +135,9 @@ impl Calls {
     }
 
     /// Sends each arrival of `load` when it is due, and waits for all answers. Those that come after `warm_up` count.
-    pub(super) async fn open(&self, load: &Load, warm_up: Duration) -> Tally {
+    pub(crate) async fn open(&self, load: &Load, warm_up: Duration) -> Tally {
         let begin = Instant::now();
         let window = begin + warm_up..begin + load.lasts;
-        let mean = load.mean().as_secs_f64();
         let mut arrivals = load.arrivals().peekable();
         let mut running = FuturesUnordered::new();
         let mut tally = Tally::default();
@@ -155,11 +148,9 @@ impl Calls {
                 () = sleep_until(due.unwrap_or(begin)), if due.is_some() => {
                     let Some(arrival) = arrivals.next() else { continue };
                     let counts = arrival.at >= warm_up;
-                    let shape = arrival.service.as_secs_f64() / mean;
-                    let Arrival { at, deadline, class, .. } = arrival;
-                    // A server that does not know its callers takes none above it.
-                    let class = class.min(Criticality::Critical);
-                    let call = self.call(Plan { due: begin + at, deadline, shape, class, retry: load.retry });
+                    let Arrival { at, shape, class } = arrival;
+                    let (deadline, retry) = (load.deadline, load.retry);
+                    let call = self.call(Plan { due: begin + at, deadline, shape, class, retry });
                     running.push(async move { (counts, call.await) });
                 }
                 Some((counts, call)) = running.next(), if !running.is_empty() => {
@@ -212,7 +203,7 @@ impl Calls {
                     Ok(answer) => break Ended::answered(&answer.into_inner(), due.elapsed() <= deadline),
                     Err(status) => status,
                 };
-                let (now, ended) = (Instant::now(), Ended::of(call::reason(&status).into_owned()));
+                let (now, ended) = (Instant::now(), Ended::of(reason(&status)));
                 let told = Told::of(&status);
                 let pause = retry::pause(retry, told, attempts, &mut dice);
                 let again = pause.filter(|pause| now + *pause < due + deadline);
@@ -233,10 +224,18 @@ fn within(window: &Range<Instant>, end: Instant, run: Duration) -> Duration {
     end.min(window.end).saturating_duration_since(since)
 }
 
+/// `ErrorInfo.reason` of a status, else its code.
+fn reason(status: &Status) -> String {
+    let info = status.get_details_error_info();
+    info.map(|info| info.reason).filter(|reason| !reason.is_empty()).unwrap_or_else(|| format!("{:?}", status.code()))
+}
+
 impl Ended {
     fn answered(answer: &SubmitResponse, in_time: bool) -> Self {
         let waterfall = answer.result.as_ref().and_then(|result| result.waterfall.as_ref());
-        let run = waterfall.map_or(Duration::ZERO, |waterfall| output::duration(waterfall.parts().run.as_ref()));
+        let run = waterfall.map_or(Duration::ZERO, |waterfall| {
+            waterfall.parts().run.and_then(|run| Duration::try_from(run).ok()).unwrap_or_default()
+        });
         if in_time { Self::Completed { run } } else { Self::Missed("LATE_ANSWER".to_owned()) }
     }
 
@@ -250,28 +249,28 @@ impl Ended {
 }
 
 impl Call {
-    pub(super) fn is_served(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         matches!(self.ended, Ended::Completed { .. })
     }
 }
 
 impl Tally {
     /// Jobs that ended in time, and their worker time.
-    pub(super) fn completed(&self) -> (usize, Duration) {
+    pub(crate) fn completed(&self) -> (usize, Duration) {
         self.calls.iter().fold((0, Duration::ZERO), |(jobs, sum), call| match call.ended {
             Ended::Completed { run } => (jobs + 1, sum + run),
             Ended::Missed(_) | Ended::Refused(_) => (jobs, sum),
         })
     }
 
-    pub(super) fn refusals(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn refusals(&self) -> BTreeMap<String, u64> {
         self.reasons(|ended| match ended {
             Ended::Refused(reason) => Some(reason),
             Ended::Completed { .. } | Ended::Missed(_) => None,
         })
     }
 
-    pub(super) fn misses(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn misses(&self) -> BTreeMap<String, u64> {
         self.reasons(|ended| match ended {
             Ended::Missed(reason) => Some(reason),
             Ended::Completed { .. } | Ended::Refused(_) => None,
@@ -284,28 +283,5 @@ impl Tally {
             *counts.entry(reason.clone()).or_default() += 1;
         }
         counts
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_count_as_far_as_they_lie_in_the_window() {
-        let ms = Duration::from_millis;
-        let begin = Instant::now();
-        let window = begin + ms(100)..begin + ms(200);
-        for (end, run, counts) in [
-            (90, 50, 0),
-            (120, 50, 20),
-            (180, 50, 50),
-            (230, 50, 20),
-            (260, 50, 0),
-            (250, 240, 100),
-            (150, 1 << 40, 50),
-        ] {
-            assert_eq!(within(&window, begin + ms(end), ms(run)), ms(counts), "{run} ms until {end}");
-        }
     }
 }

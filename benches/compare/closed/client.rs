@@ -13,12 +13,13 @@ use tokio::{
 };
 
 use super::{
-    BenchError, Rpc,
+    Rpc,
     call::{self, Head, Link},
     load::Plan,
     submit, submit_many,
     tally::{Measured, Reason, Tally, Totals},
 };
+use crate::Failure;
 
 /// Time between two attempts to connect again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -52,12 +53,12 @@ impl Client {
     ///
     /// # Errors
     /// Where requests cannot be addressed to the server.
-    pub(super) fn new(plan: Plan, tally: Tally, stage: watch::Receiver<Stage>) -> Result<Self, BenchError> {
+    pub(super) fn new(plan: Plan, tally: Tally, stage: watch::Receiver<Stage>) -> Result<Self, Failure> {
         let deadline = match plan.rpc {
             Rpc::Submit => plan.deadline,
             Rpc::SubmitMany => [plan.warm_up, plan.window].into_iter().fold(plan.deadline, Duration::saturating_add),
         };
-        let head = Head::new(&plan.server.to_string(), &plan.access, plan.rpc.method(), deadline)?;
+        let head = Head::new(&plan.server.to_string(), plan.rpc.method(), deadline)?;
         Ok(Self { plan, head, tally, stage, outstanding: Cell::new(0) })
     }
 
@@ -84,10 +85,10 @@ impl Client {
     }
 
     /// Connects, tells so, follows the load's stages to the end, and returns what was counted through `done`.
-    pub(super) fn run(self, connected: &mpsc::Sender<Result<(), BenchError>>, done: oneshot::Sender<Totals>) {
+    pub(super) fn run(self, connected: &mpsc::Sender<Result<(), Failure>>, done: oneshot::Sender<Totals>) {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            Err(error) => return drop(connected.try_send(Err(BenchError::Thread(error)))),
+            Err(error) => return drop(connected.try_send(Err(error.into()))),
         };
         runtime.block_on(async {
             let links = future::try_join_all((0..self.plan.connections).map(|_| self.connect())).await;
@@ -97,7 +98,7 @@ impl Client {
                     self.load(links).await;
                 }
                 Err(cause) => {
-                    let _ = connected.try_send(Err(BenchError::Connect { server: self.plan.server, cause }));
+                    let _ = connected.try_send(Err(cause.into()));
                 }
             }
         });
@@ -122,7 +123,7 @@ impl Client {
     }
 
     async fn connect(&self) -> io::Result<Link> {
-        call::connect(self.plan.server, &self.plan.host, &self.plan.access).await
+        call::connect(self.plan.server).await
     }
 
     async fn keep_connected(&self, link: Link) {

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
     time::Duration,
 };
 
@@ -16,27 +17,24 @@ use tokio::{
 };
 
 use super::{
-    BenchError, Rpc,
+    Rpc,
     client::{Client, Stage},
-    process::{Spent, Usage},
     tally::{Tally, Totals},
 };
-use crate::{cli::access::Access, proto::Job, task::spawn_thread};
+use waterwheel::proto::Job;
 
-#[cfg(test)]
-mod tests;
+use crate::{
+    Failure,
+    process::{Spent, Usage},
+};
 
 /// What to load, how, and how long.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     /// Where the server listens.
     pub(super) server: SocketAddr,
-    /// Its name, which its certificate must bear.
-    pub(super) host: String,
-    /// What it is shown, and what is wanted of it.
-    pub(super) access: Access,
-    /// The process to read CPU time of, where it is known.
-    pub(super) server_pid: Option<u32>,
+    /// The process to read CPU time of.
+    pub(super) server_pid: u32,
     /// The method.
     pub(super) rpc: Rpc,
     /// The job that every call submits.
@@ -65,9 +63,7 @@ pub(super) struct Measurement {
     /// Latencies and errors.
     pub(super) totals: Totals,
     /// What the server used.
-    pub(super) server: Option<Spent>,
-    /// What this process used.
-    pub(super) client: Option<Spent>,
+    pub(super) server: Spent,
 }
 
 /// Runs the load of `plan` and returns what its window measured.
@@ -75,8 +71,8 @@ pub(super) struct Measurement {
 /// Dropping the future stops the load.
 ///
 /// # Errors
-/// See [`BenchError`]. Failed calls are no error; the measurement counts them.
-pub(super) async fn run(plan: &Plan) -> Result<Measurement, BenchError> {
+/// Where the load cannot start. Failed calls are no error; the measurement counts them.
+pub(super) async fn run(plan: &Plan) -> Result<Measurement, Failure> {
     let stages = Stages(watch::channel(Stage::Connecting).0);
     let threads = plan.client_threads.clamp(1, plan.connections);
     let (connected, mut all_connected) = mpsc::channel(threads);
@@ -91,11 +87,11 @@ pub(super) async fn run(plan: &Plan) -> Result<Measurement, BenchError> {
         let (done, outcome) = oneshot::channel();
         totals.push(outcome);
         let connected = connected.clone();
-        spawn_thread(format!("bench-{index}"), move || client.run(&connected, done)).map_err(BenchError::Thread)?;
+        thread::Builder::new().name(format!("load-{index}")).spawn(move || client.run(&connected, done))?;
     }
     drop(connected);
     for _ in 0..threads {
-        all_connected.recv().await.ok_or(BenchError::ThreadLost)??;
+        all_connected.recv().await.ok_or("a client thread ended early")??;
     }
     stages.0.send_replace(Stage::WarmUp);
     sleep(plan.warm_up).await;
@@ -104,7 +100,7 @@ pub(super) async fn run(plan: &Plan) -> Result<Measurement, BenchError> {
     sleep(plan.window).await;
     let after = Reading::take(plan, &replies)?;
     drop(stages);
-    let totals = future::try_join_all(totals).await.map_err(|_| BenchError::ThreadLost)?;
+    let totals = future::try_join_all(totals).await.map_err(|_| "a client thread ended early")?;
     Ok(after.since(&before, Totals::sum(totals)))
 }
 
@@ -119,17 +115,12 @@ impl Measurement {
 
     /// Microseconds of CPU that the server used per reply.
     pub(super) fn server_cpu_us(&self) -> Option<f64> {
-        self.per_reply(self.server?.cpu.as_secs_f64() * 1e6)
-    }
-
-    /// Microseconds of CPU that this process used per reply.
-    pub(super) fn client_cpu_us(&self) -> Option<f64> {
-        self.per_reply(self.client?.cpu.as_secs_f64() * 1e6)
+        self.per_reply(self.server.cpu.as_secs_f64() * 1e6)
     }
 
     /// Write system calls of the server per reply.
     pub(super) fn write_syscalls_per_reply(&self) -> Option<f64> {
-        self.per_reply(self.server?.write_syscalls? as f64)
+        self.per_reply(self.server.write_syscalls? as f64)
     }
 
     fn per_reply(&self, amount: f64) -> Option<f64> {
@@ -150,27 +141,22 @@ impl Drop for Stages {
 struct Reading {
     at: Instant,
     replies: u64,
-    server: Option<Usage>,
-    client: Option<Usage>,
+    server: Usage,
 }
 
 impl Reading {
-    fn take(plan: &Plan, replies: &[Arc<AtomicU64>]) -> Result<Self, BenchError> {
+    fn take(plan: &Plan, replies: &[Arc<AtomicU64>]) -> Result<Self, Failure> {
         let at = Instant::now();
         let replies = replies.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
-        let read = |pid: u32| Usage::of(pid).map_err(|cause| BenchError::Usage { pid, cause });
-        let server = plan.server_pid.map(read).transpose()?;
-        Ok(Self { at, replies, server, client: Usage::of(std::process::id()).ok() })
+        Ok(Self { at, replies, server: Usage::of(plan.server_pid)? })
     }
 
     fn since(&self, earlier: &Self, totals: Totals) -> Measurement {
-        let spent = |later: &Option<Usage>, earlier: &Option<Usage>| Some(later.as_ref()?.since(earlier.as_ref()?));
         Measurement {
             elapsed: self.at - earlier.at,
             replies: self.replies - earlier.replies,
             totals,
-            server: spent(&self.server, &earlier.server),
-            client: spent(&self.client, &earlier.client),
+            server: self.server.since(&earlier.server),
         }
     }
 }

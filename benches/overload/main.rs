@@ -1,39 +1,42 @@
-//! `waterwheel bench overload`: an open loop over real gRPC, from less than the capacity to many times as much.
+//! An open loop over real gRPC, from less than the capacity of a server to many times as much.
 //!
-//! Jobs come at instants that were drawn before, whether or not earlier ones are answered, and latencies count from
-//! those instants: a server that stalls cannot hide it by holding up its load (coordinated omission).
+//! `cargo bench --bench overload` starts a server and measures its capacity in a closed loop. Then jobs come at instants
+//! that were drawn before, whether or not earlier ones are answered, and latencies count from those instants: a server
+//! that stalls cannot hide it by holding up its load (coordinated omission).
 
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a bench is its own composition root: its tasks end with the process, and it prints for people"
+)]
+
+mod arrivals;
 mod calls;
+mod child;
+#[path = "../process.rs"]
+mod process;
 mod report;
 mod retry;
 
-use std::{path::Path, time::Duration};
+use std::{error::Error, fs, process::ExitCode, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Parser, ValueEnum};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use self::{
+    arrivals::Load,
     calls::{Calls, Tally},
-    report::{Capacity, Report, Step},
-};
-use super::{
-    BenchError,
     child::Server,
-    positive,
-    process::{self, Usage},
-    report::Machine,
-    shown,
+    process::Usage,
+    report::{Capacity, Report, Step},
+    retry::Retry,
 };
-use crate::{
-    cli::{
-        console::Console,
-        failure::Failure,
-        output::{Format, OutputArgs},
-    },
-    model::Criticality,
-    sim::{Load, Pattern, Retry, Service, Source},
-};
+
+type Failure = Box<dyn Error + Send + Sync>;
 
 /// Time before each measured window, at the same load.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -48,10 +51,8 @@ const PATIENT: Duration = Duration::from_secs(60);
 /// latencies count from those instants, so that a slow server does not thin out its own load. Useful is the worker time
 /// of jobs that were answered by their deadline, over the lesser of what was asked for and all the time of the workers,
 /// each as far as it lies in the time that is measured.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:
-  waterwheel bench overload --load 1,2 --duration 1s")]
-pub(super) struct OverloadArgs {
+#[derive(Debug, Clone, Parser)]
+pub(crate) struct OverloadArgs {
     /// What the jobs do.
     #[arg(long, value_enum, default_value_t = Work::Sleep)]
     work: Work,
@@ -86,14 +87,23 @@ pub(super) struct OverloadArgs {
     /// Seed of the arrivals and service times.
     #[arg(long, value_name = "N", default_value = "0")]
     seed: u64,
-    #[command(flatten)]
-    output: OutputArgs,
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+    /// What cargo passes.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
 }
 
 /// What keeps a worker busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Work {
+pub(crate) enum Work {
     /// It waits, and takes no CPU: server and load do not compete for it, whatever the load.
     Sleep,
     /// It compresses, and takes a core for each worker; what is left must do for the network and the load.
@@ -111,10 +121,6 @@ impl Work {
 }
 
 impl OverloadArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
-
     fn workers(&self) -> u16 {
         self.workers.unwrap_or(match self.work {
             Work::Sleep => 8,
@@ -124,42 +130,47 @@ impl OverloadArgs {
 
     /// Arrivals at so many times `rate` jobs per second, for the warm-up and the window.
     fn arrivals(&self, times: f64, rate: f64) -> Load {
-        let workers = usize::from(self.workers());
-        // A mean of `workers / rate` makes the load that the simulation would call `times`.
-        let mean = Duration::from_secs_f64(workers as f64 / rate);
         Load {
-            workers,
-            source: Source::Drawn { pattern: Pattern::Poisson, mean, service: Service::Exponential },
-            times,
+            per_second: times * rate,
             lasts: WARM_UP + self.duration,
-            then: None,
             deadline: self.deadline,
-            spread: false,
-            tenants: vec![(1.0, (!self.classes).then_some(Criticality::Critical))],
+            classes: self.classes,
             retry: self.retry,
-            queue: 1024,
-            slow: None,
-            lost: None,
             seed: self.seed,
         }
     }
 }
 
+fn main() -> ExitCode {
+    let args = OverloadArgs::parse();
+    let done = tokio::runtime::Runtime::new().map_err(Failure::from).and_then(|runtime| runtime.block_on(run(&args)));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("overload: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Starts a server, measures its capacity and each load, and ends it.
-pub(super) async fn run(args: &OverloadArgs, machine: Machine, console: &mut Console<'_>) -> Result<(), Failure> {
-    let executable = std::env::current_exe().map_err(BenchError::Executable)?;
-    let server = start(args, &executable).await?;
+async fn run(args: &OverloadArgs) -> Result<(), Failure> {
+    let server = start(args).await?;
     let calls = Calls::connect(server.address, args).await?;
     let capacity = measure_capacity(args, &calls).await?;
     let mut steps = Vec::new();
     for times in &args.loads {
         steps.push(step(args, &server, &calls, &capacity, *times).await?);
     }
-    console.out.text(&shown(args.format(), &Report::new(machine, args, capacity, steps))).await?;
+    let report = Report::new(args, capacity, steps);
+    match args.output {
+        Output::Text => print!("{report}"),
+        Output::Json => println!("{}", serde_json::to_string(&report)?),
+    }
     Ok(())
 }
 
-async fn start(args: &OverloadArgs, executable: &Path) -> Result<Server, BenchError> {
+async fn start(args: &OverloadArgs) -> Result<Server, Failure> {
     let (pool, _) = args.work.place();
     let keys = [
         format!("pool.{pool}.workers={}", args.workers()),
@@ -168,18 +179,18 @@ async fn start(args: &OverloadArgs, executable: &Path) -> Result<Server, BenchEr
     ];
     let dev = ["dev", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"].map(str::to_owned);
     let flags = keys.into_iter().flat_map(|key| ["--set".to_owned(), key]);
-    Server::start(executable, &dev.into_iter().chain(flags).collect::<Vec<_>>()).await
+    Server::start(&dev.into_iter().chain(flags).collect::<Vec<_>>()).await
 }
 
 /// A closed loop of twice as many calls as there are workers: all of them are always busy.
-async fn measure_capacity(args: &OverloadArgs, calls: &Calls) -> Result<Capacity, BenchError> {
+async fn measure_capacity(args: &OverloadArgs, calls: &Calls) -> Result<Capacity, Failure> {
     let in_flight = 2 * usize::from(args.workers());
     let tally = calls.closed(in_flight, PATIENT, WARM_UP, args.duration).await;
     let seconds = args.duration.as_secs_f64();
     let (jobs, worked) = tally.completed();
     if jobs == 0 {
         let reason = tally.refusals().into_keys().next().unwrap_or_else(|| "no job ended".to_owned());
-        return Err(BenchError::NoCapacity { reason });
+        return Err(format!("no job ended while the capacity was measured: {reason}; pass a longer --duration").into());
     }
     Ok(Capacity {
         jobs_per_s: jobs as f64 / seconds,
@@ -194,16 +205,16 @@ async fn step(
     calls: &Calls,
     capacity: &Capacity,
     times: f64,
-) -> Result<Step, BenchError> {
+) -> Result<Step, Failure> {
     let load = args.arrivals(times, capacity.jobs_per_s);
-    let read = |pid: u32| Usage::of(pid).map_err(|cause| BenchError::Usage { pid, cause });
+    let read = Usage::of;
     let mine = std::process::id();
     let begin = Instant::now();
     let before = (read(server.pid)?, read(mine)?);
     let watch = async {
         let mut most = 0;
-        while begin.elapsed() < load.end() {
-            most = most.max(process::resident_bytes(server.pid).unwrap_or_default());
+        while begin.elapsed() < load.lasts {
+            most = most.max(resident_bytes(server.pid).unwrap_or_default());
             sleep(LOOK).await;
         }
         most
@@ -219,4 +230,23 @@ async fn step(
 fn times(text: &str) -> Result<f64, String> {
     let times: f64 = text.parse().map_err(|_| "send a number, such as 2 or 0.7".to_owned())?;
     if (0.01..=100.0).contains(&times) { Ok(times) } else { Err("out of range: from 0.01 to 100".to_owned()) }
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Bytes of memory that process `pid` has in RAM, where the kernel says.
+fn resident_bytes(pid: u32) -> Option<u64> {
+    resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024)
 }

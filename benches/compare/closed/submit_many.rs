@@ -11,7 +11,7 @@ use super::{
     client::Client,
     tally::Reason,
 };
-use crate::proto::{Job, SubmitManyRequest};
+use waterwheel::proto::{Job, SubmitManyRequest};
 
 /// The messages of a window of `size` jobs. The tag of each is its place in the window.
 pub(super) fn messages(job: &Job, size: usize) -> Vec<Bytes> {
@@ -127,40 +127,4 @@ fn next_message(incoming: &mut BytesMut) -> Option<BytesMut> {
 fn failure_reason(failure: Bytes) -> Reason {
     let Ok(decoded) = tonic_types::Status::decode(failure.clone()) else { return "MALFORMED_RESPONSE".into() };
     call::reason(&Status::with_details(Code::from(decoded.code), decoded.message, failure))
-}
-
-#[cfg(test)]
-mod tests {
-    use tonic_types::{ErrorDetails, StatusExt};
-
-    use super::*;
-    use crate::proto::{JobFailure, SubmitManyResponse, submit_many_response::Outcome};
-
-    #[test]
-    fn takes_whole_messages_only() {
-        let response = SubmitManyResponse { tag: "7".into(), outcome: Some(Outcome::Result(Box::default())) };
-        let framed = call::frame(&response);
-        let mut incoming = BytesMut::from(&framed[..3]);
-        assert_eq!(next_message(&mut incoming), None);
-        incoming.extend_from_slice(&framed[3..]);
-        incoming.extend_from_slice(&framed[..6]);
-        let answer = Answer::decode(next_message(&mut incoming).unwrap()).unwrap();
-        assert_eq!(answer, Answer { tag: "7".into(), failure: None });
-        assert_eq!(next_message(&mut incoming), None);
-        assert_eq!(incoming.len(), 6);
-    }
-
-    #[test]
-    fn names_the_reason_of_a_failed_job() {
-        let details = ErrorDetails::with_error_info("SHED", "waterwheel.dev", [("pool".to_owned(), "io".to_owned())]);
-        let status = Status::with_error_details(Code::ResourceExhausted, "evicted", details);
-        let details = tonic_types::Status::decode(status.details()).unwrap().details;
-        let details = details.into_iter().map(|any| prost_types::Any { type_url: any.type_url, value: any.value });
-        let failure = JobFailure { code: 8, message: "evicted".into(), details: details.collect() };
-        let response = SubmitManyResponse { tag: "0".into(), outcome: Some(Outcome::Failure(failure)) };
-        let answer = Answer::decode(response.encode_to_vec().as_slice()).unwrap();
-        assert_eq!(failure_reason(answer.failure.unwrap()), "SHED");
-        let bare = JobFailure { code: 4, ..JobFailure::default() };
-        assert_eq!(failure_reason(bare.encode_to_vec().into()), "DEADLINE_EXCEEDED");
-    }
 }

@@ -14,7 +14,6 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use super::tally::Reason;
-use crate::cli::access::{Access, Secured};
 
 /// Bytes before each message: compression flag and length.
 pub(super) const PREFIX: usize = 5;
@@ -29,7 +28,7 @@ pub(super) struct Link {
     /// Opens calls.
     pub(super) sender: SendRequest<Bytes>,
     /// Does the input and output while it is polled; ends when the connection does.
-    pub(super) connection: Connection<Secured, Bytes>,
+    pub(super) connection: Connection<TcpStream, Bytes>,
 }
 
 /// The request head of a method; each call sends a copy.
@@ -41,20 +40,16 @@ impl Head {
     ///
     /// # Errors
     /// Where `authority` is none.
-    pub(super) fn new(authority: &str, access: &Access, method: &str, deadline: Duration) -> Result<Self, http::Error> {
+    pub(super) fn new(authority: &str, method: &str, deadline: Duration) -> Result<Self, http::Error> {
         let head = Request::builder()
             .method(Method::POST)
             .version(Version::HTTP_2)
-            .uri(format!("{}://{authority}/waterwheel.v1.WorkerPoolService/{method}", access.scheme()))
+            .uri(format!("http://{authority}/waterwheel.v1.WorkerPoolService/{method}"))
             .header("grpc-timeout", grpc_timeout(deadline))
             .header(header::TE, "trailers")
             .header(header::CONTENT_TYPE, "application/grpc")
             .header(header::USER_AGENT, concat!("waterwheel-bench/", env!("CARGO_PKG_VERSION")));
-        let mut head = head.body(())?;
-        if let Some(token) = access.token() {
-            head.headers_mut().insert(header::AUTHORIZATION, token.clone());
-        }
-        Ok(Self(head))
+        Ok(Self(head.body(())?))
     }
 
     /// Opens a call.
@@ -70,14 +65,13 @@ impl Head {
     }
 }
 
-/// Connects to the server `host`.
+/// Connects to the server.
 ///
 /// # Errors
-/// Where nobody accepts connections on `server`, or it is not the one that is trusted.
-pub(super) async fn connect(server: SocketAddr, host: &str, access: &Access) -> io::Result<Link> {
+/// Where nothing accepts connections.
+pub(super) async fn connect(server: SocketAddr) -> io::Result<Link> {
     let socket = TcpStream::connect(server).await?;
     socket.set_nodelay(true)?;
-    let socket = access.secure(host, socket).await?;
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW).enable_push(false);
     let (sender, connection) = builder.handshake(socket).await.map_err(io::Error::other)?;
@@ -164,45 +158,4 @@ fn grpc_timeout(deadline: Duration) -> String {
     let units = [(deadline.as_micros(), 'u'), (deadline.as_millis(), 'm'), (u128::from(deadline.as_secs()), 'S')];
     let fits = units.into_iter().find(|(count, _)| *count < 100_000_000);
     fits.map_or("99999999S".to_owned(), |(count, unit)| format!("{count}{unit}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use tonic_types::ErrorDetails;
-
-    use super::*;
-    use crate::proto::{Job, SubmitRequest};
-
-    #[test]
-    fn timeouts_take_the_finest_unit_of_eight_digits() {
-        for (deadline, written) in [
-            (Duration::from_micros(500), "500u"),
-            (Duration::from_secs(2), "2000000u"),
-            (Duration::from_secs(600), "600000m"),
-            (Duration::from_secs(1_000_000), "1000000S"),
-            (Duration::MAX, "99999999S"),
-        ] {
-            assert_eq!(grpc_timeout(deadline), written);
-        }
-    }
-
-    #[test]
-    fn frames_carry_the_length_of_their_message() {
-        let request = SubmitRequest { job: Some(Job { kind: "echo".into(), ..Job::default() }) };
-        let framed = frame(&request);
-        assert_eq!(&framed[..PREFIX], &[0, 0, 0, 0, u8::try_from(request.encoded_len()).unwrap()]);
-        assert_eq!(SubmitRequest::decode(&framed[PREFIX..]).unwrap(), request);
-    }
-
-    #[test]
-    fn a_failure_is_named_by_its_reason_else_its_code() {
-        let details =
-            ErrorDetails::with_error_info("QUEUE_FULL", "waterwheel.dev", [("pool".to_owned(), "io".to_owned())]);
-        let full = Status::with_error_details(Code::ResourceExhausted, "full", details);
-        assert_eq!(reason(&full), "QUEUE_FULL");
-        assert_eq!(reason(&Status::deadline_exceeded("late")), "DEADLINE_EXCEEDED");
-        let trailers = full.into_http::<()>().into_parts().0.headers;
-        assert_eq!(ended(&trailers), Err("QUEUE_FULL".into()));
-        assert_eq!(ended(&HeaderMap::new()), Err("NO_STATUS".into()));
-    }
 }
