@@ -25,6 +25,8 @@ mod size;
 mod sleeps;
 #[path = "tidy/tree.rs"]
 mod tree;
+#[path = "tidy/type_names.rs"]
+mod type_names;
 #[path = "tidy/words.rs"]
 mod words;
 
@@ -108,6 +110,17 @@ fn files_and_functions_fit_their_limits() {
 #[test]
 fn file_names_say_a_role() {
     check(names::violations);
+}
+
+/// Types that share a name with another of their top-level module.
+const SHARED_NAMES: type_names::Exceptions = &[
+    ("pool", &["Class", "End", "Hold", "Look", "Seen", "Stage", "Turn", "WorkerState"]),
+    ("rpc", &["Figures", "Inner", "Load"]),
+];
+
+#[test]
+fn a_name_is_one_type_of_its_module() {
+    check(|tree| type_names::violations(tree, SHARED_NAMES));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
-use self::report::Report;
+use self::report::LoadReport;
 use super::{
     access::Access,
     connect::{Address, CONNECT_PATIENCE, Connection, ServerArgs},
@@ -144,7 +144,7 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
     let give_up = load.end + args.deadline.saturating_add(GRACE);
     // What has no answer by then is counted as such.
     let _ = timeout_at(give_up, connections.collect::<()>()).await;
-    let report = Report::new(args, &load.counts.borrow(), load.unanswered.get());
+    let report = LoadReport::new(args, &load.counts.borrow(), load.unanswered.get());
     let text = match args.format() {
         Format::Text => report.to_string(),
         Format::Json => format!("{}\n", json::line(&report)),

@@ -76,7 +76,7 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
 /// Reads the configuration, and the place below `root` where that is asked for.
 fn check(args: &CheckArgs, process: &Process, root: &Path) -> Result<Checked, Faults> {
     let Loaded { config, settings: _, warnings } = args.config.load(process, None)?;
-    let findings = args.env.then(|| fit::findings(&config, &Place::read(root, &process.env)));
+    let findings = args.env.then(|| fit::findings(&config, &Place::read(root, process)));
     Ok(Checked { config, warnings, findings })
 }
 
@@ -243,16 +243,16 @@ kinds  sha256 gzip sleep echo";
         std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
         std::fs::write(root.path().join("proc/self/limits"), "Max open files 50 60 files").unwrap();
         std::fs::write(root.path().join("proc/meminfo"), "MemTotal: 2097152 kB").unwrap();
-        std::fs::write(root.path().join("proc/self/status"), "Cpus_allowed_list: 0").unwrap();
         let env = [("WATERWHEEL_GRACE", "42")];
-        let (text, short) = checked_in(root.path(), &env, &["--env", "--config", path]).unwrap();
+        let (text, short) =
+            checked_in(root.path(), &env, &["--env", "--config", path, "--set", "server.threads=3"]).unwrap();
         let lines: Vec<&str> = text.lines().skip(3).collect();
         let expected = [
             "grace   fits   42s of 42s needed      drain 40s and 2s to end (WATERWHEEL_GRACE)",
             "memory  fits   2GiB of 1.4GiB needed  520MiB of payloads, 18.8MiB of calls that wait or run, 576MiB of unfinished messages and unread answers, 259.9MiB of results in the making, 64MiB besides (/proc/meminfo)",
             "files   short  50 of 4168 needed      4096 connections, 72 of its own (/proc/self/limits)",
             "  help: raise LimitNOFILE or `ulimit -n` to 4168, or lower server.connections.max",
-            "cpus    tight  1 of 2 needed          server.threads 2 (/proc/self/status)",
+            "cpus    tight  2 of 3 needed          server.threads 3 (what this process may use)",
             "  help: lower server.threads, or leave it out, for one thread per CPU",
         ];
         assert_eq!(lines, expected);

@@ -24,11 +24,11 @@ Example:
 #[command(after_help = EXAMPLE)]
 pub(super) struct ConfigCommand {
     #[command(subcommand)]
-    command: Command,
+    action: ConfigAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ConfigAction {
     Show(ShowArgs),
     /// Print a commented file to start from, with every default.
     #[command(after_help = INIT_EXAMPLE)]
@@ -37,17 +37,17 @@ enum Command {
 
 impl ConfigCommand {
     pub(super) fn format(&self) -> Format {
-        match &self.command {
-            Command::Show(args) => args.format(),
-            Command::Init => Format::Text,
+        match &self.action {
+            ConfigAction::Show(args) => args.format(),
+            ConfigAction::Init => Format::Text,
         }
     }
 }
 
 pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    match args.command {
-        Command::Show(args) => config_show::run(args, console).await,
-        Command::Init => {
+    match args.action {
+        ConfigAction::Show(args) => config_show::run(args, console).await,
+        ConfigAction::Init => {
             console.out.text(&starter::text()).await?;
             Ok(Exit::Done)
         }

@@ -76,7 +76,7 @@ pub(crate) enum DrainEnd {
 
 /// What the server saw.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct Received {
     /// The jobs of `Submit` and `Stream`, with their metadata.
     pub(crate) jobs: Vec<(Job, MetadataMap)>,
     /// The pools that `Stats` and `WatchStats` asked for, with the interval.
@@ -88,7 +88,7 @@ pub(crate) struct Ran {
     pub(crate) exit: Exit,
     pub(crate) out: Vec<u8>,
     pub(crate) err: String,
-    pub(crate) seen: Seen,
+    pub(crate) seen: Received,
 }
 
 impl Ran {
@@ -170,7 +170,7 @@ pub(crate) fn waterfall() -> Waterfall {
 
 struct Play {
     script: Script,
-    seen: Mutex<Seen>,
+    seen: Mutex<Received>,
     checks: Mutex<usize>,
     cut: CancellationToken,
 }

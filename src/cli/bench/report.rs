@@ -12,7 +12,7 @@ use super::{BenchArgs, Counts, Rpc};
 
 /// What was loaded, and what that took.
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct LoadReport {
     server: String,
     rpc: Rpc,
     kind: String,
@@ -41,7 +41,7 @@ struct Latency {
     max: f64,
 }
 
-impl Report {
+impl LoadReport {
     pub(super) fn new(args: &BenchArgs, counts: &Counts, unanswered: u64) -> Self {
         let Counts { latencies, errors } = counts;
         let at = |quantile: f64| latencies.value_at_quantile(quantile) as f64 / 1e3;
@@ -71,7 +71,7 @@ impl Report {
     }
 }
 
-impl Display for Report {
+impl Display for LoadReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Self { server, kind, connections, in_flight_per_connection, payload_bytes, build, version, .. } = self;
         let method = match self.rpc {

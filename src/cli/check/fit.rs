@@ -47,7 +47,7 @@ pub(super) enum Unit {
     Milliseconds,
     Files,
     Bytes,
-    MilliCpus,
+    Cpus,
 }
 
 /// One comparison.
@@ -138,16 +138,15 @@ impl Unit {
             Self::Milliseconds => "ms",
             Self::Files => "files",
             Self::Bytes => "bytes",
-            Self::MilliCpus => "millicpus",
+            Self::Cpus => "cpus",
         }
     }
 
     fn show(self, figure: u64) -> String {
         match self {
             Self::Milliseconds => setting(Duration::from_millis(figure)),
-            Self::Files => figure.to_string(),
+            Self::Files | Self::Cpus => figure.to_string(),
             Self::Bytes => bytes(figure),
-            Self::MilliCpus => (figure as f64 / 1e3).to_string(),
         }
     }
 }
@@ -264,21 +263,11 @@ fn files(config: &Config, place: &Place) -> Finding {
 /// More threads than CPUs take turns, which costs but breaks nothing.
 fn cpus(config: &Config, place: &Place) -> Finding {
     let threads = config.server.threads as u64;
-    let need_for = format!("server.threads {threads}");
-    let whole = place.cpus.as_ref().map(|given| match given.limit {
-        // A part of a CPU still runs one thread.
-        Limit::Of(cpus) => Given { limit: Limit::Of(cpus.next_multiple_of(1_000)), ..given.clone() },
-        Limit::Unlimited => given.clone(),
-    });
-    let mut finding = Finding::new("cpus", Unit::MilliCpus, threads * 1_000, need_for, whole.as_ref());
+    let mut finding = Finding::new("cpus", Unit::Cpus, threads, format!("server.threads {threads}"), Some(&place.cpus));
     if finding.verdict == Verdict::Short {
         finding.verdict = Verdict::Tight;
     }
-    finding.have.clone_from(&place.cpus);
-    finding.help(|finding| match finding.verdict {
-        Verdict::Unknown => "nothing says how many CPUs there are; set server.threads".to_owned(),
-        _ => "lower server.threads, or leave it out, for one thread per CPU".to_owned(),
-    })
+    finding.help(|_| "lower server.threads, or leave it out, for one thread per CPU".to_owned())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::stop_time::{self, StopTime};
+use crate::cli::config_args::Process;
 
 /// Limits beyond this are the kernel's way to say none (cgroup v1 has no word for it).
 const NO_LIMIT: u64 = 1 << 62;
@@ -33,19 +34,19 @@ pub(super) struct Place {
     pub(super) files: Option<Given>,
     /// Bytes of memory.
     pub(super) memory: Option<Given>,
-    /// Thousandths of a CPU.
-    pub(super) cpus: Option<Given>,
+    /// CPUs that this process may use, whole ones.
+    pub(super) cpus: Given,
 }
 
 impl Place {
     /// The place of this process on the machine whose files are below `root`.
-    pub(super) fn read(root: &Path, env: &[(String, String)]) -> Self {
+    pub(super) fn read(root: &Path, process: &Process) -> Self {
         let cgroups = Cgroups::read(root);
         Self {
-            stop_time: stop_time::read(root, env, cgroups.service()),
+            stop_time: stop_time::read(root, &process.env, cgroups.service()),
             files: files(root),
             memory: lowest([cgroups.memory(), installed_memory(root)]),
-            cpus: lowest([cgroups.cpus(), allowed_cpus(root)]),
+            cpus: Given { limit: Limit::Of(process.cpus as u64), source: "what this process may use".to_owned() },
         }
     }
 }
@@ -84,16 +85,6 @@ impl Cgroups {
             (limit < NO_LIMIT).then_some(limit)
         };
         lowest([self.least("memory", "memory.max", limit), self.least("memory", "memory.limit_in_bytes", limit)])
-    }
-
-    fn cpus(&self) -> Option<Given> {
-        let quota = |group: &Path, file: &str| {
-            let text = read(group, file)?;
-            let (quota, period) = text.split_once(' ')?;
-            thousandths(quota, period)
-        };
-        let old_quota = |group: &Path, file: &str| thousandths(&read(group, file)?, &read(group, "cpu.cfs_period_us")?);
-        lowest([self.least("cpu", "cpu.max", quota), self.least("cpu", "cpu.cfs_quota_us", old_quota)])
     }
 
     /// The least that `limit` finds in a file of the group or of one above it, for all of them hold.
@@ -144,24 +135,6 @@ fn installed_memory(root: &Path) -> Option<Given> {
     let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?;
     let kib: u64 = kib.parse().ok()?;
     Some(Given { limit: Limit::Of(kib << 10), source: format!("/{name}") })
-}
-
-fn allowed_cpus(root: &Path) -> Option<Given> {
-    let name = "proc/self/status";
-    let text = text(root, name)?;
-    let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim();
-    let range = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-        Some(last.checked_sub(first)? + 1)
-    };
-    let cpus: u64 = list.split(',').map(range).sum::<Option<u64>>()?;
-    Some(Given { limit: Limit::Of(cpus * 1_000), source: format!("/{name}") })
-}
-
-fn thousandths(quota: &str, period: &str) -> Option<u64> {
-    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
-    quota.checked_mul(1_000)?.checked_div(period)
 }
 
 /// The one that holds first, the nearest of equal ones.

@@ -10,8 +10,12 @@ fn config(more: &str) -> Config {
         .config
 }
 
+fn given(limit: u64) -> Given {
+    Given { limit: Limit::Of(limit), source: "here".into() }
+}
+
 fn of(limit: u64) -> Option<Given> {
-    Some(Given { limit: Limit::Of(limit), source: "here".into() })
+    Some(given(limit))
 }
 
 fn roomy() -> Place {
@@ -19,7 +23,7 @@ fn roomy() -> Place {
         stop_time: StopTime::Known(Given { limit: Limit::Unlimited, source: VARIABLE.into() }),
         files: of(1 << 20),
         memory: of(1 << 40),
-        cpus: of(64_000),
+        cpus: given(64),
     }
 }
 
@@ -104,10 +108,9 @@ fn each_program_needs_files() {
 #[test]
 fn more_threads_than_cpus_are_no_fault() {
     let config = config("");
-    let verdict = |limit| found("cpus", &config, Place { cpus: of(limit), ..roomy() }).0;
-    assert_eq!(verdict(2_000), Verdict::Fits);
-    assert_eq!(verdict(1_500), Verdict::Fits, "half a CPU runs a thread");
-    assert_eq!(verdict(1_000), Verdict::Tight);
+    let verdict = |limit| found("cpus", &config, Place { cpus: given(limit), ..roomy() }).0;
+    assert_eq!(verdict(2), Verdict::Fits);
+    assert_eq!(verdict(1), Verdict::Tight);
 }
 
 #[test]
