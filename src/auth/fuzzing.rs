@@ -213,7 +213,7 @@ mod tests {
             let value = format!("Bearer {}", signed(&TRUSTED.key, header, claims));
             assert!(TRUSTED.gate.authenticate(None, std::iter::once(value.as_bytes())).is_ok(), "{name}");
             let facts = Facts { header: object(header), claims: object(claims), length: value.len() };
-            assert_eq!(facts.must_pass(header, claims), name == "jwt/sound");
+            assert_eq!(facts.must_pass(header, claims), name == "sound");
         }
         assert!(Keys::parse(&kept("jwks", "all"), &TRUSTED.jwt, 0).is_ok());
     }

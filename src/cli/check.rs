@@ -250,8 +250,8 @@ kinds  sha256 gzip sleep echo";
         let expected = [
             "grace   fits   42s of 42s needed      drain 40s and 2s to end (WATERWHEEL_GRACE)",
             "memory  fits   2GiB of 1.4GiB needed  520MiB of payloads, 18.8MiB of calls that wait or run, 576MiB of unfinished messages and unread answers, 259.9MiB of results in the making, 64MiB besides (/proc/meminfo)",
-            "files   short  50 of 4168 needed      4096 connections, 72 of its own (/proc/self/limits)",
-            "  help: raise LimitNOFILE or `ulimit -n` to 4168, or lower server.connections.max",
+            "files   short  50 of 4172 needed      4096 connections, 76 of its own (/proc/self/limits)",
+            "  help: raise LimitNOFILE or `ulimit -n` to 4172, or lower server.connections.max",
             "cpus    tight  2 of 3 needed          server.threads 3 (what this process may use)",
             "  help: lower server.threads, or leave it out, for one thread per CPU",
         ];

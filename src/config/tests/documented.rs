@@ -2,7 +2,7 @@
 
 use super::{FINE, ok};
 use crate::config::{
-    keys::{KEYS, Key},
+    keys::{KEYS, Key, OF_PROGRAMS},
     value_type::{Syntax, ValueType, duration, plain, size},
 };
 
@@ -53,7 +53,8 @@ fn the_documented_keys_are_those_of_the_table() {
 /// A key that no field of the settings has would be read, and have no effect.
 #[test]
 fn every_key_has_an_effect() {
-    let with = |key: &str, value: &str| ok(FINE, &[], &[("--set", key, value)]).config;
+    let file = format!("{FINE}[kind.program]\npool = \"base\"\nexec = [\"/bin/sh\"]\n");
+    let with = |key: &str, value: &str| ok(&file, &[], &[("--set", key, value)]).config;
     let other = |key: &Key| match key.takes {
         ValueType::Boolean => Some(if key.default == Some("true") { "false" } else { "true" }.to_owned()),
         ValueType::Integer(low, high) | ValueType::Count(low @ high) => Some((low.max(2)).min(high).to_string()),
@@ -62,11 +63,13 @@ fn every_key_has_an_effect() {
         ValueType::Text(Syntax::OneOf(names)) => names.last().map(|name| (*name).to_owned()),
         _ => None,
     };
-    let base = ok(FINE, &[], &[]).config;
+    let base = ok(&file, &[], &[]).config;
     for key in
         KEYS.iter().filter(|key| !key.path.contains("tls") && !key.path.starts_with("auth") && key.default.is_some())
     {
-        let path = key.path.replace("pool.*", "pool.base").replace("kind.*", "kind.echo");
+        let is_of_program = key.segment(2).is_some_and(|name| OF_PROGRAMS.contains(&name));
+        let kind = if is_of_program { "kind.program" } else { "kind.echo" };
+        let path = key.path.replace("pool.*", "pool.base").replace("kind.*", kind);
         if let Some(value) = other(key).filter(|_| !path.contains('*')) {
             assert_ne!(with(&path, &value), base, "{path} = {value}");
         }
