@@ -31,7 +31,7 @@ const TARGETS: [(&str, Target); 12] = [
 
 /// The inputs that are kept for a function, by their names: lines of a name and hexadecimal digits.
 #[cfg(test)]
-pub(crate) fn kept(target: &str) -> Vec<(String, Vec<u8>)> {
+fn kept(target: &str) -> Vec<(String, Vec<u8>)> {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
     let lines = std::fs::read_to_string(corpus.join(target)).expect(target);
     let byte = |at: &[u8]| u8::from_str_radix(str::from_utf8(at).expect("ASCII"), 16).expect("two digits");

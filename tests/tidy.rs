@@ -114,6 +114,7 @@ fn file_names_say_a_role() {
 
 /// Types that share a name with another of their top-level module.
 const SHARED_NAMES: type_names::Exceptions = &[
+    ("handler", &["Program"]),
     ("pool", &["Class", "End", "Hold", "Look", "Seen", "Stage", "Turn", "WorkerState"]),
     ("rpc", &["Figures", "Inner", "Load"]),
 ];

@@ -17,7 +17,6 @@ mod bare;
 mod burst;
 mod closed;
 mod go;
-#[path = "../process.rs"]
 mod process;
 mod proxy;
 mod regime;

@@ -16,7 +16,7 @@
 mod arrivals;
 mod calls;
 mod child;
-#[path = "../process.rs"]
+#[path = "../compare/process.rs"]
 mod process;
 mod report;
 mod retry;
