@@ -42,7 +42,8 @@
 //! |---|---|
 //! | [`model`] | plain data: job, deadline, outcome, rejection |
 //! | [`handler`] | what runs jobs, and what it sees of them |
-//! | [`pool`] | the heart: admission, queue, workers, attempts, drain, stats |
+//! | `scheduler` | the state machine of a pool: admission, queue, limits, workers |
+//! | [`pool`] | the shell around it: submission, attempts, drain, stats |
 //! | [`rpc`] | from calls to jobs and back |
 //! | [`net`] | listener and connections |
 //! | [`ops`] | pages for operators: probes, metrics, what runs |
@@ -71,6 +72,7 @@ pub mod pool;
 pub mod proto;
 pub mod reload;
 pub mod rpc;
+mod scheduler;
 mod sim;
 pub mod task;
 pub mod telemetry;

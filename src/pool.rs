@@ -1,7 +1,7 @@
 //! The heart: bounded queues in front of bounded sets of workers.
 //!
-//! `core` is one synchronous state machine; everything else here is a thin shell that feeds it events and acts on
-//! its effects. The way of a job, file by file:
+//! The [`scheduler`](crate::scheduler) is one synchronous state machine; everything here is a thin shell that feeds it
+//! events and acts on its effects. The way of a job, file by file:
 //!
 //! ```text
 //! handle ─▶ submission ─▶ shell ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ conclude
@@ -21,7 +21,6 @@ mod blocking;
 mod builder;
 mod close;
 mod conclude;
-pub(crate) mod core;
 mod drain;
 mod ended;
 mod explain;
@@ -47,8 +46,9 @@ mod turn;
 mod wake;
 
 pub use crate::handler::Event;
+use crate::scheduler as core;
+pub use crate::scheduler::{Binding, Counts, TenantRate};
 pub use builder::{PoolBuilder, Settings};
-pub use core::{Binding, Counts, TenantRate};
 pub use drain::{DrainReport, LostJob, LostWhile};
 pub use ended::{EndedFailure, EndedJob, JobNames};
 pub use explain::{Explanation, Queued, Stage};

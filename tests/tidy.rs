@@ -48,8 +48,13 @@ const LAYERS: &[Layer] = &[
     Layer { name: "reload", imports: Imports::Only(&["task", "file"]), wire: false },
     Layer { name: "auth", imports: Imports::Only(&["model", "reload", "file", "throttle"]), wire: false },
     Layer { name: "handler", imports: Imports::Only(&["model", "task"]), wire: false },
-    Layer { name: "pool", imports: Imports::Only(&["model", "handler", "phase", "task", "incidents"]), wire: false },
-    Layer { name: "sim", imports: Imports::Only(&["model", "pool", "file"]), wire: false },
+    Layer { name: "scheduler", imports: Imports::Only(&["model"]), wire: false },
+    Layer {
+        name: "pool",
+        imports: Imports::Only(&["model", "scheduler", "handler", "phase", "task", "incidents"]),
+        wire: false,
+    },
+    Layer { name: "sim", imports: Imports::Only(&["model", "scheduler", "file"]), wire: false },
     // A line of log names the job that its handler works for.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
     Layer {

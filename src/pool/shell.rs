@@ -246,7 +246,7 @@ impl Shared {
             ordering_key: &job.ordering_key,
             limit_key: &job.limit_key,
             when_full: job.when_full.unwrap_or(self.settings.when_full),
-            home: home(),
+            shard: home(),
         };
         let mut place = None;
         let waiter = |_| {

@@ -83,9 +83,10 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     // nobody of its tenant.
     let (position, second) = queued(&pool, second);
     assert_eq!((position, second.ahead), (3, 2));
-    assert_eq!(second.expected_start, Some(SECOND), "two jobs, by two workers");
+    let expected = second.expected_start.expect("the pool is not paused");
+    assert!((SECOND..SECOND * 3 / 2).contains(&expected), "two jobs, by two workers, and what c sends until then");
     let (position, low) = queued(&pool, low);
-    assert_eq!((position, low.ahead), (5, 4));
+    assert_eq!((position, low.ahead), (5, 3));
     assert_eq!(queued(&pool, first).0, 2);
     let explained = pool.explain(running).expect("it is known");
     assert_eq!((&*explained.pool, &*explained.kind), ("test", "held"));
@@ -103,7 +104,7 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_line_of_an_ordering_key_counts_as_the_one_worker_that_it_takes() {
+async fn a_long_line_of_an_ordering_key_does_not_count_before_others() {
     let gate = Gate::new();
     let pool = pool(2).kind(held("held", &gate)).build();
     let mut jobs = JoinSet::new();
@@ -123,7 +124,7 @@ async fn a_long_line_of_an_ordering_key_counts_as_the_one_worker_that_it_takes()
         (ahead, expected_start.expect("the pool is not paused"))
     };
     assert_eq!(told(after), (0, Duration::ZERO), "those of the line come to the queue after it");
-    assert_eq!(told(low), (2, SECOND), "one of its own queue's class, and one of the line: one worker's");
+    assert_eq!(told(low), (1, SECOND / 2), "the one that is free: what is behind a key takes one worker");
     assert_eq!(told(line[4]), (4, 4 * SECOND), "the line, and the one that is free");
     gate.let_pass(2);
     for _ in 0..2 {

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{Decision, Policy};
 use crate::{
     model::{Outcome, WhenFull},
-    pool::core::{Arrival as Offer, Caps, Core, Effect, Host, JobKey, Verdict, Withdrawal, Withdrawn},
+    scheduler::{Arrival as Offer, Caps, Core, Effect, Host, JobKey, Verdict, Withdrawal, Withdrawn},
     sim::load::Arrival,
 };
 
@@ -65,7 +65,7 @@ impl Policy for Ours {
             ordering_key: &ordering_key,
             limit_key: "",
             when_full: WhenFull::Reject,
-            home: 0,
+            shard: 0,
         };
         let mut effects = Vec::new();
         let verdict = self.core.offer(now, offer, |_| job, &mut effects);

@@ -1,0 +1,350 @@
+//! The policy at the door. README.md beside this file derives it.
+
+mod capacity;
+mod demand;
+mod estimate;
+mod refusal;
+mod safety_margin;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Arrival, Core, Host,
+    entry::{Entry, Names, slot},
+    limit::{LimitWait, TIE, UNLIMITED},
+    rate::{Rate, WINDOW},
+};
+use crate::model::{Criticality, Limiter, WhenFull};
+
+use capacity::Seen;
+use demand::TenantDemand;
+pub use demand::TenantRate;
+pub(super) use estimate::Estimates;
+pub(crate) use refusal::{Refusal, RefusalReason};
+use safety_margin::SafetyMargin;
+
+/// Share of its budget that a job may be expected to wait, before the safety margin narrows it. The rest is for its run, and
+/// for what the estimate misses.
+const WAIT_SHARE: f64 = 0.5;
+/// Longest expected wait in mean service times of the pool, whatever the budget. Callers with long deadlines are kept from
+/// long queues.
+const LONGEST_WAIT: f64 = 20.0;
+/// Floor of the longest wait: pools of very short jobs still queue a burst.
+const SHORTEST_LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// Share of the workers' time that is left for a class at the least, whatever those above it take.
+const LEAST_LEFT: f64 = 0.05;
+const SHORTEST_PUSHBACK: Duration = Duration::from_millis(10);
+const LONGEST_PUSHBACK: Duration = Duration::from_secs(5);
+/// The same where a limit says when: that is no guess.
+const LONGEST_TURN: Duration = Duration::from_secs(60);
+
+/// What is known of the load of a pool.
+pub(super) struct Admission {
+    pub(super) estimates: Estimates,
+    /// By class.
+    pub(super) safety_margins: [SafetyMargin; 4],
+    /// Worker time that the jobs of a class take, in seconds per second: what is expected when they are accepted, and the
+    /// difference when they end.
+    taken: [Rate; 4],
+    seen: Seen,
+    pub(super) demand: TenantDemand,
+    /// Number of the window in which rates are counted, and its end.
+    window: u64,
+    window_end: Option<Instant>,
+}
+
+/// What the rule asks of a job that wants to be queued.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate<'a> {
+    pub(super) kind: usize,
+    pub(super) class: Criticality,
+    pub(super) bytes: usize,
+    pub(super) start_by: Instant,
+    pub(super) finish_by: Instant,
+    pub(super) names: Names<'a>,
+    /// Its tenant, where that has jobs in the pool, or was given more than others.
+    pub(super) known_tenant: Option<usize>,
+    pub(super) when_full: WhenFull,
+    /// Expected seconds of the jobs of callers that wait for room before it.
+    pub(super) behind: f64,
+}
+
+/// What is expected of a job that wants to be queued.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    /// Seconds until it starts.
+    wait: f64,
+    /// The limit that makes it wait for so long, where one does.
+    by: Option<Limiter>,
+    /// Seconds that it runs.
+    service: f64,
+    /// Flow of its budget for which it may be expected to wait.
+    share: f64,
+    patience: Duration,
+    budget: Duration,
+}
+
+impl Admission {
+    pub(super) fn new(kinds: usize) -> Self {
+        Self {
+            estimates: Estimates::new(kinds),
+            safety_margins: [SafetyMargin::WIDEST; 4],
+            taken: Default::default(),
+            seen: Seen::default(),
+            demand: TenantDemand::default(),
+            window: 0,
+            window_end: None,
+        }
+    }
+
+    /// Closes the windows that are over. `rests` says that nothing is queued.
+    pub(super) fn turn(&mut self, now: Instant, rests: bool) {
+        let end = *self.window_end.get_or_insert_with(|| now + WINDOW);
+        // Each event asks: a difference of instants takes five times as long as a comparison.
+        if now < end {
+            return;
+        }
+        let empty = u32::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
+        self.safety_margins.iter_mut().for_each(|margin| margin.turn(empty, rests));
+        self.taken.iter_mut().for_each(|taken| taken.turn(empty));
+        self.window += u64::from(empty) + 1;
+        self.demand.turn(self.window);
+        self.window_end = Some(end + WINDOW * (empty + 1));
+    }
+
+    /// The number of the window that `now` is in.
+    pub(super) fn window_at(&self, now: Instant) -> u64 {
+        let Some(end) = self.window_end.filter(|end| *end <= now) else { return self.window };
+        self.window + 1 + u64::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u64::MAX / 2)
+    }
+
+    /// A job of `class` asks for room.
+    pub(super) fn see(&mut self, class: Criticality, tenant: &str) {
+        self.seen.note(class, tenant, self.window);
+    }
+
+    /// A job of `class` was accepted, or took so many seconds more than was expected.
+    pub(super) fn take(&mut self, class: Criticality, seconds: f64) {
+        self.taken[class.rank()].add(seconds);
+    }
+
+    /// Share of `workers` that is left for a class by those above it.
+    fn left_for(&self, class: Criticality, workers: f64) -> f64 {
+        let taken: f64 = self.taken[..class.rank()].iter().map(|taken| taken.per_second.max(0.0)).sum();
+        (1.0 - taken / workers).max(LEAST_LEFT)
+    }
+}
+
+impl Expected {
+    /// Seconds for which it may be expected to wait.
+    fn allowed(&self) -> f64 {
+        (self.share * self.budget.as_secs_f64()).min(self.patience.as_secs_f64())
+    }
+
+    /// Its caller comes back once the wait has become as short as allowed, and a job has run.
+    fn refuse(self, reason: RefusalReason) -> Refusal {
+        // What a limit says is no guess.
+        let longest = if self.by.is_some() { LONGEST_TURN } else { LONGEST_PUSHBACK };
+        let hint = seconds(self.wait - self.allowed() + self.service).clamp(SHORTEST_PUSHBACK, longest);
+        Refusal { reason, retry_after: Some(hint) }
+    }
+}
+
+impl<H: Host> Core<H> {
+    /// What a tenant is told that has its part of the queue.
+    pub(super) fn over_its_part(&self, now: Instant, candidate: &Candidate<'_>) -> Option<Refusal> {
+        let Candidate { class, known_tenant, bytes, .. } = *candidate;
+        let part = self.over_part(class, known_tenant, bytes)?;
+        Some(self.expect(now, candidate).refuse(RefusalReason::TenantShare(part)))
+    }
+
+    pub(super) fn full(&self, now: Instant, arrival: &Candidate<'_>) -> Refusal {
+        self.expect(now, arrival).refuse(RefusalReason::QueueFull)
+    }
+
+    /// The rule at the door for a job that cannot start at once, but for room. Returns whether it is a
+    /// probe: it would end too late by an estimate that may be out of date.
+    ///
+    /// # Errors
+    /// What stands against queueing it.
+    pub(super) fn judge(&self, now: Instant, arrival: &Candidate<'_>) -> Result<bool, Refusal> {
+        let kind_queue = self.limits.kind_queue(arrival.kind);
+        let expected = self.expect(now, arrival);
+        let Expected { wait, by, service, share, patience, budget } = expected;
+        let over = |limit| RefusalReason::LimitExceeded { limit, expected: seconds(wait), budget };
+        if self.has_kind_cap(kind_queue) && self.queue.jobs_of(kind_queue) >= self.kind_cap() {
+            return Err(expected.refuse(over(by.unwrap_or_else(|| self.limits.any(kind_queue)))));
+        }
+        // A guess from nothing refuses no job. What a rate says is no guess.
+        if !self.admission.estimates.is_measured() && by.is_none() {
+            return Ok(false);
+        }
+        let left = budget.as_secs_f64();
+        let is_probe = wait + service > left;
+        if wait > expected.allowed() || (is_probe && !self.admission.estimates.may_probe(arrival.kind, now)) {
+            // A bound of the caller on the wait alone is not met by a longer deadline.
+            let late = if wait <= share * left && !is_probe {
+                RefusalReason::WaitTooLong { expected: seconds(wait), patience }
+            } else {
+                let needed = seconds((wait / share).max(wait + service));
+                RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
+            };
+            return Err(expected.refuse(by.map_or(late, over)));
+        }
+        let each = self.admission.estimates.mean().max(self.limits.interval(kind_queue, by));
+        let longest = (LONGEST_WAIT * each).max(SHORTEST_LONGEST_WAIT.as_secs_f64());
+        // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
+        if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
+            let long = RefusalReason::QueueTooLong { expected: seconds(wait) };
+            return Err(expected.refuse(by.map_or(long, over)));
+        }
+        Ok(is_probe)
+    }
+
+    fn expect(&self, now: Instant, arrival: &Candidate<'_>) -> Expected {
+        let limit = self.limit_wait(now, arrival);
+        let is_guess = limit.by.is_some() && !self.admission.estimates.is_measured();
+        let shared = if is_guess { 0.0 } else { self.shared_wait(arrival) };
+        let [patience, budget] = [arrival.start_by, arrival.finish_by].map(|at| at.saturating_duration_since(now));
+        Expected {
+            wait: shared.max(limit.seconds),
+            // A tie goes to the limit, whichever way the sums are rounded.
+            by: limit.by.filter(|_| limit.seconds + TIE >= shared),
+            // What its own kind takes is known once it was measured.
+            service: self.admission.estimates.measured(arrival.kind).unwrap_or(0.0),
+            share: WAIT_SHARE * self.safety_margin(arrival),
+            patience,
+            budget,
+        }
+    }
+
+    /// The margin of the class. A tenant that asks for less than its share of the workers is exempt: its jobs hardly wait.
+    fn safety_margin(&self, arrival: &Candidate<'_>) -> f64 {
+        let (own, live) = (self.admission.estimates.service(arrival.kind), self.workers.live());
+        let is_light = self.admission.demand.is_light(arrival.names.tenant, own, live, self.admission.window);
+        if is_light { 1.0 } else { self.admission.safety_margins[arrival.class.rank()].value }
+    }
+
+    fn shared_wait(&self, arrival: &Candidate<'_>) -> f64 {
+        let Candidate { kind, class, known_tenant, names: Names { ordering_key, .. }, behind, .. } = *arrival;
+        let (kind_queue, service) = (self.limits.kind_queue(kind), self.admission.estimates.service(kind));
+        self.wait(class, kind_queue, known_tenant, ordering_key, service) + behind / self.workers.live().max(1) as f64
+    }
+
+    /// What the limits of its kind add to the wait of a job.
+    fn limit_wait(&self, now: Instant, arrival: &Candidate<'_>) -> LimitWait {
+        let kind_queue = self.limits.kind_queue(arrival.kind);
+        if kind_queue == UNLIMITED {
+            return LimitWait::NONE;
+        }
+        let own = self.own_load(slot(kind_queue, arrival.class), arrival.known_tenant, arrival.names.ordering_key);
+        let before = self.queue.ahead(kind_queue, arrival.class, own + 1.0);
+        let service = self.admission.estimates.measured(arrival.kind).unwrap_or(0.0);
+        let at_key = self.limits.behind(
+            kind_queue,
+            arrival.names.limit_key,
+            self.queue.keys.is_free(arrival.names.ordering_key),
+        );
+        self.limits.wait(kind_queue, before, at_key, service, now)
+    }
+
+    /// Whether jobs of a kind queue may take but a part of the queue: where others are to have room, too.
+    fn has_kind_cap(&self, kind_queue: usize) -> bool {
+        kind_queue != UNLIMITED && self.limits.has_others()
+    }
+
+    fn kind_cap(&self) -> usize {
+        self.caps.jobs.div_ceil(2).max(1)
+    }
+
+    /// What the jobs of a tenant count that start before one more: it passes those that are not ready, unless its ordering
+    /// key is in use.
+    fn own_load(&self, slot: usize, tenant: Option<usize>, ordering_key: &str) -> f64 {
+        let flow = tenant.and_then(|tenant| self.queue.tenants.flow(tenant, slot));
+        let is_free = self.queue.keys.is_free(ordering_key);
+        flow.map_or(0.0, |flow| if is_free { flow.ready_load } else { flow.load })
+    }
+
+    /// Expected wait, in seconds, of a job of `tenant` that takes `service` seconds, if it were queued now, without the
+    /// limits of its kind.
+    fn wait(
+        &self,
+        class: Criticality,
+        kind_queue: usize,
+        tenant: Option<usize>,
+        ordering_key: &str,
+        service: f64,
+    ) -> f64 {
+        let own = self.own_load(slot(kind_queue, class), tenant, ordering_key)
+            * if kind_queue == UNLIMITED { 1.0 } else { service };
+        self.wait_behind(class, own + service).max(self.queue.keys.work(ordering_key))
+    }
+
+    /// Seconds until a job of `class` starts whose tenant has `own` seconds to do, its own included. Without a bound, it
+    /// is the last of all that is queued.
+    pub(super) fn wait_behind(&self, class: Criticality, own: f64) -> f64 {
+        let workers = self.workers.live().max(1) as f64;
+        self.ahead(class, own) / workers / self.admission.left_for(class, workers)
+    }
+
+    /// Seconds of work that starts before a job of `class` whose tenant has `own` seconds, its own included. Of a kind with a
+    /// limit, no more than the limit lets the workers do meanwhile.
+    fn ahead(&self, class: Criticality, own: f64) -> f64 {
+        let open = self.queue.ahead(UNLIMITED, class, own);
+        let (mut all, mut pace) = (open, 0.0);
+        for kind_queue in 1..=self.limits.kind_queues() {
+            let service = self.admission.estimates.service(self.limits.kind(kind_queue)).max(f64::MIN_POSITIVE);
+            let ahead = self.queue.ahead(kind_queue, class, own / service) * service;
+            all += ahead;
+            pace += if ahead > 0.0 { self.limits.pace(kind_queue, service) } else { 0.0 };
+        }
+        let workers = self.workers.live().max(1) as f64;
+        if pace < workers { all.min(open * workers / (workers - pace)) } else { all }
+    }
+
+    /// Expected seconds of the jobs of callers before an arrival that would wait for room, too. Where it has a place now,
+    /// its own tenant's are before it: it has more of its time left than they have, and must not pass them for that. Where
+    /// it has none, the others' are, too: of each as much as of its own.
+    pub(super) fn behind(&self, arrival: &Arrival<'_, H::Job>, has_place: bool) -> f64 {
+        if self.queue.waiting.is_empty() {
+            return 0.0;
+        }
+        let (above, own) = self.queue.waiting.work_of(arrival.tenant, arrival.class);
+        if has_place {
+            return above + own;
+        }
+        // Without parts, nothing but their arrival tells tenants apart.
+        let has_parts = self.caps.tenant_share < 1.0;
+        let most = if has_parts { own + self.admission.estimates.service(arrival.kind) } else { f64::INFINITY };
+        self.queue.waiting.fair_work_ahead_of(arrival.class, most)
+    }
+
+    /// An arrival.
+    pub(super) fn candidate<'a>(&self, arrival: &Arrival<'a, H::Job>) -> Candidate<'a> {
+        let Arrival { kind, class, bytes, start_by, finish_by, when_full, .. } = *arrival;
+        let names = Names::of(arrival);
+        let known_tenant = self.queue.tenants.find(names.tenant);
+        Candidate { kind, class, bytes, start_by, finish_by, names, known_tenant, when_full, behind: 0.0 }
+    }
+
+    /// A caller that waited for room.
+    pub(super) fn waiting_candidate(&self, index: usize) -> Candidate<'_> {
+        let entry = &self.entries[index];
+        let Entry { kind, class, bytes, start_by, finish_by, .. } = *entry;
+        let (names, when_full) = (entry.names(), WhenFull::Wait);
+        let known_tenant = self.queue.tenants.find(names.tenant);
+        Candidate { kind, class, bytes, start_by, finish_by, names, known_tenant, when_full, behind: 0.0 }
+    }
+}
+
+/// When to come back after so many seconds.
+pub(super) fn pushback(wait: f64) -> Duration {
+    seconds(wait).clamp(SHORTEST_PUSHBACK, LONGEST_PUSHBACK)
+}
+
+/// A duration of so many seconds, which may be less than none or more than any.
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}

@@ -1,0 +1,190 @@
+//! What each tenant asked for in the last two seconds, whether it got room or not.
+
+use std::hash::BuildHasher;
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+use super::super::rate::WINDOW;
+
+/// Windows of one period: two seconds.
+const PERIOD: u64 = 20;
+/// Names in the table of a period. Further tenants share one entry.
+const MOST_NAMES: usize = 10_000;
+/// The entry that they share.
+const OTHERS: u64 = 0;
+/// Most tenants that are told.
+const MOST_TOLD: usize = 32;
+
+/// By hash of the tenant's name. Two periods are kept: the last two seconds are the running one, and what they reach into
+/// the one before it.
+#[derive(Default)]
+pub(crate) struct TenantDemand {
+    period: u64,
+    running: FxHashMap<u64, Asked>,
+    before: FxHashMap<u64, Asked>,
+    /// Tenants of either period.
+    tenants: usize,
+}
+
+#[derive(Default)]
+struct Asked {
+    name: Box<str>,
+    /// Expected work.
+    seconds: f64,
+    jobs: f64,
+    refused: f64,
+}
+
+/// How often a tenant asks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantRate {
+    /// Name of the tenant.
+    pub tenant: Box<str>,
+    /// Jobs that ask for room, per second.
+    pub asks: f64,
+    /// Those of them that are refused at once.
+    pub refusals: f64,
+}
+
+impl TenantDemand {
+    /// A job arrives that is expected to take so many seconds.
+    pub(crate) fn arrive(&mut self, tenant: &str, seconds: f64) {
+        let name = self.name(tenant);
+        let is_new = !self.before.contains_key(&name);
+        let asked = self.running.entry(name).or_insert_with(|| {
+            self.tenants += usize::from(is_new);
+            Asked { name: if name == OTHERS { Box::default() } else { tenant.into() }, ..Asked::default() }
+        });
+        asked.seconds += seconds;
+        asked.jobs += 1.0;
+    }
+
+    /// A job that arrived is refused.
+    pub(crate) fn refuse(&mut self, tenant: &str) {
+        let name = self.name(tenant);
+        if let Some(asked) = self.running.get_mut(&name) {
+            asked.refused += 1.0;
+        }
+    }
+
+    /// Whether a tenant asked for less than an equal share of what `workers` can do, among the tenants that were seen,
+    /// beside the job of `own` seconds that is judged.
+    pub(crate) fn is_light(&self, tenant: &str, own: f64, workers: usize, window: u64) -> bool {
+        let asked = self.per_second(tenant, window) * seconds_of_period();
+        (asked - own) * (self.tenants as f64) < workers as f64 * seconds_of_period()
+    }
+
+    /// Work that a tenant asks for, in seconds per second.
+    pub(crate) fn per_second(&self, tenant: &str, window: u64) -> f64 {
+        let name = self.name(tenant);
+        self.rate(name, window, |asked| asked.seconds)
+    }
+
+    /// The tenants that ask most often, the first first.
+    pub(crate) fn rates(&self, window: u64) -> Vec<TenantRate> {
+        let fresh = self.before.iter().filter(|(name, _)| !self.running.contains_key(name));
+        let rates = self.running.iter().chain(fresh).filter(|(name, _)| **name != OTHERS);
+        let rates = rates.map(|(name, asked)| TenantRate {
+            tenant: asked.name.clone(),
+            asks: self.rate(*name, window, |asked| asked.jobs),
+            refusals: self.rate(*name, window, |asked| asked.refused),
+        });
+        let mut rates: Vec<_> = rates.filter(|rate| rate.asks > 0.0).collect();
+        rates.sort_unstable_by(|a, b| b.asks.total_cmp(&a.asks));
+        rates.truncate(MOST_TOLD);
+        rates
+    }
+
+    /// Amount per second over the last two seconds.
+    fn rate(&self, name: u64, window: u64, amount: impl Fn(&Asked) -> f64) -> f64 {
+        let left = 1.0 - (window % PERIOD) as f64 / PERIOD as f64;
+        let weights = match (window / PERIOD).saturating_sub(self.period) {
+            0 => [1.0, left],
+            1 => [left, 0.0],
+            _ => [0.0, 0.0],
+        };
+        let of = |period: &FxHashMap<u64, Asked>| period.get(&name).map_or(0.0, &amount);
+        (weights[0] * of(&self.running) + weights[1] * of(&self.before)) / seconds_of_period()
+    }
+
+    fn name(&self, tenant: &str) -> u64 {
+        let hash = FxBuildHasher.hash_one(tenant);
+        let is_full = self.running.len() >= MOST_NAMES && !self.running.contains_key(&hash);
+        if is_full { OTHERS } else { hash }
+    }
+
+    /// So many windows are over, from the first one on.
+    pub(crate) fn turn(&mut self, window: u64) {
+        let over = window / PERIOD - self.period;
+        if over == 0 {
+            return;
+        }
+        std::mem::swap(&mut self.before, &mut self.running);
+        self.running.clear();
+        if over > 1 {
+            self.before.clear();
+        }
+        self.period += over;
+        self.tenants = self.before.len();
+    }
+}
+
+fn seconds_of_period() -> f64 {
+    PERIOD as f64 * WINDOW.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_light_while_it_asks_for_less_than_an_equal_share() {
+        let mut demand = TenantDemand::default();
+        let mut is_light = |tenant, seconds, window| {
+            demand.turn(window);
+            demand.arrive(tenant, seconds);
+            demand.is_light(tenant, 0.0, 1, window)
+        };
+        // One worker, two tenants: a second of work each in two seconds.
+        assert!(is_light("light", 0.3, 0));
+        assert!(is_light("heavy", 0.9, 0));
+        assert!(!is_light("heavy", 0.2, 5), "1.1 seconds");
+        assert!(is_light("light", 0.3, 19));
+        assert!(!is_light("heavy", 0.1, 20), "the last two seconds reach into the period before");
+        assert!(is_light("heavy", 0.1, 35), "by a quarter");
+        assert!(!is_light("heavy", 2.0, 100), "alone, it has all of the worker");
+        assert!(is_light("heavy", 1.9, 180));
+    }
+
+    #[test]
+    fn further_names_share_one_entry() {
+        let mut demand = TenantDemand::default();
+        for name in 0..2 * MOST_NAMES {
+            demand.arrive(&name.to_string(), 0.1);
+        }
+        assert_eq!((demand.running.len(), demand.tenants), (MOST_NAMES + 1, MOST_NAMES + 1));
+    }
+
+    #[test]
+    fn the_tenants_that_ask_most_are_told_among_very_many() {
+        let mut demand = TenantDemand::default();
+        for window in 0..40 {
+            demand.turn(window);
+            for turn in 0..20 {
+                demand.arrive("loud", 0.0);
+                if turn < 15 {
+                    demand.refuse("loud");
+                }
+                demand.arrive(&format!("one of many {window} {turn}"), 0.0);
+                if turn % 4 == 0 {
+                    demand.arrive("second", 0.0);
+                }
+            }
+        }
+        let rates = demand.rates(39);
+        assert_eq!((&*rates[0].tenant, &*rates[1].tenant, rates.len()), ("loud", "second", MOST_TOLD));
+        assert!((200.0..220.0).contains(&rates[0].asks) && (150.0..165.0).contains(&rates[0].refusals), "{rates:?}");
+        assert!((50.0..55.0).contains(&rates[1].asks), "{rates:?}");
+        assert_eq!(demand.rates(39 + 2 * PERIOD), [], "a tenant that asks no more is forgotten");
+    }
+}

@@ -1,0 +1,175 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::seconds;
+
+/// Service time of a kind while nothing was measured.
+const FIRST_SERVICE: Duration = Duration::from_millis(50);
+/// Weight of one finished job in the mean of its kind.
+const JOB_WEIGHT: f64 = 0.05;
+
+/// A kind of which no job has ended for so long, or for so many times what it takes where that is longer, lets one job
+/// through that would end too late by its estimate: the estimate may be out of date, and nothing that runs says so.
+const SILENCE: Duration = Duration::from_secs(10);
+const SILENT_RUNS: f64 = 10.0;
+/// Weight of the next run after that.
+const PROBE_WEIGHT: f64 = 0.5;
+
+/// How long jobs run, in seconds.
+pub(crate) struct Estimates {
+    kinds: Vec<ServiceTime>,
+    /// Over the kinds as they come.
+    mean: ServiceTime,
+}
+
+/// Exponentially weighted mean of service times; the first samples weigh as much as a plain mean gives them, so that
+/// the start value is forgotten at once.
+#[derive(Clone, Copy)]
+struct ServiceTime {
+    seconds: f64,
+    samples: u32,
+    /// When a run last ended, or a job was let through because none did.
+    heard: Option<Instant>,
+    /// Whether the next run counts for more, as the estimate may be out of date.
+    is_stale: bool,
+}
+
+impl ServiceTime {
+    fn add(&mut self, seconds: f64) {
+        self.samples = self.samples.saturating_add(1);
+        let weight = if std::mem::take(&mut self.is_stale) { PROBE_WEIGHT } else { 0.0 };
+        self.seconds += self.weight().max(weight) * (seconds - self.seconds);
+    }
+
+    /// One of the last samples was so many seconds too short.
+    fn lengthen(&mut self, more: f64) {
+        self.seconds += self.weight() * more;
+    }
+
+    fn weight(&self) -> f64 {
+        JOB_WEIGHT.max(1.0 / f64::from(self.samples))
+    }
+}
+
+impl Estimates {
+    /// Kinds that nothing is known of.
+    pub(crate) fn new(kinds: usize) -> Self {
+        let unknown = ServiceTime { seconds: FIRST_SERVICE.as_secs_f64(), samples: 0, heard: None, is_stale: false };
+        Self { kinds: vec![unknown; kinds], mean: unknown }
+    }
+
+    /// Knows so many kinds from now on, of the further ones nothing.
+    pub(crate) fn extend(&mut self, kinds: usize) {
+        let unknown = Self::new(kinds.saturating_sub(self.kinds.len()));
+        self.kinds.extend(unknown.kinds);
+    }
+
+    /// Learns from a run. Returns the seconds that it counts, as the others do.
+    pub(crate) fn observe(&mut self, kind: usize, run: Duration) -> f64 {
+        let seconds = run.as_secs_f64();
+        self.kinds[kind].add(seconds);
+        self.mean.add(seconds);
+        seconds
+    }
+
+    /// Learns from a run that was cut at its deadline: it would have gone on. Where times are exponential, by another mean;
+    /// here by that, but no longer than it ran.
+    pub(crate) fn observe_cut(&mut self, kind: usize, run: Duration) -> f64 {
+        let more = self.service(kind).min(run.as_secs_f64());
+        self.observe(kind, run.saturating_add(Duration::from_secs_f64(more)))
+    }
+
+    /// Learns from a run that was cut at a bound of its own, which says nothing but that it takes longer.
+    pub(crate) fn observe_longer(&mut self, kind: usize, run: Duration) -> f64 {
+        if run.as_secs_f64() > self.service(kind) { self.observe(kind, run) } else { 0.0 }
+    }
+
+    /// Learns that a run of which so many seconds count held its worker for so long.
+    pub(crate) fn observe_held(&mut self, kind: usize, counted: f64, held: Duration) {
+        let more = held.as_secs_f64() - counted;
+        if counted <= 0.0 {
+            self.observe_longer(kind, held);
+        } else if more > 0.0 {
+            self.kinds[kind].lengthen(more);
+            self.mean.lengthen(more);
+        }
+    }
+
+    /// A job of `kind` ended that was measured.
+    pub(crate) fn note_end(&mut self, kind: usize, now: Instant) {
+        self.kinds[kind].heard = Some(now);
+    }
+
+    /// Whether a job of `kind` may be queued that would end too late by its estimate.
+    pub(crate) fn may_probe(&self, kind: usize, now: Instant) -> bool {
+        let Some(heard) = self.kinds[kind].heard else { return true };
+        let silence = SILENCE.max(seconds(SILENT_RUNS * self.kinds[kind].seconds));
+        now.saturating_duration_since(heard) >= silence
+    }
+
+    /// Such a job is queued.
+    pub(crate) fn probe(&mut self, kind: usize, now: Instant) {
+        let known = &mut self.kinds[kind];
+        (known.heard, known.is_stale) = (Some(now), true);
+    }
+
+    /// Expected service time of a job of `kind`: the pool's mean where only others were measured.
+    pub(crate) fn service(&self, kind: usize) -> f64 {
+        let known = if self.kinds[kind].samples > 0 { &self.kinds[kind] } else { &self.mean };
+        known.seconds
+    }
+
+    /// The same, once it was measured.
+    pub(crate) fn measured(&self, kind: usize) -> Option<f64> {
+        Some(self.kinds[kind].seconds).filter(|_| self.kinds[kind].samples > 0)
+    }
+
+    /// Runs of `kind` that were measured.
+    pub(crate) fn runs(&self, kind: usize) -> u32 {
+        self.kinds[kind].samples
+    }
+
+    /// Mean service time of the pool.
+    pub(crate) fn mean(&self) -> f64 {
+        self.mean.seconds
+    }
+
+    /// Whether anything was measured.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.mean.samples > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_sample_replaces_the_start_value() {
+        let mut estimates = Estimates::new(1);
+        assert!((estimates.service(0) - 0.050).abs() < 1e-9 && estimates.measured(0).is_none());
+        estimates.observe(0, Duration::from_millis(10));
+        assert!((estimates.service(0) - 0.010).abs() < 1e-9);
+        for _ in 0..200 {
+            estimates.observe(0, Duration::from_millis(20));
+        }
+        assert!((estimates.service(0) - 0.020).abs() < 1e-4);
+    }
+    #[test]
+    fn a_kind_of_which_nothing_is_heard_lets_one_job_through() {
+        let (start, mut estimates) = (Instant::now(), Estimates::new(1));
+        for _ in 0..100 {
+            estimates.observe(0, Duration::from_secs(2));
+        }
+        estimates.note_end(0, start);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(!estimates.may_probe(0, at(19)) && estimates.may_probe(0, at(20)), "ten runs of two seconds");
+        estimates.probe(0, at(20));
+        assert!(!estimates.may_probe(0, at(39)));
+        estimates.observe(0, Duration::from_millis(10));
+        assert!((estimates.service(0) - 1.0).abs() < 0.01, "that one counts for as much as all before it");
+        estimates.observe(0, Duration::from_millis(10));
+        assert!((estimates.service(0) - 0.95).abs() < 0.01, "and the next one as ever");
+    }
+}

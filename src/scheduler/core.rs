@@ -1,0 +1,316 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Arrival, Core, Effect, Grant, Host, JobKey, Refusal, RefusalReason, Verdict,
+    entry::{Entry, Place},
+    limit::UNLIMITED,
+};
+use crate::model::{Outcome, RejectionReason, WhenFull};
+
+/// Why a caller takes its job out of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withdrawal {
+    /// The caller left.
+    Cancelled,
+    /// Its time to start is over.
+    Expired,
+}
+
+/// What a withdrawal found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withdrawn {
+    /// An accepted job, which ended by it.
+    Queued,
+    /// A caller without room.
+    Waiting,
+    /// Too late: the job has started or ended.
+    Gone,
+}
+
+impl<H: Host> Core<H> {
+    /// A job asks for room. `waiter` is made only where the job does not start at once.
+    pub(crate) fn offer(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_, H::Job>,
+        waiter: impl FnOnce(JobKey) -> H::Waiter,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Verdict<H> {
+        self.turn(now);
+        let tenant = arrival.tenant;
+        self.admission.demand.arrive(tenant, self.admission.estimates.service(arrival.kind));
+        let verdict = self.consider(now, arrival, waiter, effects);
+        if let Verdict::Refused(_) = verdict {
+            self.admission.demand.refuse(tenant);
+        }
+        verdict
+    }
+
+    fn consider(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_, H::Job>,
+        waiter: impl FnOnce(JobKey) -> H::Waiter,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Verdict<H> {
+        if self.closed {
+            return self.refuse(Refusal { reason: RefusalReason::Draining, retry_after: None });
+        }
+        if self.shut {
+            return self.refuse(Refusal { reason: RefusalReason::PoolDraining, retry_after: None });
+        }
+        if arrival.start_by <= now {
+            return self.refuse(Refusal { reason: RefusalReason::PAST, retry_after: None });
+        }
+        self.admission.see(arrival.class, arrival.tenant);
+        let kind_queue = self.limits.kind_queue(arrival.kind);
+        let startable = self.can_start() && self.queue.keys.is_free(arrival.ordering_key);
+        let startable =
+            startable && (kind_queue == UNLIMITED || self.is_within_limits(now, kind_queue, arrival.limit_key));
+        if startable {
+            return Verdict::Start(self.start_at_once(now, arrival));
+        }
+        self.ask_for_a_place(now, arrival, waiter, effects)
+    }
+
+    /// No worker is free for the job.
+    fn ask_for_a_place(
+        &mut self,
+        now: Instant,
+        arrival: Arrival<'_, H::Job>,
+        waiter: impl FnOnce(JobKey) -> H::Waiter,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Verdict<H> {
+        let kind_queue = self.limits.kind_queue(arrival.kind);
+        let waits = arrival.when_full == WhenFull::Wait;
+        let mut candidate = self.candidate(&arrival);
+        let over = self.over_its_part(now, &candidate);
+        let has_capacity = self.has_capacity(arrival.class, arrival.bytes);
+        let has_capacity = over.is_none() && has_capacity && self.leaves_room_for_callers(arrival.class, arrival.bytes);
+        if waits {
+            candidate.behind = self.behind(&arrival, has_capacity);
+        }
+        // Who waits for room waits for that, too.
+        if let Some(refusal) = over.filter(|_| !waits) {
+            return self.refuse(refusal);
+        }
+        let is_probe = match self.judge(now, &candidate) {
+            Ok(is_probe) => is_probe,
+            Err(refusal) => return self.refuse(refusal),
+        };
+        let evicts = arrival.when_full == WhenFull::Shed && !has_capacity;
+        if has_capacity || (evicts && self.can_evict_for(arrival.class, arrival.bytes)) {
+            while evicts && !self.has_capacity(arrival.class, arrival.bytes) {
+                self.evict_one(arrival.class, effects);
+            }
+            let key = self.insert(arrival, Place::Ready, waiter);
+            self.accept(now, key.index, candidate.names, is_probe);
+            // Time may have opened its kind or its key, and those that gave way may have held more than it needs.
+            if evicts || kind_queue != UNLIMITED {
+                self.dispatch(now, effects);
+            }
+            return Verdict::Queued(key);
+        }
+        if waits && self.may_wait(arrival.bytes) {
+            let key = self.insert(arrival, Place::Waiting, waiter);
+            let entry = &mut self.entries[key.index];
+            entry.kept = Some(candidate.names.keep());
+            entry.work = self.admission.estimates.service(entry.kind);
+            self.queue.waiting.push(&mut self.entries, key.index);
+            // Those before it may wait for what it does not need.
+            self.dispatch(now, effects);
+            return Verdict::Waiting(key);
+        }
+        let refusal = self.full(now, &candidate);
+        self.refuse(refusal)
+    }
+
+    /// The outcome of a running job is decided. Returns whether it was open until then.
+    pub(crate) fn end(&mut self, now: Instant, key: JobKey, outcome: Outcome, run: Duration) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        let Place::Running { slot, ended: false } = entry.place else { return false };
+        let was_queued = entry.tenant.is_some();
+        self.entries[key.index].place = Place::Running { slot, ended: true };
+        self.counts.count(outcome);
+        self.workers.count(slot, outcome == Outcome::Completed, run);
+        if was_queued && outcome.is_expired() && self.counts_as_missed(key.sequence) {
+            self.miss(key.index);
+        }
+        self.charge(now, key.index, outcome, run);
+        true
+    }
+
+    /// A job gives its worker back. Without an outcome it counts as cancelled. A state that no worker
+    /// needs any more is returned, to be dropped outside of the lock.
+    pub(crate) fn release(
+        &mut self,
+        now: Instant,
+        key: JobKey,
+        state: H::State,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Option<H::State> {
+        self.turn(now);
+        let Some(Place::Running { slot, ended }) = self.entry(key).map(|entry| entry.place) else {
+            debug_assert!(false, "a lease is given back once, by the job that got it");
+            return Some(state);
+        };
+        if !ended {
+            self.end(now, key, Outcome::Cancelled, Duration::ZERO);
+        }
+        self.charge_rest(now, key.index);
+        let entry = self.entries.remove(key.index);
+        self.running -= 1;
+        self.limits.end(entry.kind_queue, entry.key_limiter);
+        self.depart(&entry);
+        self.advance_key_queue(entry.key_queue);
+        let leftover = self.workers.give_back(slot, state, now);
+        self.dispatch(now, effects);
+        leftover
+    }
+
+    /// A caller takes its job out of the queue.
+    pub(crate) fn withdraw(
+        &mut self,
+        now: Instant,
+        key: JobKey,
+        why: Withdrawal,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Withdrawn {
+        let Some(place) = self.entry(key).map(|entry| entry.place) else { return Withdrawn::Gone };
+        let found = match place {
+            Place::Running { .. } => return Withdrawn::Gone,
+            Place::Waiting => {
+                self.leave_waiting(key.index);
+                if why == Withdrawal::Expired {
+                    self.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
+                }
+                Withdrawn::Waiting
+            }
+            Place::Ready | Place::Blocked | Place::Throttled => {
+                match why {
+                    Withdrawal::Cancelled => self.counts.count(Outcome::Cancelled),
+                    Withdrawal::Expired => {
+                        self.counts.count(Outcome::ExpiredInQueue);
+                        self.note_miss(now, key.index);
+                    }
+                }
+                self.remove_queued(key.index);
+                Withdrawn::Queued
+            }
+        };
+        self.dispatch(now, effects);
+        found
+    }
+
+    /// A worker's job does not stop. Returns whether a new worker takes its place; saying it again changes nothing.
+    pub(crate) fn stick(
+        &mut self,
+        now: Instant,
+        key: JobKey,
+        fresh: impl FnOnce() -> H::State,
+        effects: &mut Vec<Effect<H>>,
+    ) -> bool {
+        let Some(Place::Running { slot, .. }) = self.entry(key).map(|entry| entry.place) else { return false };
+        self.charge_rest(now, key.index);
+        let replaced = self.workers.stick(slot, key, self.caps.stuck);
+        if replaced {
+            self.workers.add(fresh(), now);
+            self.dispatch(now, effects);
+        }
+        replaced
+    }
+
+    /// Time went on to [`wake_at`](Self::wake_at).
+    pub(crate) fn tick(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        self.dispatch(now, effects);
+    }
+
+    /// Adds a worker.
+    pub(crate) fn add_worker(&mut self, now: Instant, state: H::State, effects: &mut Vec<Effect<H>>) {
+        self.workers.add(state, now);
+        self.dispatch(now, effects);
+    }
+
+    /// Takes no more jobs. Callers without room are told; what is queued goes on, in a paused pool too.
+    pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        self.closed = true;
+        self.turn_away(effects);
+        self.resume(now, effects);
+    }
+
+    /// Ends all jobs that are queued in a closed pool, in the order of their acceptance.
+    pub(crate) fn abandon_queued(&mut self, effects: &mut Vec<Effect<H>>) {
+        debug_assert!(self.closed, "an open pool would owe the room to callers that wait");
+        while let Some(index) = self.queue.all.head() {
+            self.end_queued(index, Outcome::Drained, None, effects);
+        }
+    }
+
+    /// The states of idle workers.
+    pub(crate) fn idle_states(&mut self) -> impl Iterator<Item = &mut H::State> {
+        self.workers.idle_states()
+    }
+
+    /// Takes the states of idle workers out of a closed pool, to be dropped outside of the lock.
+    pub(crate) fn retire_idle(&mut self) -> Vec<H::State> {
+        debug_assert!(self.closed, "only a closed pool lets its workers go");
+        self.workers.retire_idle()
+    }
+
+    pub(super) fn entry(&self, key: JobKey) -> Option<&Entry<H>> {
+        self.entries.get(key.index).filter(|entry| entry.sequence == key.sequence)
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> Verdict<H> {
+        self.counts.rejected[refusal.reason.index()] += 1;
+        Verdict::Refused(refusal)
+    }
+
+    fn may_wait(&self, bytes: usize) -> bool {
+        self.queue.waiting.len() < self.caps.waiting
+            && bytes <= self.caps.bytes.saturating_sub(self.queue.waiting.bytes())
+    }
+
+    fn insert(
+        &mut self,
+        arrival: Arrival<'_, H::Job>,
+        place: Place,
+        waiter: impl FnOnce(JobKey) -> H::Waiter,
+    ) -> JobKey {
+        let key = self.next_key();
+        let kind_queue = self.limits.kind_queue(arrival.kind);
+        let entry = Entry { waiter: Some(waiter(key)), place, ..Entry::new(key.sequence, arrival, kind_queue) };
+        self.entries.insert(entry);
+        key
+    }
+
+    fn next_key(&mut self) -> JobKey {
+        self.sequence += 1;
+        JobKey { index: self.entries.vacant_key(), sequence: self.sequence }
+    }
+
+    fn start_at_once(&mut self, now: Instant, arrival: Arrival<'_, H::Job>) -> Grant<H> {
+        let key = self.next_key();
+        let work = self.admission.estimates.service(arrival.kind);
+        self.admission.take(arrival.class, work);
+        let kind_queue = self.limits.kind_queue(arrival.kind);
+        let key_limiter = self.limits.join(kind_queue, arrival.limit_key, now);
+        self.limits.start(kind_queue, key_limiter, now);
+        let (worker, id, state) =
+            self.workers.take(arrival.shard, key, now).expect("the caller saw an idle worker under this lock");
+        let (place, key_queue) =
+            (Place::Running { slot: worker, ended: false }, self.queue.keys.join(arrival.ordering_key, work));
+        self.entries.insert(Entry {
+            place,
+            work,
+            key_queue,
+            key_limiter,
+            ..Entry::new(key.sequence, arrival, kind_queue)
+        });
+        self.counts.accepted += 1;
+        self.running += 1;
+        Grant { key, worker: id, state }
+    }
+}

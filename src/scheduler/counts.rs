@@ -1,0 +1,56 @@
+use super::{Core, Host};
+use crate::model::{Outcome, RejectionReason};
+
+/// How jobs ended, from the start of the pool.
+///
+/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`, where a running job
+/// whose caller was answered, and whose handler still stops, counts among the ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Jobs that got room.
+    pub accepted: u64,
+    /// Jobs whose handler returned a result in time.
+    pub completed: u64,
+    /// Jobs whose handler returned an error, or whose process crashed.
+    pub failed: u64,
+    /// Jobs whose caller left or cancelled, or that a drain stopped.
+    pub cancelled: u64,
+    /// Jobs that reached their deadline, queued or running, or the bound of their run.
+    pub expired: u64,
+    /// Jobs whose handler panicked.
+    pub panicked: u64,
+    /// Jobs that were evicted for more important ones.
+    pub shed: u64,
+    /// Jobs that did not get room, in the order of [`RejectionReason::NAMES`].
+    pub rejected: [u64; RejectionReason::NAMES.len()],
+}
+
+impl Counts {
+    /// Accepted jobs that ended.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.completed + self.failed + self.cancelled + self.expired + self.panicked + self.shed
+    }
+
+    pub(super) fn count(&mut self, outcome: Outcome) {
+        *match outcome {
+            Outcome::Completed => &mut self.completed,
+            Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::OutputTooLarge | Outcome::HandlerUnavailable => {
+                &mut self.failed
+            }
+            Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {
+                &mut self.cancelled
+            }
+            Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => &mut self.expired,
+            Outcome::HandlerPanicked => &mut self.panicked,
+            Outcome::Shed => &mut self.shed,
+        } += 1;
+    }
+}
+
+impl<H: Host> Core<H> {
+    /// Counts a refusal that the host decided by itself; `reason` indexes [`RejectionReason::NAMES`].
+    pub(crate) fn count_rejection(&mut self, reason: usize) {
+        self.counts.rejected[reason] += 1;
+    }
+}

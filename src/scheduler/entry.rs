@@ -1,0 +1,170 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Arrival, Host,
+    limit::UNLIMITED,
+    list::{Link, Links},
+};
+use crate::model::Criticality;
+
+/// Names an entry. An entry that is gone is never mistaken for the one that took its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct JobKey {
+    pub(super) index: usize,
+    pub(super) sequence: u64,
+}
+
+/// One job, from its arrival until its worker is free again.
+pub(super) struct Entry<H: Host> {
+    pub(super) sequence: u64,
+    pub(super) job: H::Job,
+    /// Taken when the job starts or ends in the queue.
+    pub(super) waiter: Option<H::Waiter>,
+    pub(super) place: Place,
+    pub(super) kind: usize,
+    pub(super) class: Criticality,
+    pub(super) bytes: usize,
+    /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
+    pub(super) work: f64,
+    /// Time of its worker that was charged once its outcome was decided, and the seconds that the estimate counts.
+    pub(super) took: Duration,
+    pub(super) counted: f64,
+    /// Whether it was let through to see what its kind takes by now.
+    pub(super) is_probe: bool,
+    pub(super) start_by: Instant,
+    pub(super) finish_by: Instant,
+    pub(super) shard: usize,
+    /// Where the job was queued: who it is for, until its end.
+    pub(super) tenant: Option<usize>,
+    pub(super) key_queue: Option<usize>,
+    /// KindQueue of its kind.
+    pub(super) kind_queue: usize,
+    /// KeyLimiter of its limit key, from acceptance on.
+    pub(super) key_limiter: Option<usize>,
+    /// Kept until the job is accepted.
+    pub(super) kept: Option<KeptNames>,
+    pub(super) links: Links,
+}
+
+/// Where a job is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Without room: not accepted.
+    Waiting,
+    /// Queued and free to start.
+    Ready,
+    /// Queued behind a job of the same ordering key.
+    Blocked,
+    /// Queued behind the limits of its limit key.
+    Throttled,
+    /// Holds a worker.
+    Running {
+        /// Slot of the worker.
+        slot: usize,
+        /// Whether the outcome is decided; the handler may still be stopping.
+        ended: bool,
+    },
+}
+
+impl<H: Host> Entry<H> {
+    /// An arrival that has neither room nor a worker, nor one that waits for them.
+    pub(super) fn new(sequence: u64, arrival: Arrival<'_, H::Job>, kind_queue: usize) -> Self {
+        Self {
+            sequence,
+            job: arrival.job,
+            waiter: None,
+            place: Place::Waiting,
+            kind: arrival.kind,
+            class: arrival.class,
+            bytes: arrival.bytes,
+            work: 0.0,
+            took: Duration::ZERO,
+            counted: 0.0,
+            is_probe: false,
+            start_by: arrival.start_by,
+            finish_by: arrival.finish_by,
+            shard: arrival.shard,
+            tenant: None,
+            key_queue: None,
+            kind_queue,
+            key_limiter: None,
+            kept: None,
+            links: Links::default(),
+        }
+    }
+
+    /// KindQueue and class as one number.
+    pub(super) fn slot(&self) -> usize {
+        slot(self.kind_queue, self.class)
+    }
+
+    /// What it counts among the queued jobs of its kind queue: seconds in the open one. In one of a kind with limits, where
+    /// starts count, one.
+    pub(super) fn load(&self) -> f64 {
+        if self.kind_queue == UNLIMITED { self.work } else { 1.0 }
+    }
+
+    /// Of a caller that waits for room.
+    pub(super) fn names(&self) -> Names<'_> {
+        self.kept.as_ref().expect("a waiting entry keeps its names").names()
+    }
+
+    pub(super) fn is_undecided_run(&self) -> bool {
+        matches!(self.place, Place::Running { ended: false, .. })
+    }
+}
+
+impl<H: Host> AsMut<Links> for Entry<H> {
+    fn as_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl<H: Host> AsRef<Links> for Entry<H> {
+    fn as_ref(&self) -> &Links {
+        &self.links
+    }
+}
+
+/// KindQueue and class as one number: the open kind queue's come first.
+pub(super) fn slot(kind_queue: usize, class: Criticality) -> usize {
+    kind_queue * 4 + class.rank()
+}
+
+/// Which of an entry's links a list uses.
+pub(super) const LINE: Link = Link::Line;
+/// The list of the ready jobs of a class, of those that are held, or of the callers that wait.
+pub(super) const CLASS: Link = Link::Class;
+/// The list of all queued jobs by acceptance.
+pub(super) const AGE: Link = Link::Age;
+
+/// The names by which an arrival shares: resolved when it gets room.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names<'a> {
+    pub(super) tenant: &'a str,
+    pub(super) ordering_key: &'a str,
+    pub(super) limit_key: &'a str,
+}
+
+/// The names of a caller that waits for room: tenant, ordering key and limit key.
+pub(super) struct KeptNames(Box<[Box<str>; 3]>);
+
+impl<'a> Names<'a> {
+    pub(super) fn of<J>(arrival: &Arrival<'a, J>) -> Self {
+        let Arrival { tenant, ordering_key, limit_key, .. } = *arrival;
+        Self { tenant, ordering_key, limit_key }
+    }
+
+    pub(super) fn keep(self) -> KeptNames {
+        KeptNames(Box::new([self.tenant, self.ordering_key, self.limit_key].map(Box::from)))
+    }
+}
+
+impl KeptNames {
+    pub(super) fn names(&self) -> Names<'_> {
+        let [tenant, ordering_key, limit_key] = &*self.0;
+        Names { tenant, ordering_key, limit_key }
+    }
+}

@@ -1,0 +1,168 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Core, Host,
+    admission::seconds,
+    entry::{AGE, Entry, LINE, Place},
+    limit::TIE,
+    workers::Duty,
+};
+use crate::model::Limiter;
+
+/// Where a job stands.
+pub(crate) enum Standing<J> {
+    /// Its caller waits for room.
+    Waiting { job: J, position: usize },
+    /// It is queued.
+    Queued { job: J, position: usize, ahead: usize, expected: Duration, bound_by: Binding },
+    /// It holds a worker. `ended`: its outcome is decided, and its handler still stops.
+    Running { job: J, worker: u32, ended: bool, stuck: bool },
+}
+
+/// What keeps a queued job from starting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding {
+    /// No worker is free, and the jobs before it came before it or are more important.
+    Workers,
+    /// No worker is free, and jobs of tenants that had less worker time go first, though they came later.
+    Tenants,
+    /// A job with its ordering key is before it.
+    OrderingKey,
+    /// A limit of its kind.
+    Limit(Limiter),
+    /// An operator holds the jobs of the pool back.
+    Pause,
+}
+
+/// What is expected to start before a queued job.
+#[derive(Default)]
+struct Before {
+    jobs: usize,
+    /// Of these, those of its own kind queue.
+    in_kind_queue: usize,
+    /// Seconds of its own tenant's, and of these and of those of the classes above.
+    first_of_tenant: f64,
+    first: f64,
+    /// Of each other tenant of its class, seconds that are queued, and seconds that come in a second.
+    others: Vec<(f64, f64)>,
+    /// Whether some of them came later.
+    has_later: bool,
+}
+
+/// Rounds in which the expected wait is found. Each is nearer to it, and none beyond it.
+const ROUNDS: usize = 32;
+
+impl<H: Host> Core<H> {
+    /// Where the job stands that `is` tells; `None` where there is none. It looks at every job.
+    pub(crate) fn explain(&self, now: Instant, is: impl Fn(&H::Job) -> bool) -> Option<Standing<H::Job>> {
+        let (index, entry) = self.entries.iter().find(|(_, entry)| is(&entry.job))?;
+        let job = entry.job.clone();
+        let place = |before: Option<usize>| before.map_or(0, |before| before + 1);
+        Some(match entry.place {
+            Place::Waiting => Standing::Waiting {
+                job,
+                position: place(self.queue.waiting.iter(&self.entries).position(|at| at == index)),
+            },
+            Place::Running { slot, ended } => {
+                let (worker, duty) = self.workers.look(slot);
+                Standing::Running { job, worker, ended, stuck: matches!(duty, Duty::Stuck { .. }) }
+            }
+            Place::Ready | Place::Blocked | Place::Throttled => {
+                let before = self.before(now, index, entry);
+                let earlier = |other: &&Entry<H>| other.key_queue == entry.key_queue && other.sequence < entry.sequence;
+                let of_key = || {
+                    self.entries.iter().map(|(_, other)| other).filter(earlier).filter(|_| entry.key_queue.is_some())
+                };
+                let in_key_queue: f64 = of_key().map(|other| other.work).sum();
+                let blocked = of_key().filter(|other| other.place == Place::Blocked).count();
+                let shared = if self.can_start() { 0.0 } else { self.expected_start(entry, &before) };
+                let service = self.admission.estimates.measured(entry.kind).unwrap_or(0.0);
+                let at_key = self.limits.before(&self.entries, index);
+                let limit = self.limits.wait(entry.kind_queue, before.in_kind_queue as f64, at_key, service, now);
+                Standing::Queued {
+                    job,
+                    position: place(self.queue.all.iter(&self.entries, AGE).position(|at| at == index)),
+                    ahead: before.jobs + blocked,
+                    expected: seconds(shared.max(in_key_queue).max(limit.seconds)),
+                    bound_by: self.binding(now, entry, before.has_later),
+                }
+            }
+        })
+    }
+
+    fn binding(&self, now: Instant, entry: &Entry<H>, has_later: bool) -> Binding {
+        if self.paused.is_some() {
+            return Binding::Pause;
+        }
+        match (entry.place, entry.key_limiter) {
+            (Place::Blocked, _) => Binding::OrderingKey,
+            (Place::Throttled, Some(key_limiter)) => Binding::Limit(self.limits.throttled_by(key_limiter)),
+            _ => match self.limits.closed_by(entry.kind_queue, now) {
+                Some(limiter) => Binding::Limit(limiter),
+                None if has_later => Binding::Tenants,
+                None => Binding::Workers,
+            },
+        }
+    }
+
+    /// Seconds until a queued job starts: of each other tenant, what is queued and what comes until then passes, but no
+    /// more than its own tenant has before it, its own job included.
+    fn expected_start(&self, entry: &Entry<H>, before: &Before) -> f64 {
+        let workers = self.workers.live().max(1) as f64;
+        let own = before.first_of_tenant + entry.work;
+        let passing =
+            |wait: f64| -> f64 { before.others.iter().map(|(queued, pace)| own.min(queued + pace * wait)).sum() };
+        (0..ROUNDS).fold(0.0, |wait, _| (before.first + passing(wait)) / workers)
+    }
+
+    /// The rule at the door, counted: all that is ready in the classes above, what its own tenant has before it, and of
+    /// each other tenant of its class as much. Kinds that are at their limit are passed over.
+    fn before(&self, now: Instant, index: usize, entry: &Entry<H>) -> Before {
+        let mut before = Before::default();
+        let own_slot = entry.slot();
+        let rank = entry.class.rank();
+        let own_flow = entry.tenant.and_then(|tenant| self.queue.tenants.flow(tenant, own_slot));
+        let own_ready = own_flow.into_iter().flat_map(|flow| flow.ready.iter(&self.entries, LINE));
+        for at in own_ready.take_while(|at| *at != index) {
+            let job = &self.entries[at];
+            before.add(job, entry.kind_queue);
+            before.first_of_tenant += job.work;
+        }
+        let own = before.first_of_tenant + entry.work;
+        for (slot, tenant, flow) in self.queue.tenants.flows() {
+            let (kind_queue, class) = (slot / 4, slot % 4);
+            let is_own = slot == own_slot && Some(tenant) == entry.tenant;
+            if is_own || class > rank || (kind_queue != entry.kind_queue && !self.limits.is_open(kind_queue, now)) {
+                continue;
+            }
+            let mut queued = 0.0;
+            for at in flow.ready.iter(&self.entries, LINE) {
+                let job = &self.entries[at];
+                if class == rank && queued + TIE >= own {
+                    break;
+                }
+                queued += job.work;
+                before.add(job, entry.kind_queue);
+                before.has_later |= class == rank && job.sequence > entry.sequence;
+            }
+            if class == rank {
+                let pace =
+                    self.admission.demand.per_second(self.queue.tenants.name(tenant), self.admission.window_at(now));
+                before.others.push((queued, pace));
+            } else {
+                before.first += queued;
+            }
+        }
+        before.first += before.first_of_tenant;
+        before
+    }
+}
+
+impl Before {
+    fn add<H: Host>(&mut self, job: &Entry<H>, kind_queue: usize) {
+        self.jobs += 1;
+        self.in_kind_queue += usize::from(job.kind_queue == kind_queue);
+    }
+}

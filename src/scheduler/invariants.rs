@@ -1,0 +1,64 @@
+use super::{Core, Host, entry::Place, workers::Duty};
+
+impl<H: Host> Core<H> {
+    /// Checks every invariant of the machine by counting anew.
+    pub(super) fn assert_invariants(&self) {
+        let places: Vec<Place> = self.entries.iter().map(|(_, entry)| entry.place).collect();
+        let count = |wanted: fn(&Place) -> bool| places.iter().filter(|place| wanted(place)).count();
+        let waiting = count(|place| *place == Place::Waiting);
+        let ready = count(|place| *place == Place::Ready);
+        let blocked = count(|place| *place == Place::Blocked);
+        let held = count(|place| *place == Place::Throttled);
+        let running = count(|place| matches!(place, Place::Running { .. }));
+
+        assert_eq!(self.queue.all.len(), ready + blocked + held, "queued = ready + blocked + held");
+        assert_eq!(self.running, running, "each worker's job is counted once");
+        assert_eq!(self.queue.waiting.len(), waiting, "each waiting caller is in line");
+        assert_eq!(self.queue.ready(&self.entries).len(), ready, "each ready job is in its class");
+        assert_eq!(self.queue.keys.blocked(), blocked, "each blocked job is behind its key");
+        assert_eq!(self.limits.throttled(), held, "each held job is at its key limiter");
+        assert!(self.queue.all.len() <= self.caps.jobs, "jobs within their cap");
+        assert!(waiting <= self.caps.waiting, "callers within their cap");
+
+        let bytes = |wanted: fn(Place) -> bool| -> usize {
+            let entries = self.entries.iter().map(|(_, entry)| entry);
+            entries.filter(|entry| wanted(entry.place)).map(|entry| entry.bytes).sum()
+        };
+        let queued = bytes(|place| matches!(place, Place::Ready | Place::Blocked | Place::Throttled));
+        assert_eq!(self.queue.bytes, queued, "bytes of queued jobs alone");
+        assert_eq!(self.queue.waiting.bytes(), bytes(|place| place == Place::Waiting), "bytes of waiting callers");
+        assert!(self.queue.bytes <= self.caps.bytes, "bytes within their cap");
+        assert!(self.queue.waiting.bytes() <= self.caps.bytes, "bytes of waiting callers within their cap");
+
+        let accepted = self.counts.accepted;
+        let undecided =
+            self.entries.iter().filter(|(_, entry)| entry.is_undecided_run()).count() + self.queue.all.len();
+        assert_eq!(accepted, self.counts.ended() + undecided as u64, "every accepted job ends once");
+
+        let head = self.dispatched.get().and_then(|now| self.head(now));
+        assert!(!self.can_start() || head.is_none(), "no worker idles while a job may start");
+        let runs = self.entries.iter().filter(|(_, entry)| matches!(entry.place, Place::Running { .. }));
+        self.limits.assert_kept(&runs.map(|(_, entry)| (entry.kind_queue, entry.key_limiter)).collect::<Vec<_>>());
+        self.limits.assert_bounded(&self.entries.iter().filter_map(|(_, entry)| entry.key_limiter).collect::<Vec<_>>());
+        self.queue.assert_bounded(&self.entries);
+        let idle = self.workers.iter().filter(|slot| matches!(slot.duty, Duty::Idle(_))).count();
+        assert_eq!(self.workers.parked().concat().len(), idle, "each idle worker is parked once");
+        let wakes = self.dispatched.get().zip(self.wake_at());
+        assert!(wakes.is_none_or(|(dispatched, at)| at > dispatched), "what time alone lets start was started");
+        assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut door holds nothing back");
+        let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
+        assert!(surplus == 0 || missed == 0, "nobody goes while another one is missed");
+        assert!(surplus <= self.running, "only busy workers are to go");
+        let leaders =
+            self.entries.iter().filter(|(_, entry)| entry.key_queue.is_some() && entry.place != Place::Blocked);
+        let mut keys: Vec<usize> = leaders.filter_map(|(_, entry)| entry.key_queue).collect();
+        keys.sort_unstable();
+        let leading = keys.len();
+        keys.dedup();
+        assert_eq!(keys.len(), leading, "one job of a key is ready or runs");
+        assert_eq!(self.queue.keys.len(), leading, "no key without a leader");
+        let in_order: Vec<usize> = self.queue.waiting.iter(&self.entries).collect();
+        assert_eq!(in_order.len(), waiting, "the line of callers is whole");
+        self.queue.waiting.assert_whole(&self.entries);
+    }
+}

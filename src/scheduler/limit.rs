@@ -1,0 +1,389 @@
+mod bucket;
+#[cfg(test)]
+mod invariants;
+mod key;
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use tokio::time::Instant;
+
+use super::{
+    Host,
+    entry::{Entry, LINE, Place},
+};
+use crate::model::{KindLimits, Limit, Limiter};
+use key::{KeyLimiter, Used};
+pub(super) use key::{LimitWait, TIE};
+
+/// The kind queue of the kinds without limits.
+pub(super) const UNLIMITED: usize = 0;
+
+const ALL: [Limiter; 2] = [Limiter::Concurrency, Limiter::Rate];
+const PER_KEY: [Limiter; 2] = [Limiter::KeyConcurrency, Limiter::KeyRate];
+
+/// The limits of kinds and of their limit keys, and what is used of them. Each kind with a limit has a queue of its own in
+/// the queues; without any, all of this is empty.
+#[derive(Default)]
+pub(super) struct Limits {
+    /// By kind.
+    queue_of: Vec<usize>,
+    /// By kind queue, without the open one.
+    kind_queues: Vec<LimitedKind>,
+    key_limiters: Slab<KeyLimiter>,
+    /// Key limiters that hold a job only until a token comes, by when.
+    asleep: BTreeSet<(Instant, usize)>,
+    /// Key limiters without a job whose bucket is not full, by when it is: until then they are remembered.
+    idle: BTreeSet<(Instant, usize)>,
+    /// Key limiters that hold a job, changed, and may let it through.
+    stirred: BTreeSet<usize>,
+}
+
+struct LimitedKind {
+    kind: usize,
+    limits: KindLimits,
+    used: Used,
+    by_key: FxHashMap<Box<str>, usize>,
+}
+
+/// What is seen of the limits of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LimitUse {
+    pub(crate) kind: usize,
+    pub(crate) limits: KindLimits,
+    pub(crate) running: u32,
+    pub(crate) queued: usize,
+    pub(crate) keys: usize,
+}
+
+impl Limits {
+    /// Takes the limits of all kinds, of which those that it has stay as they are.
+    pub(super) fn extend(&mut self, kinds: &[KindLimits]) {
+        for (kind, limits) in kinds.iter().enumerate().skip(self.queue_of.len()) {
+            if limits.is_set() {
+                let kind_queue =
+                    LimitedKind { kind, limits: *limits, used: Used::default(), by_key: FxHashMap::default() };
+                self.kind_queues.push(kind_queue);
+            }
+            self.queue_of.push(if limits.is_set() { self.kind_queues.len() } else { UNLIMITED });
+        }
+    }
+
+    /// Whether some kind has no limits.
+    pub(super) fn has_others(&self) -> bool {
+        self.kind_queues.len() < self.queue_of.len()
+    }
+
+    /// Number of kind queues besides the open one.
+    pub(super) fn kind_queues(&self) -> usize {
+        self.kind_queues.len()
+    }
+
+    pub(super) fn kind_queue(&self, kind: usize) -> usize {
+        self.queue_of.get(kind).copied().unwrap_or(UNLIMITED)
+    }
+
+    /// Whether a job of the kind queue may start, as far as its kind goes.
+    pub(super) fn is_open(&self, kind_queue: usize, now: Instant) -> bool {
+        let Some(limited) = self.limited(kind_queue) else { return true };
+        limited.used.has_place(limited.limits.all, 1) && limited.used.has_token(limited.limits.all, 1, now)
+    }
+
+    /// Whether a job with that key may start, as far as its key goes: no other one of the key is before it.
+    pub(super) fn is_key_open(&self, kind_queue: usize, key: &str, now: Instant) -> bool {
+        let Some(limited) = self.limited(kind_queue) else { return true };
+        let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter]) else {
+            return true;
+        };
+        key_limiter.throttled.is_empty() && key_limiter.admits(limited.limits.per_key, now)
+    }
+
+    /// A job joins the key limiter of its key, which is made where it is the first; `None` where its kind has no limits per
+    /// key.
+    pub(super) fn join(&mut self, kind_queue: usize, key: &str, now: Instant) -> Option<usize> {
+        let limits = self.limited(kind_queue)?.limits;
+        if !limits.per_key.is_set() {
+            return None;
+        }
+        self.forget(now);
+        let limited = &mut self.kind_queues[kind_queue - 1];
+        let is_new = !limited.by_key.contains_key(key);
+        let key = if is_new && limited.by_key.len() >= limits.keys { "" } else { key };
+        let key_limiter = match limited.by_key.get(key) {
+            Some(key_limiter) => *key_limiter,
+            None => {
+                let key_limiter = self.key_limiters.insert(KeyLimiter::new(kind_queue, key));
+                limited.by_key.insert(key.into(), key_limiter);
+                key_limiter
+            }
+        };
+        let found = &mut self.key_limiters[key_limiter];
+        if found.jobs == 0
+            && let Some(full_at) = found.used.bucket.full_at()
+        {
+            self.idle.remove(&(full_at, key_limiter));
+        }
+        found.jobs += 1;
+        Some(key_limiter)
+    }
+
+    /// A job is queued no more; where it was let through, its key may let another one.
+    pub(super) fn leave<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+        let Some(key_limiter) = entries[index].key_limiter else { return };
+        match entries[index].place {
+            Place::Ready => self.key_limiters[key_limiter].ready -= 1,
+            Place::Throttled => self.key_limiters[key_limiter].throttled.remove(entries, LINE, index),
+            Place::Waiting | Place::Blocked | Place::Running { .. } => {}
+        }
+        self.stir(key_limiter);
+    }
+
+    /// A job starts.
+    pub(super) fn start(&mut self, kind_queue: usize, key_limiter: Option<usize>, now: Instant) {
+        let Some(limited) = kind_queue.checked_sub(1).map(|kind_queue| &mut self.kind_queues[kind_queue]) else {
+            return;
+        };
+        limited.used.start(limited.limits.all, now);
+        if let Some(key_limiter) = key_limiter {
+            self.key_limiters[key_limiter].used.start(limited.limits.per_key, now);
+        }
+    }
+
+    /// A job that started gave its worker back.
+    pub(super) fn end(&mut self, kind_queue: usize, key_limiter: Option<usize>) {
+        let Some(limited) = kind_queue.checked_sub(1).map(|kind_queue| &mut self.kind_queues[kind_queue]) else {
+            return;
+        };
+        limited.used.running -= 1;
+        if let Some(key_limiter) = key_limiter {
+            self.key_limiters[key_limiter].used.running -= 1;
+            self.stir(key_limiter);
+        }
+    }
+
+    /// A job is over.
+    pub(super) fn quit(&mut self, key_limiter: Option<usize>) {
+        let Some(key_limiter) = key_limiter else { return };
+        let found = &mut self.key_limiters[key_limiter];
+        found.jobs -= 1;
+        if found.jobs > 0 {
+            return;
+        }
+        match found.used.bucket.full_at() {
+            Some(full_at) => drop(self.idle.insert((full_at, key_limiter))),
+            None => self.remove(key_limiter),
+        }
+    }
+
+    pub(super) fn key_limiter_mut(&mut self, key_limiter: usize) -> &mut KeyLimiter {
+        &mut self.key_limiters[key_limiter]
+    }
+
+    /// The key limiter may let a job through, or must be told when it will. One that holds none waits for nothing.
+    pub(super) fn stir(&mut self, key_limiter: usize) {
+        let found = &mut self.key_limiters[key_limiter];
+        if !found.throttled.is_empty() {
+            self.stirred.insert(key_limiter);
+            return;
+        }
+        self.stirred.remove(&key_limiter);
+        if let Some(at) = found.asleep.take() {
+            self.asleep.remove(&(at, key_limiter));
+        }
+    }
+
+    /// The key limiters that may let a job through.
+    pub(super) fn due(&mut self, now: Instant) -> BTreeSet<usize> {
+        while let Some((at, key_limiter)) = self.asleep.first().copied()
+            && at <= now
+        {
+            self.asleep.pop_first();
+            self.key_limiters[key_limiter].asleep = None;
+            self.stir(key_limiter);
+        }
+        std::mem::take(&mut self.stirred)
+    }
+
+    /// Whether nothing is due.
+    pub(super) fn is_calm(&self, now: Instant) -> bool {
+        self.stirred.is_empty() && self.asleep.first().is_none_or(|(at, _)| *at > now)
+    }
+
+    /// Lets a job of a due key limiter through, or notes when it will be. Returns whether it did; the job must then leave
+    /// [`KeyLimiter::throttled`].
+    pub(super) fn let_through(&mut self, key_limiter: usize, now: Instant) -> bool {
+        let limit = self.kind_queues[self.key_limiters[key_limiter].kind_queue - 1].limits.per_key;
+        let found = &mut self.key_limiters[key_limiter];
+        if let Some(at) = found.asleep.take() {
+            self.asleep.remove(&(at, key_limiter));
+        }
+        if found.throttled.is_empty() {
+            return false;
+        }
+        if found.admits(limit, now) {
+            found.ready += 1;
+            return true;
+        }
+        // Beyond the burst, only a start can help, which stirs.
+        let wakes = limit.rate.filter(|rate| found.ready < rate.burst.get());
+        if let Some(rate) = wakes.filter(|_| found.used.has_place(limit, found.ready + 1)) {
+            found.asleep = found.used.bucket.when(rate, found.ready + 1);
+            self.asleep.extend(found.asleep.map(|at| (at, key_limiter)));
+        }
+        false
+    }
+
+    /// When time alone lets a throttled or a ready job go on; `has_ready` says of a kind queue whether it has a ready one.
+    pub(super) fn wake_at(&self, has_ready: impl Fn(usize) -> bool) -> Option<Instant> {
+        let kind_queues = self.kind_queues.iter().enumerate().filter_map(|(index, limited)| {
+            let rate = limited.limits.all.rate?;
+            let waits = limited.used.has_place(limited.limits.all, 1) && has_ready(index + 1);
+            limited.used.bucket.when(rate, 1).filter(|_| waits)
+        });
+        kind_queues.chain(self.asleep.first().map(|(at, _)| *at)).min()
+    }
+
+    /// When time alone lets a job start that comes first of its kind and its key.
+    pub(super) fn opens_at(&self, kind_queue: usize, key: &str) -> Option<Instant> {
+        let limited = self.limited(kind_queue)?;
+        let all = limited.limits.all;
+        let kind_opens = all.rate.and_then(|rate| limited.used.bucket.when(rate, 1));
+        let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter]) else {
+            return kind_opens.filter(|_| limited.used.has_place(all, 1));
+        };
+        let (per_key, more) = (limited.limits.per_key, key_limiter.ready + 1);
+        let has_place = limited.used.has_place(all, 1)
+            && key_limiter.used.has_place(per_key, more)
+            && key_limiter.throttled.is_empty();
+        let rate = per_key.rate.filter(|rate| more <= rate.burst.get());
+        let is_within_burst = rate.is_some() || per_key.rate.is_none();
+        let key_opens = rate.and_then(|rate| key_limiter.used.bucket.when(rate, more));
+        kind_opens.max(key_opens).filter(|_| has_place && is_within_burst)
+    }
+
+    /// Expected wait of a job behind so many of its kind, and so many at its key, each of which takes `service` seconds.
+    pub(super) fn wait(
+        &self,
+        kind_queue: usize,
+        in_kind_queue: f64,
+        at_key: Option<(usize, usize)>,
+        service: f64,
+        now: Instant,
+    ) -> LimitWait {
+        let Some(limited) = self.limited(kind_queue) else { return LimitWait::NONE };
+        let wait = limited.used.wait(LimitWait::NONE, limited.limits.all, ALL, (in_kind_queue, service), now);
+        let Some((key_limiter, before)) = at_key else { return wait };
+        self.key_limiters[key_limiter].used.wait(wait, limited.limits.per_key, PER_KEY, (before as f64, service), now)
+    }
+
+    /// The key limiter that a job with that key would join, and the jobs before it. Those that ordering keys hold back are
+    /// among them only where its own does so, too.
+    pub(super) fn behind(&self, kind_queue: usize, key: &str, is_free: bool) -> Option<(usize, usize)> {
+        let key_limiter = self.find(self.limited(kind_queue)?, key)?;
+        let KeyLimiter { throttled, ready, jobs, used, .. } = &self.key_limiters[key_limiter];
+        let before = if is_free { throttled.len() + *ready as usize } else { (jobs - used.running) as usize };
+        Some((key_limiter, before))
+    }
+
+    /// The jobs of a key limiter before a queued one.
+    pub(super) fn before<H: Host>(&self, entries: &Slab<Entry<H>>, index: usize) -> Option<(usize, usize)> {
+        let key_limiter = entries[index].key_limiter?;
+        let KeyLimiter { throttled, ready, .. } = &self.key_limiters[key_limiter];
+        let before = throttled.iter(entries, LINE).take_while(|at| *at != index).count();
+        // A ready one has its token and its place in view.
+        (entries[index].place != Place::Ready).then_some((key_limiter, before + *ready as usize))
+    }
+
+    /// Seconds of one worker that the kind queue may take in a second, where its jobs take `service` seconds.
+    pub(super) fn pace(&self, kind_queue: usize, service: f64) -> f64 {
+        let Some(Limit { concurrency, rate }) = self.limited(kind_queue).map(|limited| limited.limits.all) else {
+            return f64::INFINITY;
+        };
+        let most = concurrency.map_or(f64::INFINITY, |most| f64::from(most.get()));
+        rate.map_or(most, |rate| most.min(service / rate.interval.as_secs_f64()))
+    }
+
+    /// The longest time that `by` takes for one job, where it is a rate.
+    pub(super) fn interval(&self, kind_queue: usize, by: Option<Limiter>) -> f64 {
+        let Some(limited) = self.limited(kind_queue) else { return 0.0 };
+        let rate = match by {
+            Some(Limiter::Rate) => limited.limits.all.rate,
+            Some(Limiter::KeyRate) => limited.limits.per_key.rate,
+            Some(Limiter::Concurrency | Limiter::KeyConcurrency) | None => None,
+        };
+        rate.map_or(0.0, |rate| rate.interval.as_secs_f64())
+    }
+
+    /// Kind of a kind queue that has limits.
+    pub(super) fn kind(&self, kind_queue: usize) -> usize {
+        self.kind_queues[kind_queue - 1].kind
+    }
+
+    /// The first limit that is set, for those who have to name one.
+    pub(super) fn any(&self, kind_queue: usize) -> Limiter {
+        match self.limited(kind_queue).map(|limited| limited.limits) {
+            Some(KindLimits { all: Limit { concurrency: Some(_), .. }, .. }) => Limiter::Concurrency,
+            Some(KindLimits { all: Limit { rate: Some(_), .. }, .. }) => Limiter::Rate,
+            Some(KindLimits { per_key: Limit { concurrency: Some(_), .. }, .. }) => Limiter::KeyConcurrency,
+            _ => Limiter::KeyRate,
+        }
+    }
+
+    /// Which limit a ready job of the kind queue waits for.
+    pub(super) fn closed_by(&self, kind_queue: usize, now: Instant) -> Option<Limiter> {
+        let limited = self.limited(kind_queue)?;
+        if !limited.used.has_place(limited.limits.all, 1) {
+            return Some(Limiter::Concurrency);
+        }
+        (!limited.used.has_token(limited.limits.all, 1, now)).then_some(Limiter::Rate)
+    }
+
+    /// Which limit per key a throttled job waits for.
+    pub(super) fn throttled_by(&self, key_limiter: usize) -> Limiter {
+        let key_limiter = &self.key_limiters[key_limiter];
+        let limit = self.kind_queues[key_limiter.kind_queue - 1].limits.per_key;
+        if key_limiter.used.has_place(limit, key_limiter.ready + 1) {
+            Limiter::KeyRate
+        } else {
+            Limiter::KeyConcurrency
+        }
+    }
+
+    /// What is used of each limit; `queued` counts the queued jobs of a kind queue.
+    pub(super) fn uses(&self, queued: impl Fn(usize) -> usize) -> Vec<LimitUse> {
+        let view = |(index, limited): (usize, &LimitedKind)| LimitUse {
+            kind: limited.kind,
+            limits: limited.limits,
+            running: limited.used.running,
+            queued: queued(index + 1),
+            keys: limited.by_key.len(),
+        };
+        self.kind_queues.iter().enumerate().map(view).collect()
+    }
+
+    fn limited(&self, kind_queue: usize) -> Option<&LimitedKind> {
+        kind_queue.checked_sub(1).map(|kind_queue| &self.kind_queues[kind_queue])
+    }
+
+    /// The key limiter that a job with that key would join.
+    fn find(&self, limited: &LimitedKind, key: &str) -> Option<usize> {
+        let is_full = limited.by_key.len() >= limited.limits.keys;
+        limited.by_key.get(key).or_else(|| limited.by_key.get("").filter(|_| is_full)).copied()
+    }
+
+    /// Lets go of the idle keys whose bucket is full again: they are as new.
+    fn forget(&mut self, now: Instant) {
+        while let Some((at, key_limiter)) = self.idle.first().copied()
+            && at <= now
+        {
+            self.idle.pop_first();
+            self.remove(key_limiter);
+        }
+    }
+
+    fn remove(&mut self, key_limiter: usize) {
+        let KeyLimiter { kind_queue, key, .. } = self.key_limiters.remove(key_limiter);
+        self.kind_queues[kind_queue - 1].by_key.remove(&key);
+    }
+}

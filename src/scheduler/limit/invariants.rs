@@ -1,0 +1,55 @@
+use super::Limits;
+
+impl Limits {
+    pub(in super::super) fn throttled(&self) -> usize {
+        self.key_limiters.iter().map(|(_, key_limiter)| key_limiter.throttled.len()).sum()
+    }
+
+    /// Checks that a key is kept for its jobs alone, which have these key limiters, or until its bucket is full; and that only
+    /// keys that hold a job wait for anything.
+    pub(in super::super) fn assert_bounded(&self, jobs: &[usize]) {
+        let keys: usize = self.kind_queues.iter().map(|limited| limited.by_key.len()).sum();
+        assert_eq!(keys, self.key_limiters.len(), "each key has one key limiter");
+        for (index, key_limiter) in &self.key_limiters {
+            let jobs = jobs.iter().filter(|key_limiter| **key_limiter == index).count();
+            assert_eq!(key_limiter.jobs as usize, jobs, "jobs of a key");
+            let idles = key_limiter.used.bucket.full_at().is_some_and(|full_at| self.idle.contains(&(full_at, index)));
+            assert_eq!(idles, jobs == 0, "a key without a job is remembered until its bucket is full");
+            let wakes = key_limiter.asleep.is_some_and(|at| self.asleep.contains(&(at, index)));
+            assert!(
+                !(wakes || self.stirred.contains(&index)) || !key_limiter.throttled.is_empty(),
+                "a key that holds no job waits for nothing"
+            );
+        }
+        let is_limiter = |key_limiter: &usize| self.key_limiters.contains(*key_limiter);
+        assert!(
+            self.stirred.iter().all(is_limiter) && self.idle.iter().all(|(_, key_limiter)| is_limiter(key_limiter)),
+            "no key limiter is gone"
+        );
+        assert!(
+            self.asleep.iter().all(|(at, key_limiter)| self.key_limiters[*key_limiter].asleep == Some(*at)),
+            "each sleeps once"
+        );
+        assert_eq!(
+            self.idle.len(),
+            self.key_limiters.iter().filter(|(_, key_limiter)| key_limiter.jobs == 0).count(),
+            "each idles once"
+        );
+    }
+
+    /// Checks the limits against what runs: kind queue and key limiter of each job that holds a worker.
+    pub(in super::super) fn assert_kept(&self, running: &[(usize, Option<usize>)]) {
+        for (index, limited) in self.kind_queues.iter().enumerate() {
+            let count = running.iter().filter(|(kind_queue, _)| *kind_queue == index + 1).count();
+            assert_eq!(limited.used.running as usize, count, "running jobs of a kind");
+            assert!(limited.used.has_place(limited.limits.all, 0), "a kind within its limit");
+            assert!(limited.by_key.len() <= limited.limits.keys + 1, "keys within their cap");
+        }
+        for (index, key_limiter) in &self.key_limiters {
+            let count = running.iter().filter(|(_, key_limiter)| *key_limiter == Some(index)).count();
+            assert_eq!(key_limiter.used.running as usize, count, "running jobs of a key");
+            let limit = self.kind_queues[key_limiter.kind_queue - 1].limits.per_key;
+            assert!(key_limiter.used.has_place(limit, key_limiter.ready), "a key within its limit");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+use slab::Slab;
+
+/// Links that an entry carries for the lists that it is in.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Links {
+    line: Neighbours,
+    class: Neighbours,
+    age: Neighbours,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Neighbours {
+    previous: Option<u32>,
+    next: Option<u32>,
+}
+
+/// Which links of an entry a list uses: an entry is in one list of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// The queue that the entry is in: of callers of a tenant, of ready jobs of a tenant, or of a key.
+    Line,
+    /// The ready jobs of a class, those that are held, or the callers that wait.
+    Class,
+    /// All queued jobs by acceptance.
+    Age,
+}
+
+/// A doubly linked list through a slab: push, pop and removal from the middle in constant time, without allocation.
+#[derive(Debug, Default)]
+pub(crate) struct List {
+    head: Option<u32>,
+    tail: Option<u32>,
+    len: usize,
+}
+
+impl Links {
+    fn of(&mut self, link: Link) -> &mut Neighbours {
+        match link {
+            Link::Line => &mut self.line,
+            Link::Class => &mut self.class,
+            Link::Age => &mut self.age,
+        }
+    }
+
+    fn next(self, link: Link) -> Option<usize> {
+        let next = match link {
+            Link::Line => self.line.next,
+            Link::Class => self.class.next,
+            Link::Age => self.age.next,
+        };
+        next.map(|index| index as usize)
+    }
+}
+
+impl List {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn head(&self) -> Option<usize> {
+        self.head.map(|index| index as usize)
+    }
+
+    pub(crate) fn tail(&self) -> Option<usize> {
+        self.tail.map(|index| index as usize)
+    }
+
+    pub(crate) fn push_back<T: AsMut<Links>>(&mut self, entries: &mut Slab<T>, link: Link, index: usize) {
+        let index = u32::try_from(index).expect("fewer entries than u32 counts: the caps say so");
+        *entries[index as usize].as_mut().of(link) = Neighbours { previous: self.tail, next: None };
+        match self.tail {
+            Some(tail) => entries[tail as usize].as_mut().of(link).next = Some(index),
+            None => self.head = Some(index),
+        }
+        self.tail = Some(index);
+        self.len += 1;
+    }
+
+    pub(crate) fn pop_front<T: AsMut<Links>>(&mut self, entries: &mut Slab<T>, link: Link) -> Option<usize> {
+        let head = self.head()?;
+        self.remove(entries, link, head);
+        Some(head)
+    }
+
+    /// Takes `index` out. It must be in this list.
+    pub(crate) fn remove<T: AsMut<Links>>(&mut self, entries: &mut Slab<T>, link: Link, index: usize) {
+        let gone = std::mem::take(entries[index].as_mut().of(link));
+        match gone.previous {
+            Some(previous) => entries[previous as usize].as_mut().of(link).next = gone.next,
+            None => self.head = gone.next,
+        }
+        match gone.next {
+            Some(next) => entries[next as usize].as_mut().of(link).previous = gone.previous,
+            None => self.tail = gone.previous,
+        }
+        self.len -= 1;
+    }
+
+    /// The one behind `index`, in whichever list it is.
+    pub(crate) fn next<T: AsRef<Links>>(entries: &Slab<T>, link: Link, index: usize) -> Option<usize> {
+        entries[index].as_ref().next(link)
+    }
+
+    /// The indexes from the front.
+    pub(crate) fn iter<T: AsRef<Links>>(&self, entries: &Slab<T>, link: Link) -> impl Iterator<Item = usize> {
+        std::iter::successors(self.head(), move |index| entries[*index].as_ref().next(link))
+    }
+}

@@ -1,0 +1,355 @@
+mod backlogs;
+mod flow_order;
+#[cfg(test)]
+mod invariants;
+mod key_queues;
+mod tenants;
+mod waiting;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use slab::Slab;
+
+use super::{
+    Host,
+    entry::{AGE, CLASS, Entry, LINE, Names, Place},
+    list::List,
+};
+use crate::model::Criticality;
+use backlogs::Backlogs;
+use flow_order::FlowOrder;
+use key_queues::KeyQueues;
+use tenants::{Flow, Tenants};
+use waiting::Waiting;
+
+/// While several classes have jobs, one start in so many goes to those below the most important one.
+const RESERVE: u32 = 20;
+
+/// The queued jobs: strict order among the classes but for the reserve, fair sharing of worker time among the tenants of a
+/// class, first in first out within a tenant.
+///
+/// Each kind with limits has a kind queue of its own; the others share one. A kind queue whose limit is reached is passed
+/// over. Where several kind queues of a class have jobs, each gets worker time as it has tenants.
+///
+/// Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it was given; the smallest tag
+/// goes first. A job is charged what its kind takes on average when it starts, and the difference when it ends. The
+/// virtual time of a kind queue goes on by each charge, divided among the tenants that are there. A tenant that comes, or
+/// comes back, starts at it: what it did not ask for is not saved up.
+#[derive(Default)]
+pub(super) struct Queue {
+    classes: [Class; 4],
+    /// By slot: four of each kind queue.
+    pub(super) kind_queues: Vec<KindQueue>,
+    pub(super) tenants: Tenants,
+    pub(super) keys: KeyQueues,
+    pub(super) waiting: Waiting,
+    /// All queued jobs, in order of acceptance.
+    pub(super) all: List,
+    pub(super) bytes: usize,
+    /// Starts in a row that passed a lower class by.
+    passed: u32,
+    /// Class that the last reserved start went to.
+    last_reserved: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Class {
+    /// Its jobs in order of acceptance, and their bytes.
+    queued: List,
+    bytes: usize,
+    /// The greatest tag of a kind queue that was served.
+    served: u64,
+}
+
+/// The jobs of one class in one kind queue.
+#[derive(Default)]
+pub(super) struct KindQueue {
+    /// Queued jobs, and what the ready ones of them count.
+    pub(super) jobs: usize,
+    pub(super) ready: f64,
+    /// Worker time that the kind queue had, over its tenants.
+    tag: u64,
+    /// What the queued jobs of each tenant count.
+    pub(super) backlogs: Backlogs,
+    /// Tenants with a ready job, by tag.
+    order: FlowOrder,
+    /// Places in `order` that were given out.
+    positions: u64,
+    /// Idle tenants whose tag is ahead of a newcomer's start tag: they keep it until that has caught up. The case is
+    /// `a_tenant_with_one_long_job_at_a_time_has_its_share_and_no_more`.
+    ahead: BTreeSet<(u64, usize)>,
+    /// Lowest start tag of a new tenant.
+    clock: u64,
+    /// The greatest tag of all.
+    top: u64,
+}
+
+impl Queue {
+    /// Queue with the open kind queue.
+    pub(super) fn new() -> Self {
+        Self { kind_queues: std::iter::repeat_with(KindQueue::default).take(4).collect(), ..Self::default() }
+    }
+
+    /// Has the open kind queue and so many others from now on.
+    pub(super) fn extend(&mut self, limited: usize) {
+        self.kind_queues.resize_with(4 * (limited + 1), KindQueue::default);
+    }
+
+    /// What the jobs of a kind queue count that would start before one of `class` whose tenant has `own` queued, its own
+    /// included. What stands behind ordering keys and limit keys takes few workers, however much it is: of the classes
+    /// above, it does not count. The case is `a_long_line_of_a_more_important_class_keeps_no_worker_idle`.
+    pub(super) fn ahead(&self, kind_queue: usize, class: Criticality, own: f64) -> f64 {
+        let kind_queues = &self.kind_queues[4 * kind_queue..];
+        let above: f64 = kind_queues[..class.rank()].iter().map(|kind_queue| kind_queue.ready).sum();
+        above + kind_queues[class.rank()].backlogs.up_to(own)
+    }
+
+    /// Queued jobs of a kind queue.
+    pub(super) fn jobs_of(&self, kind_queue: usize) -> usize {
+        self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().map(|kind_queue| kind_queue.jobs).sum()
+    }
+
+    /// What the ready jobs of a kind queue count.
+    pub(super) fn ready_of(&self, kind_queue: usize) -> f64 {
+        self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().map(|kind_queue| kind_queue.ready).sum()
+    }
+
+    /// Whether a job of the kind queue is ready.
+    pub(super) fn has_ready(&self, kind_queue: usize) -> bool {
+        self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().any(|kind_queue| !kind_queue.order.is_empty())
+    }
+
+    /// A job is accepted: all sums count it from now on. Where its ordering key is in use, it stands behind it.
+    pub(super) fn enter<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize, names: Names<'_>) {
+        let is_free = self.keys.is_free(names.ordering_key);
+        let entry = &mut entries[index];
+        let tenant = self.tenants.queue(names.tenant, entry.class, entry.bytes);
+        entry.tenant = Some(tenant);
+        entry.key_queue = self.keys.join(names.ordering_key, entry.work);
+        entry.place = if is_free { Place::Ready } else { Place::Blocked };
+        let slot = entry.slot();
+        let (kind_queue, flow) = (&mut self.kind_queues[slot], self.tenants.flow_mut(tenant, slot));
+        kind_queue.jobs += 1;
+        flow.jobs += 1;
+        kind_queue.count(flow, entry.load());
+        let class = &mut self.classes[entry.class.rank()];
+        class.bytes += entry.bytes;
+        self.bytes += entry.bytes;
+        class.queued.push_back(entries, CLASS, index);
+        self.all.push_back(entries, AGE, index);
+        if !is_free {
+            self.keys.block(entries, index);
+        }
+    }
+
+    /// A queued job starts, or ends: no sum counts it any more. Its tenant and its ordering key are held until it
+    /// [departs](Self::depart).
+    pub(super) fn leave<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+        match entries[index].place {
+            Place::Blocked => self.keys.unblock(entries, index),
+            Place::Ready => self.remove(entries, index),
+            Place::Waiting | Place::Throttled | Place::Running { .. } => {}
+        }
+        let class = &mut self.classes[entries[index].class.rank()];
+        class.bytes -= entries[index].bytes;
+        class.queued.remove(entries, CLASS, index);
+        self.all.remove(entries, AGE, index);
+        let entry = &entries[index];
+        let (slot, tenant) = (entry.slot(), tenant_of(entry));
+        let (kind_queue, flow) = (&mut self.kind_queues[slot], self.tenants.flow_mut(tenant, slot));
+        kind_queue.jobs -= 1;
+        flow.jobs -= 1;
+        kind_queue.count(flow, -entry.load());
+        self.tenants.unqueue(tenant, entry.class, entry.bytes);
+        self.bytes -= entry.bytes;
+    }
+
+    /// A job is over: its tenant and its ordering key hold it no more.
+    pub(super) fn depart<H: Host>(&mut self, entry: &Entry<H>) {
+        if let Some(tenant) = entry.tenant {
+            self.part(tenant);
+        }
+        if let Some(key_queue) = entry.key_queue {
+            self.keys.quit(key_queue, entry.work);
+        }
+    }
+
+    /// A queued job is ready to start.
+    pub(super) fn push<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+        let entry = &entries[index];
+        let (slot, tenant, load) = (entry.slot(), tenant_of(entry), entry.load());
+        let kind_queue = &mut self.kind_queues[slot];
+        let flow = self.tenants.flow_mut(tenant, slot);
+        if flow.ready.is_empty() {
+            let was_ahead = kind_queue.ahead.remove(&(flow.tag, tenant));
+            flow.tag = flow.tag.max(kind_queue.clock);
+            kind_queue.position(flow, tenant);
+            if was_ahead {
+                self.tenants.release(tenant);
+            }
+        }
+        let flow = self.tenants.flow_mut(tenant, slot);
+        flow.ready.push_back(entries, LINE, index);
+        kind_queue.count_ready(flow, load);
+    }
+
+    /// A ready job is ready no more.
+    fn remove<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+        let entry = &entries[index];
+        let (slot, tenant, load) = (entry.slot(), tenant_of(entry), entry.load());
+        let (kind_queue, flow) = (&mut self.kind_queues[slot], self.tenants.flow_mut(tenant, slot));
+        flow.ready.remove(entries, LINE, index);
+        kind_queue.count_ready(flow, -load);
+        if flow.ready.is_empty() {
+            kind_queue.order.remove((flow.tag, flow.since, tenant));
+        }
+        self.forget_idle(slot);
+    }
+
+    /// The job to start next; `is_open` says of a kind queue whether its limit lets one start.
+    pub(super) fn head(&self, is_open: impl Fn(usize) -> bool) -> Option<usize> {
+        let rank = self.next_class(&is_open)?;
+        let served = self.classes[rank].served;
+        let position = |slot: &usize| (self.kind_queues[*slot].tag.max(served), self.kind_queues[*slot].tag, *slot);
+        let slot = self.available(rank, &is_open).min_by_key(position)?;
+        let (.., tenant) = self.kind_queues[slot].order.first()?;
+        self.tenants.flow(tenant, slot)?.ready.head()
+    }
+
+    /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know.
+    pub(super) fn start<H: Host>(&mut self, entry: &Entry<H>, is_open: impl Fn(usize) -> bool) {
+        let (slot, tenant) = (entry.slot(), tenant_of(entry));
+        self.note_start(entry.class.rank(), &is_open);
+        let charge = nanos(entry.work);
+        let (class, kind_queue) = (&mut self.classes[entry.class.rank()], &mut self.kind_queues[slot]);
+        // A kind queue without a job, or over its limit, saves nothing up.
+        class.served = class.served.max(kind_queue.tag);
+        kind_queue.tag = class.served + charge / kind_queue.order.len().max(1) as u64;
+        let flow = self.tenants.flow_mut(tenant, slot);
+        kind_queue.order.remove((flow.tag, flow.since, tenant));
+        // Divided by one more than compete: who comes now goes before those who were served.
+        kind_queue.clock = (kind_queue.clock + charge / (kind_queue.order.len() as u64 + 2)).max(flow.tag);
+        flow.tag += charge;
+        kind_queue.top = kind_queue.top.max(flow.tag);
+        kind_queue.position(flow, tenant);
+        self.forget_idle(slot);
+    }
+
+    /// A job that was charged with so many seconds took `took`.
+    pub(super) fn correct<H: Host>(&mut self, entry: &Entry<H>, took: Duration, charged: f64) {
+        let Some(tenant) = entry.tenant else { return };
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 2);
+        let kind_queue = &mut self.kind_queues[entry.slot()];
+        let flow = self.tenants.flow_mut(tenant, entry.slot());
+        let waits = kind_queue.order.remove((flow.tag, flow.since, tenant));
+        flow.tag = (flow.tag.saturating_add(took)).saturating_sub(nanos(charged));
+        kind_queue.top = kind_queue.top.max(flow.tag);
+        if waits {
+            kind_queue.position(flow, tenant);
+        }
+        self.forget_idle(entry.slot());
+    }
+
+    /// A job that was queued is over, whether it started or not.
+    fn part(&mut self, tenant: usize) {
+        let kind_queues = &mut self.kind_queues;
+        self.tenants.part(tenant, |slot, flow| {
+            let kind_queue = &mut kind_queues[slot];
+            let is_ahead = flow.tag > kind_queue.clock && !kind_queue.order.is_empty();
+            if is_ahead {
+                kind_queue.ahead.insert((flow.tag, tenant));
+            }
+            is_ahead
+        });
+    }
+
+    /// The job that gives way to one of `class`: the newest of the lowest class below it.
+    pub(super) fn victim(&self, class: Criticality) -> Option<usize> {
+        self.classes[class.rank() + 1..].iter().rev().find_map(|lower| lower.queued.tail())
+    }
+
+    /// Bytes and number of the jobs that would give way to one of `class`.
+    pub(super) fn evictable(&self, class: Criticality) -> (usize, usize) {
+        let lower = &self.classes[class.rank() + 1..];
+        lower.iter().fold((0, 0), |(bytes, jobs), class| (bytes + class.bytes, jobs + class.queued.len()))
+    }
+
+    /// The most important class with a ready job; now and then, one of those below it.
+    fn next_class(&self, is_open: &impl Fn(usize) -> bool) -> Option<usize> {
+        let has_job = |rank: &usize| self.available(*rank, is_open).next().is_some();
+        let top = (0..4).find(has_job)?;
+        if self.passed + 1 < RESERVE {
+            return Some(top);
+        }
+        // In turn, so that none of them waits for the others to be empty.
+        let lower = (1..=4).map(|step| (self.last_reserved + step) % 4).filter(|rank| *rank > top);
+        Some(lower.clone().find(has_job).unwrap_or(top))
+    }
+
+    /// The slots of a class with a ready job that may start.
+    fn available(&self, rank: usize, is_open: &impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
+        let kind_queues = self.kind_queues.as_chunks::<4>().0.iter().enumerate();
+        let has_job = move |(kind_queue, classes): &(usize, &[KindQueue; 4])| {
+            !classes[rank].order.is_empty() && is_open(*kind_queue)
+        };
+        kind_queues.filter(has_job).map(move |(kind_queue, _)| 4 * kind_queue + rank)
+    }
+
+    fn note_start(&mut self, rank: usize, is_open: &impl Fn(usize) -> bool) {
+        let mut with_jobs = (0..4).filter(|rank| self.available(*rank, is_open).next().is_some());
+        let (top, lower) = (with_jobs.next(), with_jobs.next());
+        if top.is_some_and(|top| rank > top) {
+            self.passed = 0;
+            self.last_reserved = rank;
+        } else if lower.is_some() {
+            self.passed += 1;
+        }
+    }
+
+    /// Forgets idle tenants that virtual time has caught up with; where no tenant has a ready job, all of them.
+    fn forget_idle(&mut self, slot: usize) {
+        let kind_queue = &mut self.kind_queues[slot];
+        if kind_queue.order.is_empty() {
+            kind_queue.clock = kind_queue.top;
+        }
+        while let Some((tag, tenant)) = kind_queue.ahead.first().copied()
+            && tag <= kind_queue.clock
+        {
+            kind_queue.ahead.pop_first();
+            self.tenants.release(tenant);
+        }
+    }
+}
+
+impl KindQueue {
+    /// What the queued jobs of a tenant count changes by `more`.
+    fn count(&mut self, flow: &mut Flow, more: f64) {
+        // Rounding does not outlive the last job.
+        let load = if flow.jobs == 0 { 0.0 } else { (flow.load + more).max(f64::MIN_POSITIVE) };
+        self.backlogs.change(flow.load, load);
+        flow.load = load;
+    }
+
+    /// The same of those of them that are ready.
+    fn count_ready(&mut self, flow: &mut Flow, more: f64) {
+        let ready = if flow.ready.is_empty() { 0.0 } else { flow.ready_load + more };
+        self.ready = (self.ready + ready - flow.ready_load).max(0.0);
+        flow.ready_load = ready;
+    }
+
+    /// Gives a tenant its place in the order, behind those with the same tag.
+    fn position(&mut self, flow: &mut Flow, tenant: usize) {
+        self.positions += 1;
+        flow.since = self.positions;
+        self.order.insert((flow.tag, flow.since, tenant));
+    }
+}
+
+fn tenant_of<H: Host>(entry: &Entry<H>) -> usize {
+    entry.tenant.expect("a job keeps the tenant that it was queued for")
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds that are not negative")]
+fn nanos(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}

@@ -1,0 +1,49 @@
+use rustc_hash::{FxHashMap, FxHashSet};
+use slab::Slab;
+
+use super::{
+    super::{
+        Host,
+        entry::{CLASS, Entry, Place},
+    },
+    Queue,
+};
+
+impl Queue {
+    pub(in super::super) fn ready<H: Host>(&self, entries: &Slab<Entry<H>>) -> Vec<usize> {
+        let queued = self.classes.iter().flat_map(|class| class.queued.iter(entries, CLASS));
+        queued.filter(|index| entries[*index].place == Place::Ready).collect()
+    }
+
+    /// Checks that nothing is kept but for jobs that are there, and for tenants that owe where others compete.
+    pub(in super::super) fn assert_bounded<H: Host>(&self, entries: &Slab<Entry<H>>) {
+        let (mut held, mut was_ahead) = (FxHashMap::default(), FxHashMap::default());
+        for (_, entry) in entries {
+            if let Some(tenant) = entry.tenant {
+                *held.entry(tenant).or_default() += 1;
+            }
+        }
+        for (slot, kind_queue) in self.kind_queues.iter().enumerate() {
+            let tenants = |is: fn(Place) -> bool| -> FxHashSet<usize> {
+                let of_kind_queue = entries.iter().map(|(_, entry)| entry).filter(|entry| entry.slot() == slot);
+                of_kind_queue.filter(|entry| is(entry.place)).filter_map(|entry| entry.tenant).collect()
+            };
+            let queued = tenants(|place| matches!(place, Place::Ready | Place::Blocked | Place::Throttled)).len();
+            let ready = tenants(|place| place == Place::Ready).len();
+            assert!(kind_queue.backlogs.tenants() <= queued, "no backlog without a job");
+            assert_eq!(kind_queue.order.len(), ready, "each tenant with a ready job has a turn");
+            let of_kind_queue = entries.iter().map(|(_, entry)| entry).filter(|entry| entry.slot() == slot);
+            let load: f64 = of_kind_queue.filter(|entry| entry.place == Place::Ready).map(Entry::load).sum();
+            assert!((kind_queue.ready - load).abs() < 1e-6, "what the ready jobs count");
+            assert!(
+                kind_queue.ahead.is_empty() || !kind_queue.order.is_empty(),
+                "nothing is was_ahead where none competes"
+            );
+            for (tag, tenant) in &kind_queue.ahead {
+                assert!(*tag > kind_queue.clock, "a debt that does not count any more is forgiven");
+                *was_ahead.entry(*tenant).or_default() += 1;
+            }
+        }
+        self.tenants.assert_bounded(&held, &was_ahead);
+    }
+}

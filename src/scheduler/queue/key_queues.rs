@@ -1,0 +1,99 @@
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use super::super::{
+    Host,
+    entry::{Entry, LINE},
+    list::List,
+};
+
+/// The ordering keys in use. A key has a queue while a job with that key is ready, runs or is blocked; all but one
+/// are blocked.
+#[derive(Default)]
+pub(crate) struct KeyQueues {
+    by_key: FxHashMap<Box<str>, usize>,
+    key_queues: Slab<KeyQueue>,
+}
+
+struct KeyQueue {
+    key: Box<str>,
+    blocked: List,
+    /// Expected seconds of its jobs, running ones too.
+    work: f64,
+    jobs: usize,
+}
+
+impl KeyQueues {
+    /// Whether a job with that key may start at once.
+    pub(crate) fn is_free(&self, key: &str) -> bool {
+        key.is_empty() || !self.by_key.contains_key(key)
+    }
+
+    /// Expected seconds of the jobs with that key, which run one after the other.
+    pub(crate) fn work(&self, key: &str) -> f64 {
+        let key_queue = self.by_key.get(key).filter(|_| !key.is_empty());
+        key_queue.map_or(0.0, |key_queue| self.key_queues[*key_queue].work)
+    }
+
+    /// Joins the queue of `key`, making it where the job is the first. `None` for the empty key.
+    pub(crate) fn join(&mut self, key: &str, work: f64) -> Option<usize> {
+        if key.is_empty() {
+            return None;
+        }
+        let key_queue = self.find_or_make(key);
+        self.key_queues[key_queue].jobs += 1;
+        self.key_queues[key_queue].work += work;
+        Some(key_queue)
+    }
+
+    /// A job is out of its key queue, wherever it stood.
+    pub(crate) fn quit(&mut self, key_queue: usize, work: f64) {
+        let key_queue = &mut self.key_queues[key_queue];
+        key_queue.jobs -= 1;
+        // Rounding does not outlive the last job.
+        key_queue.work = if key_queue.jobs == 0 { 0.0 } else { (key_queue.work - work).max(0.0) };
+    }
+
+    fn find_or_make(&mut self, key: &str) -> usize {
+        if let Some(key_queue) = self.by_key.get(key) {
+            return *key_queue;
+        }
+        let key_queue =
+            self.key_queues.insert(KeyQueue { key: key.into(), blocked: List::default(), work: 0.0, jobs: 0 });
+        self.by_key.insert(key.into(), key_queue);
+        key_queue
+    }
+
+    pub(crate) fn block<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+        self.key_queues[key_queue_of(&entries[index])].blocked.push_back(entries, LINE, index);
+    }
+
+    pub(crate) fn unblock<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+        self.key_queues[key_queue_of(&entries[index])].blocked.remove(entries, LINE, index);
+    }
+
+    /// The job at the head of a key queue is gone: returns the next one, which may start, or ends the queue.
+    pub(crate) fn advance<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, key_queue: usize) -> Option<usize> {
+        let next = self.key_queues[key_queue].blocked.pop_front(entries, LINE);
+        if next.is_none() {
+            let key_queue = self.key_queues.remove(key_queue);
+            self.by_key.remove(&key_queue.key);
+        }
+        next
+    }
+
+    #[cfg(test)]
+    pub(crate) fn blocked(&self) -> usize {
+        self.key_queues.iter().map(|(_, key_queue)| key_queue.blocked.len()).sum()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        assert_eq!(self.key_queues.len(), self.by_key.len());
+        self.key_queues.len()
+    }
+}
+
+fn key_queue_of<H: Host>(entry: &Entry<H>) -> usize {
+    entry.key_queue.expect("a blocked job has an ordering key")
+}

@@ -1,0 +1,160 @@
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use super::super::list::List;
+use crate::model::Criticality;
+
+/// The tenants that have jobs in the pool, or owe a kind queue for what they ran.
+#[derive(Default)]
+pub(crate) struct Tenants {
+    by_name: FxHashMap<Box<str>, usize>,
+    slab: Slab<Tenant>,
+    /// Tenants with a queued job.
+    queueing: usize,
+}
+
+#[derive(Default)]
+struct Tenant {
+    name: Box<str>,
+    /// Queued jobs, and these and their bytes by class.
+    jobs: usize,
+    queued: [(usize, usize); 4],
+    /// Jobs that name this tenant: queued ones, and running ones that were queued.
+    held: usize,
+    /// Kind queues of classes in which it is ahead.
+    ahead: usize,
+    /// By class.
+    open: [Flow; 4],
+    /// Those of the further kind queues that it has had jobs in, by slot.
+    limited: FxHashMap<usize, Flow>,
+}
+
+/// One tenant's part of one class of one kind queue.
+#[derive(Default)]
+pub(crate) struct Flow {
+    /// Its ready jobs, in the order in which they came to be so.
+    pub(crate) ready: List,
+    /// What they count in their kind queue.
+    pub(crate) ready_load: f64,
+    /// Queued jobs, and what they count.
+    pub(crate) jobs: usize,
+    pub(crate) load: f64,
+    /// Worker time that it had, on the clock of the kind queue.
+    pub(crate) tag: u64,
+    /// When it got its place among those with the same tag.
+    pub(crate) since: u64,
+}
+
+impl Tenants {
+    /// The tenant of that name, if it is known.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// `None` where it has had no job.
+    pub(crate) fn flow(&self, tenant: usize, slot: usize) -> Option<&Flow> {
+        let tenant = &self.slab[tenant];
+        if slot < 4 { Some(&tenant.open[slot]) } else { tenant.limited.get(&slot) }
+    }
+
+    pub(crate) fn flow_mut(&mut self, tenant: usize, slot: usize) -> &mut Flow {
+        let tenant = &mut self.slab[tenant];
+        if slot < 4 { &mut tenant.open[slot] } else { tenant.limited.entry(slot).or_default() }
+    }
+
+    pub(crate) fn name(&self, tenant: usize) -> &str {
+        &self.slab[tenant].name
+    }
+
+    /// Slot, tenant and flow of all.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = (usize, usize, &Flow)> {
+        self.slab.iter().flat_map(|(index, tenant)| {
+            let limited = tenant.limited.iter().map(|(slot, flow)| (*slot, flow));
+            tenant.open.iter().enumerate().chain(limited).map(move |(slot, flow)| (slot, index, flow))
+        })
+    }
+
+    /// The tenant of that name queues one job more.
+    pub(crate) fn queue(&mut self, name: &str, class: Criticality, bytes: usize) -> usize {
+        let tenant = match self.by_name.get(name) {
+            Some(tenant) => *tenant,
+            None => {
+                let tenant = self.slab.insert(Tenant { name: name.into(), ..Tenant::default() });
+                self.by_name.insert(name.into(), tenant);
+                tenant
+            }
+        };
+        let found = &mut self.slab[tenant];
+        self.queueing += usize::from(found.jobs == 0);
+        found.jobs += 1;
+        let of_class = &mut found.queued[class.rank()];
+        *of_class = (of_class.0 + 1, of_class.1 + bytes);
+        found.held += 1;
+        tenant
+    }
+
+    /// A job is out of the queue. Its tenant is held until it [parts](Self::part).
+    pub(crate) fn unqueue(&mut self, tenant: usize, class: Criticality, bytes: usize) {
+        let found = &mut self.slab[tenant];
+        found.jobs -= 1;
+        let of_class = &mut found.queued[class.rank()];
+        *of_class = (of_class.0 - 1, of_class.1 - bytes);
+        self.queueing -= usize::from(found.jobs == 0);
+    }
+
+    /// A job that was queued is over. With the last one, a flow is kept only where the tenant
+    /// `is_ahead` in it.
+    pub(crate) fn part(&mut self, tenant: usize, mut is_ahead: impl FnMut(usize, &Flow) -> bool) {
+        let found = &mut self.slab[tenant];
+        found.held -= 1;
+        if found.held > 0 {
+            return;
+        }
+        found.limited.retain(|slot, flow| is_ahead(*slot, flow));
+        let open = found.open.iter().enumerate().filter(|(slot, flow)| is_ahead(*slot, flow)).count();
+        found.ahead = open + found.limited.len();
+        self.forget(tenant);
+    }
+
+    /// The tenant is ahead in one kind queue less.
+    pub(crate) fn release(&mut self, tenant: usize) {
+        self.slab[tenant].ahead -= 1;
+        self.forget(tenant);
+    }
+
+    fn forget(&mut self, tenant: usize) {
+        let found = &self.slab[tenant];
+        if found.held == 0 && found.ahead == 0 {
+            let gone = self.slab.remove(tenant);
+            self.by_name.remove(&gone.name);
+        }
+    }
+
+    /// Queued jobs of a tenant that are at least as important as `class`, and their bytes.
+    pub(crate) fn queued_of(&self, tenant: usize, class: Criticality) -> (usize, usize) {
+        let queued = &self.slab[tenant].queued[..=class.rank()];
+        queued.iter().fold((0, 0), |(jobs, bytes), of_class| (jobs + of_class.0, bytes + of_class.1))
+    }
+
+    /// Tenants with a queued job.
+    pub(crate) fn queueing(&self) -> usize {
+        self.queueing
+    }
+
+    /// Checks that a tenant is kept for its jobs, and where it is ahead, of which there are so many by tenant.
+    #[cfg(test)]
+    pub(crate) fn assert_bounded(&self, held: &FxHashMap<usize, usize>, was_ahead: &FxHashMap<usize, usize>) {
+        assert_eq!(self.by_name.len(), self.slab.len(), "each tenant has one name");
+        for (index, tenant) in &self.slab {
+            let [held, was_ahead] = [held, was_ahead].map(|counts| counts.get(&index).copied().unwrap_or_default());
+            assert_eq!(tenant.held, held, "jobs that hold a tenant");
+            assert!(held > 0 || tenant.ahead == was_ahead && was_ahead > 0, "no tenant without a job or a debt");
+            assert!(held > 0 || tenant.limited.len() <= was_ahead, "of one without a job, no more than it is_ahead by");
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn jobs_of(&self, name: &str) -> usize {
+        self.find(name).map_or(0, |tenant| self.slab[tenant].jobs)
+    }
+}

@@ -1,0 +1,172 @@
+//! What must hold of every job, step by step, and the rules as cases.
+
+mod callers;
+mod cases;
+mod drive;
+mod flows;
+mod held;
+mod lives;
+mod property;
+mod rules;
+mod script;
+mod sizing;
+mod storm;
+mod tally;
+
+use std::{fmt, time::Duration};
+
+use super::{Cancelled, Host, Refusal, RefusalReason, Withdrawal, Withdrawn};
+use crate::model::{Criticality, Outcome, WhenFull};
+
+/// A host whose jobs, waiters and states are numbers, so that each can be followed.
+struct Numbers;
+
+impl Host for Numbers {
+    type Job = u32;
+    type Waiter = u32;
+    type State = u32;
+}
+
+/// An arrival; its job gets the next number.
+#[derive(Debug, Clone, Copy)]
+struct Offer {
+    class: Criticality,
+    kind: usize,
+    bytes: usize,
+    /// Milliseconds from now until the job must not start any more.
+    patience: i64,
+    /// Milliseconds from then until it must have ended.
+    spare: i64,
+    tenant: u8,
+    /// 0 is no key.
+    key: u8,
+    /// 0 is the empty key.
+    limit_key: u8,
+    when_full: WhenFull,
+    shard: usize,
+}
+
+/// One transition of the machine.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Offer(Offer),
+    End { job: u32, outcome: Outcome, run: Duration },
+    Release { job: u32 },
+    Withdraw { job: u32, why: Withdrawal },
+    Stick { job: u32 },
+    AddWorker,
+    Resize { min: usize, max: usize },
+    Pause,
+    Resume,
+    Shut,
+    Open,
+    Cancel { job: u32 },
+    Close,
+    Abandon,
+    Retire,
+    Pass { by: Duration },
+    Tick,
+}
+
+/// All that a transition shows to its caller and to those who wait.
+#[derive(Debug, Clone)]
+struct Step {
+    answer: Answer,
+    told: Vec<Told>,
+}
+
+#[derive(Debug, Clone)]
+enum Answer {
+    Started {
+        worker: u32,
+        state: u32,
+    },
+    Queued,
+    Waiting,
+    Refused(Refusal),
+    Decided(bool),
+    /// The states that came back out of the machine, sorted.
+    Dropped(Vec<u32>),
+    Found(Withdrawn),
+    Replaced(bool),
+    /// Whether jobs are held back.
+    Paused(bool),
+    /// Where a cancel found its job.
+    Hit(Option<Cancelled<u32>>),
+    Done,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Told {
+    Start { job: u32, worker: u32, state: u32 },
+    Ended { job: u32, outcome: Outcome, retry_after: Option<Duration> },
+    Refused { job: u32, reason: RefusalReason },
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started { worker, .. } => write!(f, "starts on {worker}"),
+            Self::Queued => f.write_str("queued"),
+            Self::Waiting => f.write_str("waits"),
+            Self::Refused(refusal) => write!(f, "refused: {}", reason_name(refusal.reason)),
+            Self::Decided(true) => f.write_str("decided"),
+            Self::Decided(false) => f.write_str("decided before"),
+            Self::Dropped(states) if states.is_empty() => f.write_str("done"),
+            Self::Dropped(states) => write!(f, "drops {}", states.len()),
+            Self::Found(found) => f.write_str(found_name(*found)),
+            Self::Replaced(true) => f.write_str("replaced"),
+            Self::Replaced(false) => f.write_str("not replaced"),
+            Self::Paused(true) => f.write_str("paused"),
+            Self::Paused(false) => f.write_str("not paused"),
+            Self::Hit(hit) => f.write_str(hit_name(*hit)),
+            Self::Done => f.write_str("done"),
+        }
+    }
+}
+
+fn reason_name(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::QueueFull => "full",
+        RefusalReason::QueueTooLong { .. } => "long",
+        RefusalReason::WaitTooLong { .. } => "impatient",
+        RefusalReason::DeadlineUnreachable { budget: Duration::ZERO, .. } => "past",
+        RefusalReason::DeadlineUnreachable { .. } => "unreachable",
+        RefusalReason::TenantShare(_) => "share",
+        RefusalReason::LimitExceeded { .. } => "limit",
+        RefusalReason::NoRoomInTime => "no room",
+        RefusalReason::Draining => "draining",
+        RefusalReason::PoolDraining => "shut",
+    }
+}
+
+fn found_name(found: Withdrawn) -> &'static str {
+    match found {
+        Withdrawn::Queued => "was queued",
+        Withdrawn::Waiting => "was waiting",
+        Withdrawn::Gone => "gone",
+    }
+}
+
+fn hit_name(hit: Option<Cancelled<u32>>) -> &'static str {
+    match hit {
+        Some(Cancelled::Waiting) => "hit a caller",
+        Some(Cancelled::Queued) => "hit in the queue",
+        Some(Cancelled::Running(_)) => "runs on",
+        None => "hit nothing",
+    }
+}
+
+/// How a job ended that a worker never had; `None` where one had it.
+fn told_name(told: &Told) -> Option<&'static str> {
+    match told {
+        Told::Ended { outcome: Outcome::ExpiredInQueue, .. } => Some("expired"),
+        Told::Ended { outcome: Outcome::Shed, .. } => Some("shed"),
+        Told::Ended { outcome: Outcome::Drained, .. } => Some("drained"),
+        Told::Ended { outcome: Outcome::CancelledByOperator, .. } => Some("cancelled"),
+        Told::Ended { outcome, .. } => panic!("no queued job ends like this: {outcome:?}"),
+        Told::Refused { reason: RefusalReason::NoRoomInTime, .. } => Some("no room"),
+        Told::Refused { .. } => Some("refused"),
+        Told::Start { .. } => None,
+    }
+}

@@ -1,0 +1,145 @@
+use super::{
+    super::{super::Caps, script::Case},
+    ROOMY, UNLIMITED, jobs, pool,
+};
+
+/// One worker, and a quarter of eight places for each tenant.
+const PARTS: Caps = Caps { tenant_share: 0.25, waiting: 8, ..ROOMY };
+
+pub(super) const CASES: &[Case] = &[
+    pool(
+        "where a job has a place, no other tenant's callers stand before it",
+        PARTS,
+        "offer m of=1 => starts on 0
+         end m completed 100 => decided
+         release m => done
+         offer now of=1 for=60000 => starts on 0
+         offer x of=2 for=60000 => queued
+         offer a of=1 for=60000 => queued
+         offer b of=1 for=60000 => queued
+         offer c of=1 for=60000 wait => waits
+         offer d of=1 for=60000 wait => waits
+         offer e of=1 for=60000 wait => waits
+         offer f of=1 for=60000 wait => waits
+         offer g of=3 for=1000 wait => queued
+         offer h of=1 for=1500 wait => refused: unreachable
+         show => ready x a b g; waiting c d e f; runs now; 4 bytes",
+    ),
+    pool(
+        "where it has none, of another tenant's as much as its own tenant has",
+        PARTS,
+        "offer m of=1 => starts on 0
+         end m completed 100 => decided
+         release m => done
+         offer now of=1 for=60000 => starts on 0
+         offer x of=2 for=60000 => queued
+         offer y of=2 for=60000 => queued
+         offer a of=1 for=60000 => queued
+         offer b of=1 for=60000 => queued
+         offer c of=1 for=60000 wait => waits
+         offer d of=1 for=60000 wait => waits
+         offer e of=1 for=60000 wait => waits
+         offer f of=1 for=60000 wait => waits
+         offer g of=2 for=900 wait => refused: unreachable
+         offer h of=2 for=1100 wait => waits
+         offer i of=2 for=1100 wait => refused: unreachable
+         offer j of=2 for=1600 wait => waits
+         show => ready x y a b; waiting c d e f h j; runs now; 4 bytes",
+    ),
+    pool(
+        "where tenants have no parts, those who came before count whoever they are for",
+        Caps { waiting: 8, ..jobs(2) },
+        "offer m of=1 => starts on 0
+         end m completed 100 => decided
+         release m => done
+         offer now of=1 for=60000 => starts on 0
+         offer a of=1 for=60000 => queued
+         offer b of=1 for=60000 => queued
+         offer c of=1 for=60000 wait => waits
+         offer d of=1 for=60000 wait => waits
+         offer e of=1 for=60000 wait => waits
+         offer f of=1 for=60000 wait => waits
+         offer g of=2 for=900 wait => refused: unreachable
+         offer h of=2 for=1100 wait => waits",
+    ),
+    pool(
+        "callers of the classes above count, whoever they are for",
+        Caps { waiting: 8, ..PARTS },
+        "offer m of=1 => starts on 0
+         end m completed 100 => decided
+         release m => done
+         offer now of=1 for=60000 => starts on 0
+         offer x of=2 for=60000 => queued
+         offer y of=2 for=60000 => queued
+         offer a of=1 plus for=60000 => queued
+         offer b of=1 plus for=60000 => queued
+         offer c of=1 plus for=60000 wait => waits
+         offer d of=1 plus for=60000 wait => waits
+         offer e of=1 plus for=60000 wait => waits
+         offer g of=2 for=1300 wait => refused: unreachable
+         offer h of=2 for=1500 wait => waits
+         offer i of=3 for=1500 wait => queued",
+    ),
+    pool(
+        "who comes later passes no caller of its own tenant for having more time left",
+        jobs(1),
+        "offer m of=1 => starts on 0
+         end m completed 100 => decided
+         release m => done
+         offer now of=1 for=60000 => starts on 0
+         offer a of=1 for=60000 => queued
+         offer b of=1 for=1000 wait => waits
+         pass 901 => done
+         cancel a => was queued
+         show => waiting b; runs now; 0 bytes
+         offer c of=1 for=190 wait => refused: unreachable
+         offer d of=2 for=190 wait => queued",
+    ),
+    pool(
+        "a caller whose tenant has its part of the bytes holds up nobody",
+        Caps { bytes: 20, tenant_share: 0.5, ..ROOMY },
+        "offer now of=1 => starts on 0
+         offer x of=2 => queued
+         offer a of=1 bytes=8 => queued
+         offer b of=1 bytes=12 wait => waits
+         offer c of=2 bytes=5 wait => waits
+         show => ready x a c; waiting b; runs now; 14 bytes",
+    ),
+    pool(
+        "a caller that waits for bytes holds up others for as long as it may still be queued",
+        Caps { bytes: 20, ..ROOMY },
+        "offer m => starts on 0
+         end m completed 100 => decided
+         release m => done
+         offer now of=1 => starts on 0
+         offer z of=1 bytes=10 for=60000 => queued
+         offer a of=1 bytes=15 wait => waits
+         offer b of=2 bytes=5 wait for=60000 => waits
+         show => ready z; waiting a b; runs now; 10 bytes
+         pass 900 => done
+         tick => done
+         show => ready z b; waiting a; runs now; 15 bytes",
+    ),
+    Case {
+        rule: "an idle worker takes the first caller of another tenant, where that of the first one waits for its key",
+        caps: Caps { bytes: 6, ..jobs(1) },
+        limits: UNLIMITED,
+        workers: 2,
+        shards: 1,
+        script: "offer a key=1 of=1 => starts on 1
+                 offer b key=1 of=1 => queued
+                 offer c => starts on 0
+                 offer d wait key=1 of=1 bytes=2 => waits
+                 offer e wait of=1 => waits
+                 offer f wait of=2 bytes=3 => waits
+                 release c => done; f starts on 0
+                 release f => done
+                 show => blocked b; waiting d e; runs a; 1 bytes
+                 offer g wait of=3 bytes=6 => starts on 0
+                 release g => done
+                 offer h => starts on 0
+                 offer i wait of=2 bytes=2 => waits
+                 release h => done; i starts on 0
+                 show => blocked b; waiting d e; runs a i; 1 bytes",
+    },
+];

@@ -1,0 +1,84 @@
+use super::{
+    super::{super::Caps, script::Case},
+    ROOMY, UNLIMITED, jobs, pool,
+};
+
+pub(super) const CASES: &[Case] = &[
+    pool(
+        "nothing starts after the queue was given up",
+        jobs(2),
+        "offer now key=1 => starts on 0
+         offer a key=1 => queued
+         offer b plus => queued
+         offer c wait => waits
+         close => done; c refused
+         close => done
+         offer d => refused: draining
+         abandon => done; a drained; b drained
+         release now => done
+         offer e => refused: draining
+         retire => drops 1
+         ledger => 3 accepted, 3 cancelled, 3 rejected",
+    ),
+    pool(
+        "what is queued goes on in a closed pool",
+        ROOMY,
+        "offer a => starts on 0
+         offer b => queued
+         close => done
+         release a => done; b starts on 0",
+    ),
+    pool(
+        "a lease given back without an outcome counts as cancelled, and the first outcome stays",
+        ROOMY,
+        "offer a => starts on 0
+         release a => done
+         offer b => starts on 0
+         end b panicked 1 => decided
+         end b completed 1 => decided before
+         release b => done
+         end b completed 1 => decided before
+         stick b => not replaced
+         ledger => 2 accepted, 1 cancelled, 1 panicked",
+    ),
+    Case {
+        rule: "stuck workers are replaced up to the bound, and one that is back stays where it is missed",
+        caps: Caps { stuck: 1, ..ROOMY },
+        limits: UNLIMITED,
+        workers: 2,
+        shards: 1,
+        script: "offer a => starts on 1
+                 offer b => starts on 0
+                 offer c => queued
+                 stick a => replaced; c starts on 2
+                 stick a => not replaced
+                 pool => 2 live, 0 missing
+                 offer d => queued
+                 stick b => not replaced
+                 pool => 1 live, 1 missing
+                 release a => done; d starts on 1
+                 pool => 2 live, 0 missing
+                 end b expired 5 => decided
+                 release b => drops 1
+                 pool => 2 live, 0 missing
+                 stick c => replaced
+                 pool => 2 live, 0 missing",
+    },
+    pool(
+        "a stuck worker that nobody replaced comes back and works on",
+        Caps { stuck: 0, ..ROOMY },
+        "offer a => starts on 0
+         offer b => queued
+         stick a => not replaced
+         pool => 0 live, 1 missing
+         release a => done; b starts on 0
+         pool => 1 live, 0 missing",
+    ),
+    pool(
+        "a new worker takes a queued job",
+        ROOMY,
+        "offer a => starts on 0
+         offer b => queued
+         worker => done; b starts on 1",
+    ),
+];

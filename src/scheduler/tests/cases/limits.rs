@@ -1,0 +1,226 @@
+use std::{num::NonZeroU32, time::Duration};
+
+use super::{
+    super::{drive::KindsLimits, script::Case},
+    FREE, jobs,
+};
+use crate::model::{KindLimits, Limit, Rate};
+
+const NO_BOUND: Limit = Limit { concurrency: None, rate: None };
+
+const fn some(count: u32) -> NonZeroU32 {
+    NonZeroU32::new(count).expect("some")
+}
+
+const fn at_most(jobs: u32) -> Limit {
+    Limit { concurrency: Some(some(jobs)), rate: None }
+}
+
+/// One start each 100 ms.
+const fn ten_a_second(burst: u32) -> Limit {
+    Limit { concurrency: None, rate: Some(Rate { interval: Duration::from_millis(100), burst: some(burst) }) }
+}
+
+/// Kind 0 has these bounds, kind 1 none.
+const fn limits(all: Limit, per_key: Limit) -> KindsLimits {
+    [KindLimits { all, per_key, keys: 100 }, FREE]
+}
+
+const fn case(rule: &'static str, limits: KindsLimits, script: &'static str) -> Case {
+    Case { rule, caps: jobs(20), limits, workers: 3, shards: 1, script }
+}
+
+pub(super) const CASES: &[Case] = &[
+    case(
+        "a kind at its limit waits, and others pass",
+        limits(at_most(1), NO_BOUND),
+        "offer a => starts on 2
+         offer b plus => queued
+         offer c => queued
+         offer d kind=1 shed => starts on 1
+         show => ready b c; runs a d; 2 bytes
+         release d => done
+         release a => done; b starts on 2
+         offer e kind=1 => starts on 1
+         release b => done; c starts on 2",
+    ),
+    case(
+        "among the jobs of a limited kind the order is that of the pool",
+        limits(at_most(1), NO_BOUND),
+        "offer a => starts on 2
+         offer b shed => queued
+         offer c of=1 => queued
+         offer d of=1 => queued
+         offer e of=2 => queued
+         offer f plus => queued
+         release a => done; f starts on 2
+         release f => done; c starts on 2
+         release c => done; e starts on 2
+         release e => done; d starts on 2
+         release d => done; b starts on 2",
+    ),
+    case(
+        "starts keep to their rate, and a pause saves up the burst",
+        limits(ten_a_second(2), NO_BOUND),
+        "offer a => starts on 2
+         offer b => starts on 1
+         offer c => queued
+         offer d for=5000 => queued
+         offer e kind=1 => starts on 0
+         release e => done
+         pass 99 => done
+         tick => done
+         pass 1 => done
+         tick => done; c starts on 0
+         release a => done
+         release b => done
+         pass 1000 => done
+         tick => done; d starts on 1
+         offer f => starts on 2
+         offer g => queued",
+    ),
+    case(
+        "a token that came goes to who waits, not to who comes",
+        limits(ten_a_second(1), NO_BOUND),
+        "offer a => starts on 2
+         offer b => queued
+         pass 100 => done
+         offer c => queued; b starts on 1
+         pass 100 => done
+         tick => done; c starts on 0",
+    ),
+    case(
+        "a job whose turn by its rate comes too late is refused with the limit's name, measured or not",
+        limits(ten_a_second(1), NO_BOUND),
+        "offer a => starts on 2
+         offer b for=210 => queued
+         offer c for=199 => refused: limit
+         offer d for=399 => refused: limit
+         offer e for=401 => queued
+         offer f for=401 kind=1 => starts on 1",
+    ),
+    Case {
+        rule: "a queue for a limit is no longer than it may be, even for those who would wait for room",
+        caps: jobs(20),
+        limits: limits(at_most(1), NO_BOUND),
+        workers: 3,
+        shards: 1,
+        script: "offer a => starts on 2
+                 end a completed 100 => decided
+                 release a => done
+                 offer o1 kind=1 => starts on 2
+                 end o1 completed 1 => decided
+                 release o1 => done
+                 offer o2 kind=1 => starts on 2
+                 end o2 completed 1 => decided
+                 release o2 => done
+                 offer o3 kind=1 => starts on 2
+                 end o3 completed 1 => decided
+                 release o3 => done
+                 offer o4 kind=1 => starts on 2
+                 end o4 completed 1 => decided
+                 release o4 => done
+                 offer b for=5000 => starts on 2
+                 offer c for=5000 => queued
+                 offer d for=5000 => queued
+                 offer e for=5000 => queued
+                 offer g for=5000 => queued
+                 offer h for=5000 wait => refused: limit
+                 offer f kind=1 => starts on 1",
+    },
+    case(
+        "each limit key has its own bound",
+        limits(NO_BOUND, at_most(1)),
+        "offer a limit=1 => starts on 2
+         offer b limit=1 => queued
+         offer c limit=2 => starts on 1
+         offer d => starts on 0
+         offer e limit=3 => queued
+         offer f => queued
+         show => ready e; blocked b f; runs a c d; 3 bytes
+         release d => done; e starts on 0
+         release a => done; f starts on 2
+         release c => done; b starts on 1",
+    ),
+    case(
+        "starts of a limit key keep to its rate",
+        limits(NO_BOUND, ten_a_second(1)),
+        "offer a limit=1 => starts on 2
+         offer b limit=1 => queued
+         offer c limit=1 plus => queued
+         offer d limit=2 => starts on 1
+         pass 60 => done
+         offer e limit=3 => starts on 0
+         release a => done
+         release d => done
+         show => blocked b c; runs e; 2 bytes
+         pass 40 => done
+         tick => done; b starts on 1
+         cancel c => was queued
+         pass 100 => done
+         tick => done
+         offer f limit=1 => starts on 2",
+    ),
+    case(
+        "a limit key whose queued job leaves waits for nothing: no clock is set for it",
+        limits(NO_BOUND, ten_a_second(1)),
+        "offer a limit=1 => starts on 2
+         offer b limit=1 => queued
+         cancel b => was queued
+         pass 100 => done
+         tick => done
+         release a => done",
+    ),
+    case(
+        "a ready job that leaves gives its place at the limit key on",
+        limits(NO_BOUND, at_most(1)),
+        "offer x kind=1 => starts on 2
+         offer y kind=1 => starts on 1
+         offer z kind=1 => starts on 0
+         offer a limit=1 => queued
+         offer b limit=1 => queued
+         show => ready a; blocked b; runs x y z; 2 bytes
+         cancel a => was queued
+         show => ready b; runs x y z; 1 bytes
+         release x => done; b starts on 2",
+    ),
+    Case {
+        rule: "a kind with a limit leaves half of the queue to the others",
+        caps: jobs(4),
+        limits: limits(at_most(1), NO_BOUND),
+        workers: 2,
+        shards: 1,
+        script: "offer a => starts on 1
+                 offer x kind=1 => starts on 0
+                 offer b => queued
+                 offer c => queued
+                 offer d => refused: limit
+                 offer y kind=1 => queued
+                 offer z kind=1 => queued",
+    },
+    Case {
+        rule: "a caller that waits for room behind a limit holds up nobody else's worker",
+        caps: jobs(1),
+        limits: limits(at_most(1), NO_BOUND),
+        workers: 2,
+        shards: 1,
+        script: "offer a => starts on 1
+                 offer b => queued
+                 offer c kind=1 => starts on 0
+                 offer d kind=1 wait => waits
+                 release c => done; d starts on 0
+                 release a => done; b starts on 1",
+    },
+    Case {
+        rule: "a caller without room in the queue starts when its token comes",
+        caps: jobs(0),
+        limits: limits(ten_a_second(1), ten_a_second(1)),
+        workers: 2,
+        shards: 1,
+        script: "offer a => starts on 1
+                 offer b wait => waits
+                 release a => done
+                 pass 100 => done
+                 tick => done; b starts on 1",
+    },
+];

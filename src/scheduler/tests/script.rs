@@ -1,0 +1,194 @@
+use std::time::Duration;
+
+use super::{
+    super::{Caps, Withdrawal},
+    Event, Offer, Step, Told,
+    drive::{Drive, KindsLimits},
+    told_name,
+};
+use crate::model::{Criticality, Outcome, WhenFull};
+
+/// A rule, a pool, and what happens in it: one line for each event, `event => all that it shows`.
+///
+/// | event | |
+/// |---|---|
+/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `limit=` (limit key), `shard=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
+/// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
+/// | `release a`, `cancel a`, `expire a`, `stick a` | |
+/// | `worker`, `close`, `abandon`, `retire`, `pass 10`, `tick` | |
+/// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | what an operator does |
+/// | `show` | ready, blocked, waiting and running jobs, bytes in the queue |
+/// | `pool` | live and missing workers, and those that are to go |
+/// | `ledger` | the counts that are not zero |
+///
+/// What must hold of all jobs is checked at each event, and the pool is run dry in the end.
+pub(super) struct Case {
+    pub(super) rule: &'static str,
+    pub(super) caps: Caps,
+    pub(super) limits: KindsLimits,
+    pub(super) workers: usize,
+    pub(super) shards: usize,
+    pub(super) script: &'static str,
+}
+
+pub(super) fn check(case: &Case) {
+    let drive = Drive::new(case.caps, case.limits, case.workers, case.shards);
+    let mut script = Script { drive, names: Vec::new() };
+    for line in case.script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (event, expected) = line.split_once(" => ").expect("event => what it shows");
+        let seen = script.run(event).unwrap_or_else(|fault| panic!("{}: {line}: {fault}", case.rule));
+        assert_eq!(seen, expected, "{}: {event}", case.rule);
+    }
+    script.drive.run_dry().unwrap_or_else(|fault| panic!("{}: {fault}", case.rule));
+}
+
+struct Script {
+    drive: Drive,
+    names: Vec<&'static str>,
+}
+
+impl Script {
+    fn run(&mut self, line: &'static str) -> Result<String, String> {
+        let mut words = line.split_whitespace();
+        let verb = words.next().expect("a verb");
+        let words: Vec<&'static str> = words.collect();
+        let job = || {
+            let name = words.first().expect("the name of a job");
+            let job = self.names.iter().position(|known| known == name).expect("a job that was offered");
+            u32::try_from(job).expect("few jobs")
+        };
+        let event = match verb {
+            "offer" => {
+                self.names.push(words[0]);
+                Event::Offer(offer(&words[1..]))
+            }
+            "end" => Event::End { job: job(), outcome: outcome(words[1]), run: millis(words[2]) },
+            "release" => Event::Release { job: job() },
+            "cancel" => Event::Withdraw { job: job(), why: Withdrawal::Cancelled },
+            "expire" => Event::Withdraw { job: job(), why: Withdrawal::Expired },
+            "stick" => Event::Stick { job: job() },
+            "worker" => Event::AddWorker,
+            "pause" => Event::Pause,
+            "resume" => Event::Resume,
+            "shut" => Event::Shut,
+            "open" => Event::Open,
+            "kill" => Event::Cancel { job: job() },
+            "resize" => Event::Resize { min: number(words[0]), max: number(words[words.len() - 1]) },
+            "close" => Event::Close,
+            "abandon" => Event::Abandon,
+            "retire" => Event::Retire,
+            "tick" => Event::Tick,
+            "pass" => Event::Pass { by: millis(words[0]) },
+            "show" => return Ok(self.show()),
+            "pool" => {
+                let view = self.drive.view();
+                let going = if view.retiring > 0 { format!(", {} to go", view.retiring) } else { String::new() };
+                return Ok(format!("{} live, {} missing{going}", view.live, view.unreplaced));
+            }
+            "ledger" => return Ok(self.ledger()),
+            other => panic!("no event {other:?}"),
+        };
+        let step = self.drive.apply(event)?;
+        Ok(self.describe(&step))
+    }
+
+    fn describe(&self, step: &Step) -> String {
+        let mut text = step.answer.to_string();
+        for told in &step.told {
+            text += &match told {
+                Told::Start { job, worker, .. } => format!("; {} starts on {worker}", self.names[*job as usize]),
+                Told::Ended { job, .. } | Told::Refused { job, .. } => {
+                    format!("; {} {}", self.names[*job as usize], told_name(told).expect("it did not start"))
+                }
+            };
+        }
+        text
+    }
+
+    fn show(&self) -> String {
+        let view = self.drive.view();
+        let running: Vec<u32> = view.running.iter().map(|run| run.0).collect();
+        let parts =
+            [("ready", &view.ready), ("blocked", &view.blocked()), ("waiting", &view.waiting), ("runs", &running)];
+        let mut text = String::new();
+        for (name, jobs) in parts.iter().filter(|(_, jobs)| !jobs.is_empty()) {
+            let jobs: Vec<&str> = jobs.iter().map(|job| self.names[*job as usize]).collect();
+            text += &format!("{name} {}; ", jobs.join(" "));
+        }
+        text + &format!("{} bytes", view.queued_bytes)
+    }
+
+    fn ledger(&self) -> String {
+        let counts = self.drive.view().counts;
+        let all = [
+            ("accepted", counts.accepted),
+            ("completed", counts.completed),
+            ("failed", counts.failed),
+            ("cancelled", counts.cancelled),
+            ("expired", counts.expired),
+            ("panicked", counts.panicked),
+            ("shed", counts.shed),
+            ("rejected", counts.rejected.iter().sum()),
+        ];
+        let some: Vec<String> =
+            all.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name}")).collect();
+        some.join(", ")
+    }
+}
+
+fn offer(words: &[&str]) -> Offer {
+    let mut offer = Offer {
+        class: Criticality::Critical,
+        kind: 0,
+        bytes: 1,
+        patience: 1000,
+        spare: 0,
+        tenant: 0,
+        key: 0,
+        limit_key: 0,
+        when_full: WhenFull::Reject,
+        shard: 0,
+    };
+    for word in words {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match name {
+            "plus" => offer.class = Criticality::CriticalPlus,
+            "crit" => offer.class = Criticality::Critical,
+            "shed+" => offer.class = Criticality::SheddablePlus,
+            "shed" => offer.class = Criticality::Sheddable,
+            "reject" => offer.when_full = WhenFull::Reject,
+            "wait" => offer.when_full = WhenFull::Wait,
+            "evict" => offer.when_full = WhenFull::Shed,
+            "bytes" => offer.bytes = number(value),
+            "for" => offer.patience = value.parse().expect("milliseconds"),
+            "spare" => offer.spare = value.parse().expect("milliseconds"),
+            "of" => offer.tenant = number(value),
+            "key" => offer.key = number(value),
+            "limit" => offer.limit_key = number(value),
+            "shard" => offer.shard = number(value),
+            "kind" => offer.kind = number(value),
+            other => panic!("an offer has no {other:?}"),
+        }
+    }
+    offer
+}
+
+fn outcome(word: &str) -> Outcome {
+    match word {
+        "completed" => Outcome::Completed,
+        "failed" => Outcome::HandlerFailed,
+        "cancelled" => Outcome::Cancelled,
+        "expired" => Outcome::DeadlineExceeded,
+        "overran" => Outcome::RunTimeout,
+        "panicked" => Outcome::HandlerPanicked,
+        other => panic!("no job ends {other:?} while it runs"),
+    }
+}
+
+fn millis(word: &str) -> Duration {
+    Duration::from_millis(number(word))
+}
+
+fn number<T: std::str::FromStr>(word: &str) -> T {
+    word.parse().unwrap_or_else(|_| panic!("{word:?} is no such number"))
+}

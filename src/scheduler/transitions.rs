@@ -1,0 +1,110 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Core, Effect, Host, RefusalReason,
+    admission::pushback,
+    entry::{Entry, LINE, Names, Place},
+};
+use crate::model::{Criticality, Outcome};
+
+pub(super) const WAITER: &str = "an entry that has not started keeps its waiter";
+
+/// The ways of a job between its places.
+impl<H: Host> Core<H> {
+    /// Room is there: the job becomes queued, behind its ordering key where that is in use.
+    pub(super) fn accept(&mut self, now: Instant, index: usize, names: Names<'_>, is_probe: bool) {
+        self.counts.accepted += 1;
+        let entry = &mut self.entries[index];
+        entry.work = self.admission.estimates.service(entry.kind);
+        entry.is_probe = is_probe;
+        if is_probe {
+            self.admission.estimates.probe(entry.kind, now);
+        }
+        self.admission.take(entry.class, entry.work);
+        self.admission.safety_margins[entry.class.rank()].accept();
+        entry.key_limiter = self.limits.join(entry.kind_queue, names.limit_key, now);
+        self.queue.enter(&mut self.entries, index, names);
+        self.saturated |= self.queue.all.len() * 5 >= self.caps.jobs.saturating_mul(4);
+        if self.entries[index].place != Place::Blocked {
+            self.free(index);
+        }
+    }
+
+    /// No ordering key holds a queued job back: it is ready, or stands at the key limiter of its limit key.
+    fn free(&mut self, index: usize) {
+        let Some(key_limiter) = self.entries[index].key_limiter else {
+            self.entries[index].place = Place::Ready;
+            return self.queue.push(&mut self.entries, index);
+        };
+        self.entries[index].place = Place::Throttled;
+        self.limits.key_limiter_mut(key_limiter).throttled.push_back(&mut self.entries, LINE, index);
+        self.limits.stir(key_limiter);
+    }
+
+    pub(super) fn evict_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
+        let victim = self.queue.victim(class).expect("enough jobs below the class were counted");
+        let lower = self.entries[victim].class;
+        let retry_after = pushback(self.wait_behind(lower, f64::INFINITY));
+        self.end_queued(victim, Outcome::Shed, Some(retry_after), effects);
+    }
+
+    pub(super) fn end_queued(
+        &mut self,
+        index: usize,
+        outcome: Outcome,
+        retry_after: Option<Duration>,
+        effects: &mut Vec<Effect<H>>,
+    ) {
+        self.counts.count(outcome);
+        let Entry { waiter, job, .. } = self.remove_queued(index);
+        effects.push(Effect::Ended { waiter: waiter.expect(WAITER), job, outcome, retry_after });
+    }
+
+    /// A caller that waits for room hears that it gets none.
+    pub(super) fn refuse_waiting(&mut self, index: usize, reason: RefusalReason, effects: &mut Vec<Effect<H>>) {
+        self.counts.rejected[reason.index()] += 1;
+        let waiter = self.leave_waiting(index).waiter.expect(WAITER);
+        effects.push(Effect::Refused { waiter, reason });
+    }
+
+    pub(super) fn leave_waiting(&mut self, index: usize) -> Entry<H> {
+        self.queue.waiting.remove(&mut self.entries, index);
+        self.entries.remove(index)
+    }
+
+    /// Takes a queued job out for good.
+    pub(super) fn remove_queued(&mut self, index: usize) -> Entry<H> {
+        let led = self.entries[index].place != Place::Blocked;
+        self.unqueue(index);
+        let entry = self.entries.remove(index);
+        self.admission.take(entry.class, -entry.work);
+        self.depart(&entry);
+        if led {
+            self.advance_key_queue(entry.key_queue);
+        }
+        entry
+    }
+
+    /// Takes a queued job out of the queue, to start or to end.
+    pub(super) fn unqueue(&mut self, index: usize) {
+        self.limits.leave(&mut self.entries, index);
+        self.queue.leave(&mut self.entries, index);
+        self.saturated &= self.queue.all.len() * 5 > self.caps.jobs;
+    }
+
+    /// A job is over: nothing holds it any more.
+    pub(super) fn depart(&mut self, entry: &Entry<H>) {
+        self.queue.depart(entry);
+        self.limits.quit(entry.key_limiter);
+    }
+
+    /// The job at the head of an ordering key is gone: the next one may start, at the end of its class's queue.
+    pub(super) fn advance_key_queue(&mut self, key_queue: Option<usize>) {
+        let next = key_queue.and_then(|key_queue| self.queue.keys.advance(&mut self.entries, key_queue));
+        if let Some(next) = next {
+            self.free(next);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
+
+use super::*;
+
+const BOUNDS: Bounds = Bounds { min: 2, max: 64 };
+
+/// A pool of so many workers, seen so.
+fn seen(workers: usize, busy: f64, wait: f64) -> Sample {
+    let done = workers as f64 * busy;
+    let jobs = 10.0 * done;
+    let unchanged = Sample { refused: 0.0, slowdown: 1.0, may_grow: true, run: 0.1, jobs, done, ..NOTHING };
+    Sample { workers, busy, wait, ..unchanged }
+}
+
+const NOTHING: Sample = Sample {
+    workers: 0,
+    busy: 0.0,
+    wait: 0.0,
+    refused: 0.0,
+    slowdown: 1.0,
+    jobs: 0.0,
+    done: 0.0,
+    run: 0.0,
+    may_grow: true,
+};
+
+/// The workers after each of the looks at a pool that follows what is decided.
+fn follow(sizer: &mut Sizer, mut workers: usize, looks: usize, sample: impl Fn(usize) -> Sample) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    for _ in 0..looks {
+        let (next, decision) = sizer.decide(&sample(workers), BOUNDS);
+        (*sizer, workers) = (next, decision.workers);
+        sizes.push(workers);
+    }
+    sizes
+}
+
+fn follow_anew(workers: usize, looks: usize, sample: impl Fn(usize) -> Sample) -> Vec<usize> {
+    follow(&mut Sizer::NEW.clone(), workers, looks, sample)
+}
+
+/// What a load of so many busy workers shows in a pool: all are busy, and a queue builds up, where there are fewer.
+fn load(demand: f64) -> impl Fn(usize) -> Sample {
+    move |workers| {
+        let share = demand / workers as f64;
+        seen(workers, share.min(1.0), if share > 1.0 { 2.0 } else { 0.0 })
+    }
+}
+
+#[test]
+fn a_pool_grows_by_a_quarter_once_it_was_busy_at_three_looks() {
+    let mut sizer = Sizer::NEW;
+    let sizes = follow(&mut sizer, 8, 6, |workers| seen(workers, 0.9, 0.0));
+    assert_eq!(sizes, [8, 8, 10, 12, 15, 18]);
+    assert_eq!(follow(&mut sizer, 18, 3, |workers| seen(workers, 0.79, 0.0)), [18, 18, 18]);
+    assert_eq!(follow(&mut sizer, 60, 4, |workers| seen(workers, 0.9, 0.0)), [60, 60, 64, 64]);
+}
+
+#[test]
+fn waits_count_at_two_looks_and_long_ones_at_one_for_as_much_as_they_are_long() {
+    assert_eq!(follow_anew(8, 4, |workers| seen(workers, 1.0, 1.1)), [8, 10, 12, 15]);
+    assert_eq!(follow_anew(8, 3, |workers| seen(workers, 1.0, 3.0)), [8, 14, 24]);
+    assert_eq!(follow_anew(4, 4, |workers| seen(workers, 1.0, 4.1)), [8, 16, 32, 64]);
+    assert_eq!(follow_anew(2, 3, |workers| seen(workers, 1.0, 20.0)), [6, 18, 54]);
+    let mut sizer = Sizer::NEW;
+    for wait in [2.0, 0.5, 2.0, 0.5] {
+        assert_eq!(follow(&mut sizer, 8, 1, |workers| seen(workers, 0.5, wait)), [8], "one look is no trend");
+    }
+}
+
+#[test]
+fn jobs_that_are_refused_count_like_those_that_wait() {
+    let refused = |refused: f64| move |workers| Sample { refused, ..seen(workers, 0.7, 0.0) };
+    assert_eq!(follow_anew(8, 6, refused(0.09)), [8; 6]);
+    assert_eq!(follow_anew(8, 3, refused(0.1)), [8, 10, 12]);
+    assert_eq!(follow_anew(8, 3, refused(0.4)), [8, 13, 21]);
+    assert_eq!(follow_anew(8, 2, refused(0.5)), [16, 32]);
+    assert_eq!(follow_anew(8, 1, refused(1.0)), [18], "no more than its load keeps busy for 0.3 of their time");
+}
+
+#[test]
+fn a_pool_does_not_grow_to_where_its_load_would_be_little() {
+    assert_eq!(follow_anew(8, 9, |workers| seen(workers, 0.3, 5.0)), [8; 9]);
+    assert_eq!(follow_anew(8, 4, |workers| seen(workers, 3.6 / workers as f64, 5.0))[3], 12);
+}
+
+#[test]
+fn a_pool_shrinks_to_what_its_load_needs_after_thirty_quiet_looks() {
+    let mut sizer = Sizer::NEW;
+    let sizes = follow(&mut sizer, 16, 60, load(1.0));
+    assert!(sizes[..31].iter().all(|size| *size == 16), "{sizes:?}");
+    assert_eq!(sizes[31..], [4; 29]);
+    let mut sizer = Sizer::NEW;
+    follow(&mut sizer, 16, 60, load(12.0));
+    let sizes = follow(&mut sizer, 16, 60, load(1.0));
+    assert!(sizes[..29].iter().all(|size| *size == 16), "{sizes:?}");
+    assert!(sizes[29] == 4 && sizes[32..].iter().all(|size| *size == 4), "{sizes:?}");
+    assert_eq!(follow_anew(16, 200, load(4.8)), [16; 200], "0.3 is not little");
+    assert_eq!(follow_anew(16, 60, load(0.0))[59], BOUNDS.min);
+}
+
+#[test]
+fn a_busy_spell_is_no_quiet_and_a_single_busy_look_is_looked_after() {
+    let mut sizer = Sizer::NEW;
+    for _ in 0..10 {
+        assert_eq!(follow(&mut sizer, 16, 20, load(1.0)), [16; 20]);
+        assert_eq!(follow(&mut sizer, 16, 3, load(8.0)), [16; 3]);
+    }
+    let mut sizer = Sizer::NEW;
+    follow(&mut sizer, 16, 20, load(1.0));
+    follow(&mut sizer, 16, 1, load(8.0));
+    let sizes = follow(&mut sizer, 16, 50, load(1.0));
+    assert_eq!((sizes[9], sizes[10], sizes[49]), (16, 8, 4), "{sizes:?}");
+}
+
+#[test]
+fn after_it_shrank_a_pool_rests_before_it_grows_by_quarters() {
+    let shrunk = || {
+        let mut sizer = Sizer::NEW;
+        assert_eq!(follow(&mut sizer, 16, 32, load(1.0))[31], 4);
+        sizer
+    };
+    assert_eq!(follow(&mut shrunk(), 8, 5, |workers| seen(workers, 1.0, 1.1)), [8, 8, 8, 10, 12]);
+    assert_eq!(follow(&mut shrunk(), 8, 2, |workers| seen(workers, 1.0, 4.1)), [16, 32]);
+}
+
+/// A pool that never has workers enough, whose jobs take `slowdown` times as long, and finish so much with so many workers.
+fn slow(slowdown: f64, done: impl Fn(f64) -> f64) -> impl Fn(usize) -> Sample {
+    move |workers| Sample { slowdown, done: done(workers as f64), ..seen(workers, 1.0, 9.0) }
+}
+
+#[test]
+fn a_step_that_is_of_no_use_is_taken_back_and_tried_less_often() {
+    let mut sizer = Sizer::NEW;
+    let sizes = follow(&mut sizer, 8, 200, slow(4.0, |_| 2.0));
+    assert!(sizes.iter().all(|size| [8, 16].contains(size)), "{sizes:?}");
+    let begins: Vec<usize> = (1..200).filter(|at| sizes[at - 1] < sizes[*at]).collect();
+    let pauses: Vec<usize> = begins.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses.len() >= 3 && pauses.is_sorted() && pauses[0] < pauses[2], "{begins:?}");
+    assert!(sizer.is_held_back());
+}
+
+#[test]
+fn jobs_that_have_merely_grown_are_given_workers_and_their_time_is_the_new_one() {
+    let (mut sizer, mut workers) = (Sizer::NEW, 4);
+    let grown = (0..30).position(|_| {
+        let (next, decision) = sizer.decide(&slow(4.0, |workers| workers / 4.0)(workers), BOUNDS);
+        (sizer, workers) = (next, decision.workers);
+        decision.grown
+    });
+    assert!(grown.is_some() && workers == 64 && !sizer.is_held_back());
+}
+
+#[test]
+fn a_pool_whose_jobs_are_slow_no_more_is_let_go() {
+    let mut sizer = Sizer::NEW;
+    follow(&mut sizer, 8, 4, slow(4.0, |_| 2.0));
+    assert!(sizer.is_held_back());
+    follow(&mut sizer, 8, 3, slow(1.6, |_| 2.0));
+    assert!(sizer.is_held_back());
+    assert_eq!(follow(&mut sizer, 8, 30, slow(1.0, |workers| workers))[29], 64);
+    assert!(!sizer.is_held_back());
+}
+
+#[test]
+fn a_pool_that_may_not_grow_still_shrinks() {
+    let held = |busy: f64| move |workers| Sample { may_grow: false, ..seen(workers, busy, 0.0) };
+    let mut sizer = Sizer::NEW;
+    assert_eq!(follow(&mut sizer, 8, 9, held(1.0)), [8; 9]);
+    assert_eq!(follow(&mut sizer, 8, 80, held(0.0)).last(), Some(&2));
+}
+
+/// A sample of a pool, whatever may be seen of it.
+fn any_sample() -> impl Strategy<Value = Sample> {
+    let shares = (0.0..=1.0, 0.0..8.0, 0.0..=1.0, 0.5..5.0);
+    (shares, 0.0..200.0, 0.0..64.0, 0.001..20.0, any::<bool>()).prop_map(
+        |((busy, wait, refused, slowdown), jobs, done, run, may_grow)| Sample {
+            workers: 0,
+            busy,
+            wait,
+            refused,
+            slowdown,
+            jobs,
+            done,
+            run,
+            may_grow,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
+    #[test]
+    fn sizes_stay_within_the_bounds_and_grow_to_three_times_at_most(
+        start in 2usize..=64,
+        looks in vec(any_sample(), 1..400),
+    ) {
+        let (mut sizer, mut workers) = (Sizer::NEW, start);
+        for sample in looks {
+            let sample = Sample { workers, ..sample };
+            let (next, decision) = sizer.decide(&sample, BOUNDS);
+            let size = decision.workers;
+            prop_assert!((BOUNDS.min..=BOUNDS.max).contains(&size));
+            prop_assert!(size <= 3 * workers);
+            prop_assert!(size <= workers || sample.may_grow);
+            (sizer, workers) = (next, size);
+        }
+    }
+
+    /// Whatever a steady load is, the size moves in one direction and comes to rest.
+    #[test]
+    fn a_steady_load_makes_no_pool_flap(start in 2usize..=64, demand in 0.0..80.0) {
+        let mut sizes = vec![start];
+        sizes.extend(follow_anew(start, 200, load(demand)));
+        prop_assert!(sizes.is_sorted() || sizes.iter().rev().is_sorted(), "{sizes:?}");
+        let rest = sizes[150];
+        prop_assert!(sizes[150..].iter().all(|size| *size == rest), "{sizes:?}");
+        prop_assert!(rest == BOUNDS.max || demand <= rest as f64, "{rest} for {demand}");
+        let needed = demand + 3.0 * demand.sqrt() + 2.0;
+        prop_assert!(demand >= 0.3 * rest as f64 - 1.0 || rest as f64 <= needed, "{rest} for {demand}");
+    }
+
+    /// With a downstream that does no more whoever asks, the pool has twice its workers at most, now and then.
+    #[test]
+    fn a_slow_downstream_is_not_scaled_into(start in 3usize..=32, slowdown in SLOW..20.0, looks in 1usize..2000) {
+        let sizes = follow_anew(start, looks, slow(slowdown, |_| 2.0));
+        prop_assert!(sizes.iter().all(|size| *size <= 2 * start), "{sizes:?}");
+    }
+}

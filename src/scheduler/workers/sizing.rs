@@ -1,0 +1,131 @@
+use tokio::time::Instant;
+
+use super::{
+    super::{Core, Effect, Host, RefusalReason, limit::UNLIMITED},
+    sizer::{Bounds, Decision, Sample, Sizer},
+    slowdown::Slowdown,
+};
+use crate::model::{Criticality, RejectionReason};
+
+/// What is remembered of the looks at the size of a pool.
+pub(crate) struct Sizing {
+    pub(crate) bounds: Bounds,
+    pub(crate) sizer: Sizer,
+    pub(crate) slowdown: Slowdown,
+    last: Option<Look>,
+}
+
+/// What had happened by a look.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    at: Instant,
+    /// Seconds in which workers had jobs.
+    busy: f64,
+    accepted: u64,
+    completed: u64,
+    /// Jobs that were refused for want of workers, or of room that workers would have made.
+    refused: u64,
+}
+
+/// What a look at the size changed.
+pub(crate) struct Resized<S> {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// States of the workers that went, to be dropped outside of the lock.
+    pub(crate) gone: Vec<S>,
+}
+
+impl Sizing {
+    pub(crate) fn new(kinds: usize) -> Self {
+        Self { bounds: Bounds::default(), sizer: Sizer::NEW, slowdown: Slowdown::new(kinds), last: None }
+    }
+}
+
+impl<H: Host> Core<H> {
+    /// Whether the pool chooses its size.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.sizing.bounds.is_elastic()
+    }
+
+    /// Looks at the load, which is to be done once a second, and gives the pool the workers that it should have.
+    /// `may_grow` says whether new workers would be of use. A pool that is paused, or takes no jobs, keeps its size.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        may_grow: bool,
+        fresh: impl FnMut() -> H::State,
+        effects: &mut Vec<Effect<H>>,
+    ) -> Option<Resized<H::State>> {
+        let this = self.figures(now);
+        let last = self.sizing.last.replace(this);
+        if !self.is_elastic() || self.closed || self.shut || self.paused.is_some() {
+            self.sizing.sizer = Sizer::NEW;
+            return None;
+        }
+        let last = last?;
+        self.turn(now);
+        let sample = self.sample(now, last, this, may_grow);
+        let (sizer, Decision { workers: to, grown }) = self.sizing.sizer.decide(&sample, self.sizing.bounds);
+        self.sizing.sizer = sizer;
+        if grown {
+            self.sizing.slowdown.accept(&self.admission.estimates);
+        }
+        let from = sample.workers;
+        if from == to {
+            return None;
+        }
+        let gone = self.employ(now, to, fresh, effects);
+        Some(Resized { from, to, gone })
+    }
+
+    /// What happened between two looks.
+    fn sample(&mut self, now: Instant, last: Look, this: Look, may_grow: bool) -> Sample {
+        let seconds = now.saturating_duration_since(last.at).as_secs_f64().max(1e-3);
+        let live = self.workers.live().max(1) as f64;
+        let wait = self.backlog(now) / live / self.admission.estimates.mean().max(1e-6);
+        let (refused, accepted) = ((this.refused - last.refused) as f64, (this.accepted - last.accepted) as f64);
+        let refused = if refused > 0.0 { refused / (refused + accepted) } else { 0.0 };
+        let ended = self.sizing.slowdown.look(&self.admission.estimates);
+        // A job that ended with its caller gone is no run, and none of use.
+        let in_time = ((this.completed - last.completed) as f64).min(ended.runs);
+        Sample {
+            workers: self.workers.configured(),
+            busy: ((this.busy - last.busy) / seconds / live).clamp(0.0, 1.0),
+            wait,
+            refused,
+            slowdown: self.sizing.slowdown.ratio(),
+            jobs: ended.runs,
+            done: if ended.runs > 0.0 { ended.work * in_time / ended.runs / seconds } else { 0.0 },
+            run: self.admission.estimates.mean(),
+            may_grow,
+        }
+    }
+
+    /// Seconds of work that waits for nothing but a worker, of all classes and tenants.
+    fn backlog(&self, now: Instant) -> f64 {
+        let kind_queues = (0..=self.limits.kind_queues()).filter(|kind_queue| self.limits.is_open(*kind_queue, now));
+        let ready = kind_queues.map(|kind_queue| {
+            let unit = if kind_queue == UNLIMITED {
+                1.0
+            } else {
+                self.admission.estimates.service(self.limits.kind(kind_queue))
+            };
+            self.queue.ready_of(kind_queue) * unit
+        });
+        ready.sum::<f64>() + self.queue.waiting.work_ahead_of(Criticality::Sheddable)
+    }
+
+    fn figures(&self, now: Instant) -> Look {
+        let counts = &self.counts;
+        let refused = |reason: usize| counts.rejected[reason];
+        Look {
+            at: now,
+            busy: self.workers.busy_time(now).as_secs_f64(),
+            accepted: counts.accepted,
+            completed: counts.completed,
+            refused: refused(RejectionReason::NoRoomInTime.index())
+                + refused(RefusalReason::QueueFull.index())
+                + refused(RefusalReason::PAST.index()),
+        }
+    }
+}

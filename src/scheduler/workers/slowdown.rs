@@ -1,0 +1,128 @@
+//! Whether jobs take longer than they used to: each kind against its own past, so that another mix of kinds is none.
+
+use super::super::admission::Estimates;
+
+/// How much of the way the past of a kind goes at each sample, but where its jobs are much slower.
+const PACE: f64 = 1.0 / 60.0;
+const SLOW: f64 = 1.5;
+/// Runs before a kind has a past.
+const ENOUGH: u32 = 20;
+/// Runs after which its past is what it is.
+const MANY: u32 = 100;
+/// What the kinds of a pool used to take.
+pub(crate) struct Slowdown {
+    kinds: Vec<Past>,
+    /// How long jobs take, in what they used to take.
+    ratio: f64,
+}
+
+/// What ended since the last look.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) runs: f64,
+    /// In seconds that it used to take; of kinds that have a past.
+    pub(crate) work: f64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Past {
+    /// Mean run in seconds, once enough of them ended.
+    seconds: Option<f64>,
+    /// Runs that were looked at.
+    runs: u32,
+}
+
+impl Slowdown {
+    pub(crate) fn new(kinds: usize) -> Self {
+        Self { kinds: vec![Past::default(); kinds], ratio: 1.0 }
+    }
+
+    pub(crate) fn extend(&mut self, kinds: usize) {
+        self.kinds.resize(kinds, Past::default());
+    }
+
+    pub(crate) fn ratio(&self) -> f64 {
+        self.ratio
+    }
+
+    /// Compares what ended since the last look.
+    pub(crate) fn look(&mut self, estimates: &Estimates) -> Ended {
+        let (mut took, mut before, mut runs_ended) = (0.0, 0.0, 0.0);
+        for (kind, past) in self.kinds.iter_mut().enumerate() {
+            let (seconds, runs) = (estimates.service(kind), estimates.runs(kind));
+            let ended = f64::from(runs.saturating_sub(past.runs));
+            past.runs = runs;
+            runs_ended += ended;
+            if ended == 0.0 || runs < ENOUGH {
+                continue;
+            }
+            let known = past.seconds.get_or_insert(seconds);
+            took += ended * seconds;
+            before += ended * *known;
+            let pace = if seconds < SLOW * *known { PACE } else { 0.0 };
+            // What the first runs told is known better with each one more.
+            let pace = if runs <= MANY { pace.max(ended / f64::from(runs)) } else { pace };
+            *known += pace * (seconds - *known);
+        }
+        if before > 0.0 {
+            self.ratio = took / before;
+        }
+        Ended { runs: runs_ended, work: before }
+    }
+
+    /// What jobs take now is what they are compared with from now on.
+    pub(crate) fn accept(&mut self, estimates: &Estimates) {
+        for (kind, past) in self.kinds.iter_mut().enumerate() {
+            past.seconds = past.seconds.map(|_| estimates.service(kind));
+        }
+        self.ratio = 1.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Kinds {
+        estimates: Estimates,
+        slowdown: Slowdown,
+    }
+
+    impl Kinds {
+        fn new() -> Self {
+            let mut kinds = Self { estimates: Estimates::new(2), slowdown: Slowdown::new(2) };
+            kinds.run(0, 100, 10);
+            kinds.run(1, 100, 1000);
+            kinds
+        }
+
+        /// So many runs of so many milliseconds, and a look.
+        fn run(&mut self, kind: usize, runs: usize, millis: u64) -> f64 {
+            for _ in 0..runs {
+                self.estimates.observe(kind, Duration::from_millis(millis));
+            }
+            self.slowdown.look(&self.estimates);
+            self.slowdown.ratio()
+        }
+    }
+
+    #[test]
+    fn another_mix_is_no_slowdown_and_slower_jobs_are() {
+        let mut kinds = Kinds::new();
+        for _ in 0..10 {
+            assert!((kinds.run(0, 100, 10) - 1.0).abs() < 0.01);
+            assert!((kinds.run(1, 100, 1000) - 1.0).abs() < 0.01);
+        }
+        assert!(kinds.run(0, 200, 40) > 3.5);
+        assert!(kinds.run(0, 200, 10) < 1.1, "it is over");
+    }
+
+    #[test]
+    fn a_few_runs_are_no_past() {
+        let mut kinds = Kinds { estimates: Estimates::new(2), slowdown: Slowdown::new(2) };
+        kinds.run(0, 19, 1);
+        assert!((kinds.run(0, 200, 40) - 1.0).abs() < 0.01, "what is known now is what was first known well");
+    }
+}
