@@ -16,6 +16,7 @@ mod counts;
 mod dispatch;
 mod entry;
 mod explain;
+mod ids;
 #[cfg(test)]
 mod invariants;
 mod limit;

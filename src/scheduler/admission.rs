@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{
     Arrival, Core, Host,
     entry::{Entry, Names, slot},
+    ids::TenantId,
     limit::{LimitWait, TIE, UNLIMITED},
     rate::{Rate, WINDOW},
 };
@@ -65,7 +66,7 @@ pub(super) struct Candidate<'a> {
     pub(super) finish_by: Instant,
     pub(super) names: Names<'a>,
     /// Its tenant, where that has jobs in the pool, or was given more than others.
-    pub(super) known_tenant: Option<usize>,
+    pub(super) known_tenant: Option<TenantId>,
     pub(super) when_full: WhenFull,
     /// Expected seconds of the jobs of callers that wait for room before it.
     pub(super) behind: f64,
@@ -261,7 +262,7 @@ impl<H: Host> Core<H> {
 
     /// What the jobs of a tenant count that start before one more: it passes those that are not ready, unless its ordering
     /// key is in use.
-    fn own_load(&self, slot: usize, tenant: Option<usize>, ordering_key: &str) -> f64 {
+    fn own_load(&self, slot: usize, tenant: Option<TenantId>, ordering_key: &str) -> f64 {
         let flow = tenant.and_then(|tenant| self.queue.tenants.flow(tenant, slot));
         let is_free = self.queue.keys.is_free(ordering_key);
         flow.map_or(0.0, |flow| if is_free { flow.ready_load } else { flow.load })
@@ -273,7 +274,7 @@ impl<H: Host> Core<H> {
         &self,
         class: Criticality,
         kind_queue: usize,
-        tenant: Option<usize>,
+        tenant: Option<TenantId>,
         ordering_key: &str,
         service: f64,
     ) -> f64 {

@@ -4,6 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Host,
+    ids::{KeyLimiterId, KeyQueueId, TenantId},
     limit::UNLIMITED,
     list::{Link, Links},
 };
@@ -37,12 +38,12 @@ pub(super) struct Entry<H: Host> {
     pub(super) finish_by: Instant,
     pub(super) shard: usize,
     /// Where the job was queued: who it is for, until its end.
-    pub(super) tenant: Option<usize>,
-    pub(super) key_queue: Option<usize>,
+    pub(super) tenant: Option<TenantId>,
+    pub(super) key_queue: Option<KeyQueueId>,
     /// KindQueue of its kind.
     pub(super) kind_queue: usize,
     /// KeyLimiter of its limit key, from acceptance on.
-    pub(super) key_limiter: Option<usize>,
+    pub(super) key_limiter: Option<KeyLimiterId>,
     /// Kept until the job is accepted.
     pub(super) kept: Option<KeptNames>,
     pub(super) links: Links,

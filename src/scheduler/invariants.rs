@@ -51,7 +51,7 @@ impl<H: Host> Core<H> {
         assert!(surplus <= self.running, "only busy workers are to go");
         let leaders =
             self.entries.iter().filter(|(_, entry)| entry.key_queue.is_some() && entry.place != Place::Blocked);
-        let mut keys: Vec<usize> = leaders.filter_map(|(_, entry)| entry.key_queue).collect();
+        let mut keys: Vec<_> = leaders.filter_map(|(_, entry)| entry.key_queue).collect();
         keys.sort_unstable();
         let leading = keys.len();
         keys.dedup();

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::{
     Host,
     entry::{Entry, LINE, Place},
+    ids::KeyLimiterId,
 };
 use crate::model::{KindLimits, Limit, Limiter};
 use key::{KeyLimiter, Used};
@@ -33,18 +34,18 @@ pub(super) struct Limits {
     kind_queues: Vec<LimitedKind>,
     key_limiters: Slab<KeyLimiter>,
     /// Key limiters that hold a job only until a token comes, by when.
-    asleep: BTreeSet<(Instant, usize)>,
+    asleep: BTreeSet<(Instant, KeyLimiterId)>,
     /// Key limiters without a job whose bucket is not full, by when it is: until then they are remembered.
-    idle: BTreeSet<(Instant, usize)>,
+    idle: BTreeSet<(Instant, KeyLimiterId)>,
     /// Key limiters that hold a job, changed, and may let it through.
-    stirred: BTreeSet<usize>,
+    stirred: BTreeSet<KeyLimiterId>,
 }
 
 struct LimitedKind {
     kind: usize,
     limits: KindLimits,
     used: Used,
-    by_key: FxHashMap<Box<str>, usize>,
+    by_key: FxHashMap<Box<str>, KeyLimiterId>,
 }
 
 /// What is seen of the limits of one kind.
@@ -93,7 +94,7 @@ impl Limits {
     /// Whether a job with that key may start, as far as its key goes: no other one of the key is before it.
     pub(super) fn is_key_open(&self, kind_queue: usize, key: &str, now: Instant) -> bool {
         let Some(limited) = self.limited(kind_queue) else { return true };
-        let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter]) else {
+        let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter.0]) else {
             return true;
         };
         key_limiter.throttled.is_empty() && key_limiter.admits(limited.limits.per_key, now)
@@ -101,7 +102,7 @@ impl Limits {
 
     /// A job joins the key limiter of its key, which is made where it is the first; `None` where its kind has no limits per
     /// key.
-    pub(super) fn join(&mut self, kind_queue: usize, key: &str, now: Instant) -> Option<usize> {
+    pub(super) fn join(&mut self, kind_queue: usize, key: &str, now: Instant) -> Option<KeyLimiterId> {
         let limits = self.limited(kind_queue)?.limits;
         if !limits.per_key.is_set() {
             return None;
@@ -113,12 +114,12 @@ impl Limits {
         let key_limiter = match limited.by_key.get(key) {
             Some(key_limiter) => *key_limiter,
             None => {
-                let key_limiter = self.key_limiters.insert(KeyLimiter::new(kind_queue, key));
+                let key_limiter = KeyLimiterId(self.key_limiters.insert(KeyLimiter::new(kind_queue, key)));
                 limited.by_key.insert(key.into(), key_limiter);
                 key_limiter
             }
         };
-        let found = &mut self.key_limiters[key_limiter];
+        let found = &mut self.key_limiters[key_limiter.0];
         if found.jobs == 0
             && let Some(full_at) = found.used.bucket.full_at()
         {
@@ -132,40 +133,40 @@ impl Limits {
     pub(super) fn leave<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let Some(key_limiter) = entries[index].key_limiter else { return };
         match entries[index].place {
-            Place::Ready => self.key_limiters[key_limiter].ready -= 1,
-            Place::Throttled => self.key_limiters[key_limiter].throttled.remove(entries, LINE, index),
+            Place::Ready => self.key_limiters[key_limiter.0].ready -= 1,
+            Place::Throttled => self.key_limiters[key_limiter.0].throttled.remove(entries, LINE, index),
             Place::Waiting | Place::Blocked | Place::Running { .. } => {}
         }
         self.stir(key_limiter);
     }
 
     /// A job starts.
-    pub(super) fn start(&mut self, kind_queue: usize, key_limiter: Option<usize>, now: Instant) {
+    pub(super) fn start(&mut self, kind_queue: usize, key_limiter: Option<KeyLimiterId>, now: Instant) {
         let Some(limited) = kind_queue.checked_sub(1).map(|kind_queue| &mut self.kind_queues[kind_queue]) else {
             return;
         };
         limited.used.start(limited.limits.all, now);
         if let Some(key_limiter) = key_limiter {
-            self.key_limiters[key_limiter].used.start(limited.limits.per_key, now);
+            self.key_limiters[key_limiter.0].used.start(limited.limits.per_key, now);
         }
     }
 
     /// A job that started gave its worker back.
-    pub(super) fn end(&mut self, kind_queue: usize, key_limiter: Option<usize>) {
+    pub(super) fn end(&mut self, kind_queue: usize, key_limiter: Option<KeyLimiterId>) {
         let Some(limited) = kind_queue.checked_sub(1).map(|kind_queue| &mut self.kind_queues[kind_queue]) else {
             return;
         };
         limited.used.running -= 1;
         if let Some(key_limiter) = key_limiter {
-            self.key_limiters[key_limiter].used.running -= 1;
+            self.key_limiters[key_limiter.0].used.running -= 1;
             self.stir(key_limiter);
         }
     }
 
     /// A job is over.
-    pub(super) fn quit(&mut self, key_limiter: Option<usize>) {
+    pub(super) fn quit(&mut self, key_limiter: Option<KeyLimiterId>) {
         let Some(key_limiter) = key_limiter else { return };
-        let found = &mut self.key_limiters[key_limiter];
+        let found = &mut self.key_limiters[key_limiter.0];
         found.jobs -= 1;
         if found.jobs > 0 {
             return;
@@ -176,13 +177,13 @@ impl Limits {
         }
     }
 
-    pub(super) fn key_limiter_mut(&mut self, key_limiter: usize) -> &mut KeyLimiter {
-        &mut self.key_limiters[key_limiter]
+    pub(super) fn key_limiter_mut(&mut self, key_limiter: KeyLimiterId) -> &mut KeyLimiter {
+        &mut self.key_limiters[key_limiter.0]
     }
 
     /// The key limiter may let a job through, or must be told when it will. One that holds none waits for nothing.
-    pub(super) fn stir(&mut self, key_limiter: usize) {
-        let found = &mut self.key_limiters[key_limiter];
+    pub(super) fn stir(&mut self, key_limiter: KeyLimiterId) {
+        let found = &mut self.key_limiters[key_limiter.0];
         if !found.throttled.is_empty() {
             self.stirred.insert(key_limiter);
             return;
@@ -194,12 +195,12 @@ impl Limits {
     }
 
     /// The key limiters that may let a job through.
-    pub(super) fn due(&mut self, now: Instant) -> BTreeSet<usize> {
+    pub(super) fn due(&mut self, now: Instant) -> BTreeSet<KeyLimiterId> {
         while let Some((at, key_limiter)) = self.asleep.first().copied()
             && at <= now
         {
             self.asleep.pop_first();
-            self.key_limiters[key_limiter].asleep = None;
+            self.key_limiters[key_limiter.0].asleep = None;
             self.stir(key_limiter);
         }
         std::mem::take(&mut self.stirred)
@@ -212,9 +213,9 @@ impl Limits {
 
     /// Lets a job of a due key limiter through, or notes when it will be. Returns whether it did; the job must then leave
     /// [`KeyLimiter::throttled`].
-    pub(super) fn let_through(&mut self, key_limiter: usize, now: Instant) -> bool {
-        let limit = self.kind_queues[self.key_limiters[key_limiter].kind_queue - 1].limits.per_key;
-        let found = &mut self.key_limiters[key_limiter];
+    pub(super) fn let_through(&mut self, key_limiter: KeyLimiterId, now: Instant) -> bool {
+        let limit = self.kind_queues[self.key_limiters[key_limiter.0].kind_queue - 1].limits.per_key;
+        let found = &mut self.key_limiters[key_limiter.0];
         if let Some(at) = found.asleep.take() {
             self.asleep.remove(&(at, key_limiter));
         }
@@ -249,7 +250,7 @@ impl Limits {
         let limited = self.limited(kind_queue)?;
         let all = limited.limits.all;
         let kind_opens = all.rate.and_then(|rate| limited.used.bucket.when(rate, 1));
-        let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter]) else {
+        let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter.0]) else {
             return kind_opens.filter(|_| limited.used.has_place(all, 1));
         };
         let (per_key, more) = (limited.limits.per_key, key_limiter.ready + 1);
@@ -267,29 +268,29 @@ impl Limits {
         &self,
         kind_queue: usize,
         in_kind_queue: f64,
-        at_key: Option<(usize, usize)>,
+        at_key: Option<(KeyLimiterId, usize)>,
         service: f64,
         now: Instant,
     ) -> LimitWait {
         let Some(limited) = self.limited(kind_queue) else { return LimitWait::NONE };
         let wait = limited.used.wait(LimitWait::NONE, limited.limits.all, ALL, (in_kind_queue, service), now);
         let Some((key_limiter, before)) = at_key else { return wait };
-        self.key_limiters[key_limiter].used.wait(wait, limited.limits.per_key, PER_KEY, (before as f64, service), now)
+        self.key_limiters[key_limiter.0].used.wait(wait, limited.limits.per_key, PER_KEY, (before as f64, service), now)
     }
 
     /// The key limiter that a job with that key would join, and the jobs before it. Those that ordering keys hold back are
     /// among them only where its own does so, too.
-    pub(super) fn behind(&self, kind_queue: usize, key: &str, is_free: bool) -> Option<(usize, usize)> {
+    pub(super) fn behind(&self, kind_queue: usize, key: &str, is_free: bool) -> Option<(KeyLimiterId, usize)> {
         let key_limiter = self.find(self.limited(kind_queue)?, key)?;
-        let KeyLimiter { throttled, ready, jobs, used, .. } = &self.key_limiters[key_limiter];
+        let KeyLimiter { throttled, ready, jobs, used, .. } = &self.key_limiters[key_limiter.0];
         let before = if is_free { throttled.len() + *ready as usize } else { (jobs - used.running) as usize };
         Some((key_limiter, before))
     }
 
     /// The jobs of a key limiter before a queued one.
-    pub(super) fn before<H: Host>(&self, entries: &Slab<Entry<H>>, index: usize) -> Option<(usize, usize)> {
+    pub(super) fn before<H: Host>(&self, entries: &Slab<Entry<H>>, index: usize) -> Option<(KeyLimiterId, usize)> {
         let key_limiter = entries[index].key_limiter?;
-        let KeyLimiter { throttled, ready, .. } = &self.key_limiters[key_limiter];
+        let KeyLimiter { throttled, ready, .. } = &self.key_limiters[key_limiter.0];
         let before = throttled.iter(entries, LINE).take_while(|at| *at != index).count();
         // A ready one has its token and its place in view.
         (entries[index].place != Place::Ready).then_some((key_limiter, before + *ready as usize))
@@ -340,8 +341,8 @@ impl Limits {
     }
 
     /// Which limit per key a throttled job waits for.
-    pub(super) fn throttled_by(&self, key_limiter: usize) -> Limiter {
-        let key_limiter = &self.key_limiters[key_limiter];
+    pub(super) fn throttled_by(&self, key_limiter: KeyLimiterId) -> Limiter {
+        let key_limiter = &self.key_limiters[key_limiter.0];
         let limit = self.kind_queues[key_limiter.kind_queue - 1].limits.per_key;
         if key_limiter.used.has_place(limit, key_limiter.ready + 1) {
             Limiter::KeyRate
@@ -367,7 +368,7 @@ impl Limits {
     }
 
     /// The key limiter that a job with that key would join.
-    fn find(&self, limited: &LimitedKind, key: &str) -> Option<usize> {
+    fn find(&self, limited: &LimitedKind, key: &str) -> Option<KeyLimiterId> {
         let is_full = limited.by_key.len() >= limited.limits.keys;
         limited.by_key.get(key).or_else(|| limited.by_key.get("").filter(|_| is_full)).copied()
     }
@@ -382,8 +383,8 @@ impl Limits {
         }
     }
 
-    fn remove(&mut self, key_limiter: usize) {
-        let KeyLimiter { kind_queue, key, .. } = self.key_limiters.remove(key_limiter);
+    fn remove(&mut self, key_limiter: KeyLimiterId) {
+        let KeyLimiter { kind_queue, key, .. } = self.key_limiters.remove(key_limiter.0);
         self.kind_queues[kind_queue - 1].by_key.remove(&key);
     }
 }

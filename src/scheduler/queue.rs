@@ -13,6 +13,7 @@ use slab::Slab;
 use super::{
     Host,
     entry::{AGE, CLASS, Entry, LINE, Names, Place},
+    ids::TenantId,
     list::List,
 };
 use crate::model::Criticality;
@@ -77,7 +78,7 @@ pub(super) struct KindQueue {
     positions: u64,
     /// Idle tenants whose tag is ahead of a newcomer's start tag: they keep it until that has caught up. The case is
     /// `a_tenant_with_one_long_job_at_a_time_has_its_share_and_no_more`.
-    ahead: BTreeSet<(u64, usize)>,
+    ahead: BTreeSet<(u64, TenantId)>,
     /// Lowest start tag of a new tenant.
     clock: u64,
     /// The greatest tag of all.
@@ -251,7 +252,7 @@ impl Queue {
     }
 
     /// A job that was queued is over, whether it started or not.
-    fn part(&mut self, tenant: usize) {
+    fn part(&mut self, tenant: TenantId) {
         let kind_queues = &mut self.kind_queues;
         self.tenants.part(tenant, |slot, flow| {
             let kind_queue = &mut kind_queues[slot];
@@ -338,14 +339,14 @@ impl KindQueue {
     }
 
     /// Gives a tenant its place in the order, behind those with the same tag.
-    fn position(&mut self, flow: &mut Flow, tenant: usize) {
+    fn position(&mut self, flow: &mut Flow, tenant: TenantId) {
         self.positions += 1;
         flow.since = self.positions;
         self.order.insert((flow.tag, flow.since, tenant));
     }
 }
 
-fn tenant_of<H: Host>(entry: &Entry<H>) -> usize {
+fn tenant_of<H: Host>(entry: &Entry<H>) -> TenantId {
     entry.tenant.expect("a job keeps the tenant that it was queued for")
 }
 

@@ -6,6 +6,7 @@ use super::{
     Core, Effect, Host, RefusalReason,
     admission::pushback,
     entry::{Entry, LINE, Names, Place},
+    ids::KeyQueueId,
 };
 use crate::model::{Criticality, Outcome};
 
@@ -101,7 +102,7 @@ impl<H: Host> Core<H> {
     }
 
     /// The job at the head of an ordering key is gone: the next one may start, at the end of its class's queue.
-    pub(super) fn advance_key_queue(&mut self, key_queue: Option<usize>) {
+    pub(super) fn advance_key_queue(&mut self, key_queue: Option<KeyQueueId>) {
         let next = key_queue.and_then(|key_queue| self.queue.keys.advance(&mut self.entries, key_queue));
         if let Some(next) = next {
             self.free(next);

@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 
 use rustc_hash::FxBuildHasher;
 
-use super::super::{Core, Host};
+use super::super::{Core, Host, ids::TenantId};
 use crate::model::{Criticality, TenantPart};
 
 /// Windows for which it is known who was there.
@@ -72,7 +72,7 @@ impl<H: Host> Core<H> {
     /// What a tenant has of the queue, not counting what is less important than `class`: its own batch keeps nobody's
     /// urgent job out. `None` where it may have `bytes` more; one with nothing queued may always queue one job.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a multiple of a cap, not below zero")]
-    pub(crate) fn over_part(&self, class: Criticality, tenant: Option<usize>, bytes: usize) -> Option<TenantPart> {
+    pub(crate) fn over_part(&self, class: Criticality, tenant: Option<TenantId>, bytes: usize) -> Option<TenantPart> {
         let share = self.caps.tenant_share;
         let (own_jobs, own_bytes) = self.queue.tenants.queued_of(tenant?, class);
         let part = |most_jobs, most_bytes| TenantPart { jobs: own_jobs, bytes: own_bytes, most_jobs, most_bytes };

@@ -1,4 +1,4 @@
-use super::Limits;
+use super::{super::ids::KeyLimiterId, Limits};
 
 impl Limits {
     pub(in super::super) fn throttled(&self) -> usize {
@@ -7,10 +7,11 @@ impl Limits {
 
     /// Checks that a key is kept for its jobs alone, which have these key limiters, or until its bucket is full; and that only
     /// keys that hold a job wait for anything.
-    pub(in super::super) fn assert_bounded(&self, jobs: &[usize]) {
+    pub(in super::super) fn assert_bounded(&self, jobs: &[KeyLimiterId]) {
         let keys: usize = self.kind_queues.iter().map(|limited| limited.by_key.len()).sum();
         assert_eq!(keys, self.key_limiters.len(), "each key has one key limiter");
         for (index, key_limiter) in &self.key_limiters {
+            let index = KeyLimiterId(index);
             let jobs = jobs.iter().filter(|key_limiter| **key_limiter == index).count();
             assert_eq!(key_limiter.jobs as usize, jobs, "jobs of a key");
             let idles = key_limiter.used.bucket.full_at().is_some_and(|full_at| self.idle.contains(&(full_at, index)));
@@ -21,13 +22,13 @@ impl Limits {
                 "a key that holds no job waits for nothing"
             );
         }
-        let is_limiter = |key_limiter: &usize| self.key_limiters.contains(*key_limiter);
+        let is_limiter = |key_limiter: &KeyLimiterId| self.key_limiters.contains(key_limiter.0);
         assert!(
             self.stirred.iter().all(is_limiter) && self.idle.iter().all(|(_, key_limiter)| is_limiter(key_limiter)),
             "no key limiter is gone"
         );
         assert!(
-            self.asleep.iter().all(|(at, key_limiter)| self.key_limiters[*key_limiter].asleep == Some(*at)),
+            self.asleep.iter().all(|(at, key_limiter)| self.key_limiters[key_limiter.0].asleep == Some(*at)),
             "each sleeps once"
         );
         assert_eq!(
@@ -38,7 +39,7 @@ impl Limits {
     }
 
     /// Checks the limits against what runs: kind queue and key limiter of each job that holds a worker.
-    pub(in super::super) fn assert_kept(&self, running: &[(usize, Option<usize>)]) {
+    pub(in super::super) fn assert_kept(&self, running: &[(usize, Option<KeyLimiterId>)]) {
         for (index, limited) in self.kind_queues.iter().enumerate() {
             let count = running.iter().filter(|(kind_queue, _)| *kind_queue == index + 1).count();
             assert_eq!(limited.used.running as usize, count, "running jobs of a kind");
@@ -46,6 +47,7 @@ impl Limits {
             assert!(limited.by_key.len() <= limited.limits.keys + 1, "keys within their cap");
         }
         for (index, key_limiter) in &self.key_limiters {
+            let index = KeyLimiterId(index);
             let count = running.iter().filter(|(_, key_limiter)| *key_limiter == Some(index)).count();
             assert_eq!(key_limiter.used.running as usize, count, "running jobs of a key");
             let limit = self.kind_queues[key_limiter.kind_queue - 1].limits.per_key;

@@ -1,7 +1,9 @@
 use std::collections::BTreeSet;
 
+use super::super::ids::TenantId;
+
 /// A tenant's place in the order: its tag, when it got the place, and which it is.
-pub(crate) type Position = (u64, u64, usize);
+pub(crate) type Position = (u64, u64, TenantId);
 
 /// The tenants of a kind queue with a ready job, in order. The first is kept at hand: it is looked at with every start, and
 /// where there is but one, its turns come and go without a search.
@@ -61,12 +63,12 @@ mod tests {
         let (mut order, mut all) = (FlowOrder::default(), BTreeSet::new());
         for place in 0..2_000 {
             if next(5) < 3 {
-                let position = (next(20), place, 0);
+                let position = (next(20), place, TenantId(0));
                 order.insert(position);
                 all.insert(position);
             } else {
                 let at = usize::try_from(next(9)).unwrap_or_default();
-                let position = all.iter().nth(at).copied().unwrap_or((99, place, 0));
+                let position = all.iter().nth(at).copied().unwrap_or((99, place, TenantId(0)));
                 assert_eq!(order.remove(position), all.remove(&position));
             }
             assert_eq!((order.first(), order.len()), (all.first().copied(), all.len()));

@@ -5,6 +5,7 @@ use super::{
     super::{
         Host,
         entry::{CLASS, Entry, Place},
+        ids::TenantId,
     },
     Queue,
 };
@@ -24,7 +25,7 @@ impl Queue {
             }
         }
         for (slot, kind_queue) in self.kind_queues.iter().enumerate() {
-            let tenants = |is: fn(Place) -> bool| -> FxHashSet<usize> {
+            let tenants = |is: fn(Place) -> bool| -> FxHashSet<TenantId> {
                 let of_kind_queue = entries.iter().map(|(_, entry)| entry).filter(|entry| entry.slot() == slot);
                 of_kind_queue.filter(|entry| is(entry.place)).filter_map(|entry| entry.tenant).collect()
             };

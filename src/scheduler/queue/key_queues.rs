@@ -4,6 +4,7 @@ use slab::Slab;
 use super::super::{
     Host,
     entry::{Entry, LINE},
+    ids::KeyQueueId,
     list::List,
 };
 
@@ -11,7 +12,7 @@ use super::super::{
 /// are blocked.
 #[derive(Default)]
 pub(crate) struct KeyQueues {
-    by_key: FxHashMap<Box<str>, usize>,
+    by_key: FxHashMap<Box<str>, KeyQueueId>,
     key_queues: Slab<KeyQueue>,
 }
 
@@ -32,51 +33,55 @@ impl KeyQueues {
     /// Expected seconds of the jobs with that key, which run one after the other.
     pub(crate) fn work(&self, key: &str) -> f64 {
         let key_queue = self.by_key.get(key).filter(|_| !key.is_empty());
-        key_queue.map_or(0.0, |key_queue| self.key_queues[*key_queue].work)
+        key_queue.map_or(0.0, |key_queue| self.key_queues[key_queue.0].work)
     }
 
     /// Joins the queue of `key`, making it where the job is the first. `None` for the empty key.
-    pub(crate) fn join(&mut self, key: &str, work: f64) -> Option<usize> {
+    pub(crate) fn join(&mut self, key: &str, work: f64) -> Option<KeyQueueId> {
         if key.is_empty() {
             return None;
         }
         let key_queue = self.find_or_make(key);
-        self.key_queues[key_queue].jobs += 1;
-        self.key_queues[key_queue].work += work;
+        self.key_queues[key_queue.0].jobs += 1;
+        self.key_queues[key_queue.0].work += work;
         Some(key_queue)
     }
 
     /// A job is out of its key queue, wherever it stood.
-    pub(crate) fn quit(&mut self, key_queue: usize, work: f64) {
-        let key_queue = &mut self.key_queues[key_queue];
+    pub(crate) fn quit(&mut self, key_queue: KeyQueueId, work: f64) {
+        let key_queue = &mut self.key_queues[key_queue.0];
         key_queue.jobs -= 1;
         // Rounding does not outlive the last job.
         key_queue.work = if key_queue.jobs == 0 { 0.0 } else { (key_queue.work - work).max(0.0) };
     }
 
-    fn find_or_make(&mut self, key: &str) -> usize {
+    fn find_or_make(&mut self, key: &str) -> KeyQueueId {
         if let Some(key_queue) = self.by_key.get(key) {
             return *key_queue;
         }
-        let key_queue =
-            self.key_queues.insert(KeyQueue { key: key.into(), blocked: List::default(), work: 0.0, jobs: 0 });
+        let key_queue = KeyQueueId(self.key_queues.insert(KeyQueue {
+            key: key.into(),
+            blocked: List::default(),
+            work: 0.0,
+            jobs: 0,
+        }));
         self.by_key.insert(key.into(), key_queue);
         key_queue
     }
 
     pub(crate) fn block<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
-        self.key_queues[key_queue_of(&entries[index])].blocked.push_back(entries, LINE, index);
+        self.key_queues[key_queue_of(&entries[index]).0].blocked.push_back(entries, LINE, index);
     }
 
     pub(crate) fn unblock<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
-        self.key_queues[key_queue_of(&entries[index])].blocked.remove(entries, LINE, index);
+        self.key_queues[key_queue_of(&entries[index]).0].blocked.remove(entries, LINE, index);
     }
 
     /// The job at the head of a key queue is gone: returns the next one, which may start, or ends the queue.
-    pub(crate) fn advance<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, key_queue: usize) -> Option<usize> {
-        let next = self.key_queues[key_queue].blocked.pop_front(entries, LINE);
+    pub(crate) fn advance<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, key_queue: KeyQueueId) -> Option<usize> {
+        let next = self.key_queues[key_queue.0].blocked.pop_front(entries, LINE);
         if next.is_none() {
-            let key_queue = self.key_queues.remove(key_queue);
+            let key_queue = self.key_queues.remove(key_queue.0);
             self.by_key.remove(&key_queue.key);
         }
         next
@@ -94,6 +99,6 @@ impl KeyQueues {
     }
 }
 
-fn key_queue_of<H: Host>(entry: &Entry<H>) -> usize {
+fn key_queue_of<H: Host>(entry: &Entry<H>) -> KeyQueueId {
     entry.key_queue.expect("a blocked job has an ordering key")
 }

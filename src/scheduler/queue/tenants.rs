@@ -1,13 +1,13 @@
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::super::list::List;
+use super::super::{ids::TenantId, list::List};
 use crate::model::Criticality;
 
 /// The tenants that have jobs in the pool, or owe a kind queue for what they ran.
 #[derive(Default)]
 pub(crate) struct Tenants {
-    by_name: FxHashMap<Box<str>, usize>,
+    by_name: FxHashMap<Box<str>, TenantId>,
     slab: Slab<Tenant>,
     /// Tenants with a queued job.
     queueing: usize,
@@ -47,44 +47,44 @@ pub(crate) struct Flow {
 
 impl Tenants {
     /// The tenant of that name, if it is known.
-    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+    pub(crate) fn find(&self, name: &str) -> Option<TenantId> {
         self.by_name.get(name).copied()
     }
 
     /// `None` where it has had no job.
-    pub(crate) fn flow(&self, tenant: usize, slot: usize) -> Option<&Flow> {
-        let tenant = &self.slab[tenant];
+    pub(crate) fn flow(&self, tenant: TenantId, slot: usize) -> Option<&Flow> {
+        let tenant = &self.slab[tenant.0];
         if slot < 4 { Some(&tenant.open[slot]) } else { tenant.limited.get(&slot) }
     }
 
-    pub(crate) fn flow_mut(&mut self, tenant: usize, slot: usize) -> &mut Flow {
-        let tenant = &mut self.slab[tenant];
+    pub(crate) fn flow_mut(&mut self, tenant: TenantId, slot: usize) -> &mut Flow {
+        let tenant = &mut self.slab[tenant.0];
         if slot < 4 { &mut tenant.open[slot] } else { tenant.limited.entry(slot).or_default() }
     }
 
-    pub(crate) fn name(&self, tenant: usize) -> &str {
-        &self.slab[tenant].name
+    pub(crate) fn name(&self, tenant: TenantId) -> &str {
+        &self.slab[tenant.0].name
     }
 
     /// Slot, tenant and flow of all.
-    pub(crate) fn flows(&self) -> impl Iterator<Item = (usize, usize, &Flow)> {
+    pub(crate) fn flows(&self) -> impl Iterator<Item = (usize, TenantId, &Flow)> {
         self.slab.iter().flat_map(|(index, tenant)| {
             let limited = tenant.limited.iter().map(|(slot, flow)| (*slot, flow));
-            tenant.open.iter().enumerate().chain(limited).map(move |(slot, flow)| (slot, index, flow))
+            tenant.open.iter().enumerate().chain(limited).map(move |(slot, flow)| (slot, TenantId(index), flow))
         })
     }
 
     /// The tenant of that name queues one job more.
-    pub(crate) fn queue(&mut self, name: &str, class: Criticality, bytes: usize) -> usize {
+    pub(crate) fn queue(&mut self, name: &str, class: Criticality, bytes: usize) -> TenantId {
         let tenant = match self.by_name.get(name) {
             Some(tenant) => *tenant,
             None => {
-                let tenant = self.slab.insert(Tenant { name: name.into(), ..Tenant::default() });
+                let tenant = TenantId(self.slab.insert(Tenant { name: name.into(), ..Tenant::default() }));
                 self.by_name.insert(name.into(), tenant);
                 tenant
             }
         };
-        let found = &mut self.slab[tenant];
+        let found = &mut self.slab[tenant.0];
         self.queueing += usize::from(found.jobs == 0);
         found.jobs += 1;
         let of_class = &mut found.queued[class.rank()];
@@ -94,8 +94,8 @@ impl Tenants {
     }
 
     /// A job is out of the queue. Its tenant is held until it [parts](Self::part).
-    pub(crate) fn unqueue(&mut self, tenant: usize, class: Criticality, bytes: usize) {
-        let found = &mut self.slab[tenant];
+    pub(crate) fn unqueue(&mut self, tenant: TenantId, class: Criticality, bytes: usize) {
+        let found = &mut self.slab[tenant.0];
         found.jobs -= 1;
         let of_class = &mut found.queued[class.rank()];
         *of_class = (of_class.0 - 1, of_class.1 - bytes);
@@ -104,8 +104,8 @@ impl Tenants {
 
     /// A job that was queued is over. With the last one, a flow is kept only where the tenant
     /// `is_ahead` in it.
-    pub(crate) fn part(&mut self, tenant: usize, mut is_ahead: impl FnMut(usize, &Flow) -> bool) {
-        let found = &mut self.slab[tenant];
+    pub(crate) fn part(&mut self, tenant: TenantId, mut is_ahead: impl FnMut(usize, &Flow) -> bool) {
+        let found = &mut self.slab[tenant.0];
         found.held -= 1;
         if found.held > 0 {
             return;
@@ -117,22 +117,22 @@ impl Tenants {
     }
 
     /// The tenant is ahead in one kind queue less.
-    pub(crate) fn release(&mut self, tenant: usize) {
-        self.slab[tenant].ahead -= 1;
+    pub(crate) fn release(&mut self, tenant: TenantId) {
+        self.slab[tenant.0].ahead -= 1;
         self.forget(tenant);
     }
 
-    fn forget(&mut self, tenant: usize) {
-        let found = &self.slab[tenant];
+    fn forget(&mut self, tenant: TenantId) {
+        let found = &self.slab[tenant.0];
         if found.held == 0 && found.ahead == 0 {
-            let gone = self.slab.remove(tenant);
+            let gone = self.slab.remove(tenant.0);
             self.by_name.remove(&gone.name);
         }
     }
 
     /// Queued jobs of a tenant that are at least as important as `class`, and their bytes.
-    pub(crate) fn queued_of(&self, tenant: usize, class: Criticality) -> (usize, usize) {
-        let queued = &self.slab[tenant].queued[..=class.rank()];
+    pub(crate) fn queued_of(&self, tenant: TenantId, class: Criticality) -> (usize, usize) {
+        let queued = &self.slab[tenant.0].queued[..=class.rank()];
         queued.iter().fold((0, 0), |(jobs, bytes), of_class| (jobs + of_class.0, bytes + of_class.1))
     }
 
@@ -143,10 +143,11 @@ impl Tenants {
 
     /// Checks that a tenant is kept for its jobs, and where it is ahead, of which there are so many by tenant.
     #[cfg(test)]
-    pub(crate) fn assert_bounded(&self, held: &FxHashMap<usize, usize>, was_ahead: &FxHashMap<usize, usize>) {
+    pub(crate) fn assert_bounded(&self, held: &FxHashMap<TenantId, usize>, was_ahead: &FxHashMap<TenantId, usize>) {
         assert_eq!(self.by_name.len(), self.slab.len(), "each tenant has one name");
         for (index, tenant) in &self.slab {
-            let [held, was_ahead] = [held, was_ahead].map(|counts| counts.get(&index).copied().unwrap_or_default());
+            let [held, was_ahead] =
+                [held, was_ahead].map(|counts| counts.get(&TenantId(index)).copied().unwrap_or_default());
             assert_eq!(tenant.held, held, "jobs that hold a tenant");
             assert!(held > 0 || tenant.ahead == was_ahead && was_ahead > 0, "no tenant without a job or a debt");
             assert!(held > 0 || tenant.limited.len() <= was_ahead, "of one without a job, no more than it is_ahead by");
@@ -155,6 +156,6 @@ impl Tenants {
 
     #[cfg(test)]
     pub(crate) fn jobs_of(&self, name: &str) -> usize {
-        self.find(name).map_or(0, |tenant| self.slab[tenant].jobs)
+        self.find(name).map_or(0, |tenant| self.slab[tenant.0].jobs)
     }
 }
