@@ -2,11 +2,7 @@ use slab::Slab;
 
 /// Links that an entry carries for the lists that it is in.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Links {
-    line: Neighbours,
-    class: Neighbours,
-    age: Neighbours,
-}
+pub(crate) struct Links([Neighbours; 3]);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Neighbours {
@@ -35,20 +31,11 @@ pub(crate) struct List {
 
 impl Links {
     fn of(&mut self, link: Link) -> &mut Neighbours {
-        match link {
-            Link::Line => &mut self.line,
-            Link::Class => &mut self.class,
-            Link::Age => &mut self.age,
-        }
+        &mut self.0[link as usize]
     }
 
     fn next(self, link: Link) -> Option<usize> {
-        let next = match link {
-            Link::Line => self.line.next,
-            Link::Class => self.class.next,
-            Link::Age => self.age.next,
-        };
-        next.map(|index| index as usize)
+        self.0[link as usize].next.map(|index| index as usize)
     }
 }
 
