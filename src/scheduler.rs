@@ -1,8 +1,11 @@
-//! The heart: one synchronous state machine, `event, now → effects`.
+//! The scheduler of a pool: one synchronous state machine, `event, now → effects`.
 //!
-//! It knows neither clock nor channel nor future. Whoever holds its lock passes the time in, and acts on the effects
+//! It knows neither clock nor channel nor future. The host that holds its lock passes the time in, and acts on the effects
 //! once the lock is free. Every accepted job has one entry with one life, `queued → running → ended`; cancel, expiry,
 //! completion, panic and drain are events that race for the lock, and the first one wins.
+//!
+//! `core` has the events, over four machines that own their sums: `admission`, `queue`, `limit` and `workers`. `dispatch`
+//! gives room and workers to those that wait, and `transitions` moves a job from one stage to the next.
 //!
 //! Invariants (`invariants`): permits out = queued + running; running ≤ workers; queued jobs and their bytes
 //! within their caps; one job at most runs per ordering key; kinds and keys within their limits; in a pool that is not
@@ -60,7 +63,7 @@ use crate::model::{Criticality, Outcome, WhenFull};
 pub(crate) trait Host {
     /// Names a job for as long as it has an entry.
     type Job: Clone;
-    /// Reaches whoever waits for a queued job to begin.
+    /// Reaches the caller of a queued job.
     type Waiter;
     /// What a worker keeps from job to job.
     type State;
@@ -120,7 +123,7 @@ pub(crate) struct Grant<H: Host> {
 
 /// What the host must do once the lock is free.
 pub(crate) enum Effect<H: Host> {
-    /// Hand the worker to the one who waits.
+    /// Hand the worker to the waiter.
     Start { waiter: H::Waiter, grant: Grant<H> },
     /// Tell the waiter that its job ended before it began. The entry is gone.
     Ended { waiter: H::Waiter, job: H::Job, outcome: Outcome, retry_after: Option<Duration> },
@@ -209,7 +212,7 @@ impl<H: Host> Core<H> {
         self.workers.live()
     }
 
-    /// Stuck workers that nobody replaced: the pool is smaller than configured.
+    /// Stuck workers that were not replaced: the pool is smaller than configured.
     pub(crate) fn unreplaced(&self) -> usize {
         self.workers.unreplaced()
     }
@@ -219,7 +222,7 @@ impl<H: Host> Core<H> {
         self.paused.is_none() && self.workers.has_idle()
     }
 
-    /// Wait behind all that is queued of `class` and above it, and behind the callers who wait for room; in a paused
+    /// Wait behind all that is queued of `class` and above it, and behind the callers that wait for room; in a paused
     /// pool, if it were resumed now.
     pub(crate) fn expected_wait(&self, class: Criticality) -> Duration {
         if self.can_start() && self.queue.waiting.is_empty() {

@@ -30,7 +30,7 @@ enum Reply {
 impl<H: Host> Core<H> {
     /// Brings the machine to rest: callers get the room that is there, workers the jobs that are ready.
     pub(super) fn dispatch(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        // Most pools are at rest most of the time: nobody is there to be served.
+        // Most pools are at rest most of the time: no job waits.
         while !(self.queue.waiting.is_empty() && self.queue.all.is_empty()) {
             self.admit_waiting(now, effects);
             self.release_throttled(now);
@@ -95,7 +95,7 @@ impl<H: Host> Core<H> {
     }
 
     /// An accepted job expired in the queue. One whose caller bounded its wait counts only where its deadline was missed,
-    /// too: who asks for the improbable must not narrow the margin of others.
+    /// too: an impatient caller must not narrow the margin of others.
     pub(super) fn note_miss(&mut self, now: Instant, index: usize) {
         let entry = &self.entries[index];
         let by_deadline = entry.start_by >= entry.finish_by || self.is_hopeless(now, index);

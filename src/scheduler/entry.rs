@@ -37,7 +37,7 @@ pub(super) struct Entry<H: Host> {
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
     pub(super) shard: usize,
-    /// Where the job was queued: who it is for, until its end.
+    /// The tenant of a job that was queued, until its end.
     pub(super) tenant: Option<TenantId>,
     pub(super) key_queue: Option<KeyQueueId>,
     /// KindQueue of its kind.

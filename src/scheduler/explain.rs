@@ -66,7 +66,7 @@ impl<H: Host> Core<H> {
                 position: place(self.queue.waiting.iter(&self.entries).position(|at| at == index)),
             },
             Place::Running { slot, ended } => {
-                let (worker, duty) = self.workers.look(slot);
+                let (worker, duty) = self.workers.duty(slot);
                 Standing::Running { job, worker, ended, stuck: matches!(duty, Duty::Stuck { .. }) }
             }
             Place::Ready | Place::Blocked | Place::Throttled => {

@@ -321,7 +321,7 @@ impl Limits {
         self.kind_queues[kind_queue - 1].kind
     }
 
-    /// The first limit that is set, for those who have to name one.
+    /// The first limit that is set.
     pub(super) fn any(&self, kind_queue: usize) -> Limiter {
         match self.limited(kind_queue).map(|limited| limited.limits) {
             Some(KindLimits { all: Limit { concurrency: Some(_), .. }, .. }) => Limiter::Concurrency,

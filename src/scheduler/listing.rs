@@ -47,7 +47,7 @@ fn holding<S>(workers: &Workers<S>, place: Place) -> Holding {
         Place::Waiting => Holding::Waiting,
         Place::Ready | Place::Blocked | Place::Throttled => Holding::Queued,
         Place::Running { slot, ended } => {
-            let (worker, duty) = workers.look(slot);
+            let (worker, duty) = workers.duty(slot);
             Holding::Running { worker, ended, stuck: matches!(duty, Duty::Stuck { .. }) }
         }
     }

@@ -228,7 +228,7 @@ impl Queue {
         kind_queue.tag = class.served + charge / kind_queue.order.len().max(1) as u64;
         let flow = self.tenants.flow_mut(tenant, slot);
         kind_queue.order.remove((flow.tag, flow.since, tenant));
-        // Divided by one more than compete: who comes now goes before those who were served.
+        // Divided by one more than compete: a tenant that comes now goes before those that were served.
         kind_queue.clock = (kind_queue.clock + charge / (kind_queue.order.len() as u64 + 2)).max(flow.tag);
         flow.tag += charge;
         kind_queue.top = kind_queue.top.max(flow.tag);

@@ -110,7 +110,7 @@ impl<S> Workers<S> {
     }
 
     /// Id of a worker, and what it is at.
-    pub(super) fn look(&self, slot: usize) -> (u32, &Duty<S>) {
+    pub(super) fn duty(&self, slot: usize) -> (u32, &Duty<S>) {
         (self.slots[slot].id, &self.slots[slot].duty)
     }
 
@@ -187,7 +187,7 @@ impl<S> Workers<S> {
             return false;
         }
         if self.surplus > 0 {
-            // It was to go, and nobody misses it.
+            // It was to go, and is not missed.
             self.surplus -= 1;
             self.replaced += 1;
             self.slots[slot].duty = Duty::Stuck { key, replaced: true };

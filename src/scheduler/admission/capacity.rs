@@ -1,8 +1,7 @@
-//! Who may have a place in the queue, as far as places and bytes go.
+//! Which jobs may have a place in the queue, as far as places and bytes go.
 //!
-//! A queue that anybody may fill is full when somebody comes to whom it matters. So a part of it is kept for each class
-//! that is more important, and a tenant may have but a multiple of what is left free; each once such a class, or another
-//! tenant, was there within a minute.
+//! A part of the queue is kept for each class that is more important, and a tenant may have but a multiple of what is left
+//! free; each once such a class, or another tenant, was there within a minute.
 
 use std::hash::BuildHasher;
 
@@ -11,7 +10,7 @@ use rustc_hash::FxBuildHasher;
 use super::super::{Core, Host, ids::TenantId};
 use crate::model::{Criticality, TenantPart};
 
-/// Windows for which it is known who was there.
+/// Windows for which classes and tenants are remembered.
 const KEPT: u64 = 600;
 /// Of the queue, one part in so many is kept for each class that is more important.
 const PARTS: usize = 8;
@@ -57,7 +56,7 @@ impl<H: Host> Core<H> {
     /// Whether a job of `class` may have a place in the queue, and `bytes` more.
     pub(crate) fn has_capacity(&self, class: Criticality, bytes: usize) -> bool {
         let (jobs, most) = self.capacity(class);
-        // Who has the queue alone takes nothing from anybody.
+        // A job that has the queue alone takes nothing from others.
         let most = if self.queue.bytes == 0 { self.caps.bytes } else { most };
         self.queue.all.len() < jobs && bytes <= most.saturating_sub(self.queue.bytes)
     }
@@ -69,8 +68,8 @@ impl<H: Host> Core<H> {
         (of(self.caps.jobs), of(self.caps.bytes))
     }
 
-    /// What a tenant has of the queue, not counting what is less important than `class`: its own batch keeps nobody's
-    /// urgent job out. `None` where it may have `bytes` more; one with nothing queued may always queue one job.
+    /// What a tenant has of the queue, not counting what is less important than `class`: its own batch keeps none of its
+    /// urgent jobs out. `None` where it may have `bytes` more; one with nothing queued may always queue one job.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a multiple of a cap, not below zero")]
     pub(crate) fn over_part(&self, class: Criticality, tenant: Option<TenantId>, bytes: usize) -> Option<TenantPart> {
         let share = self.caps.tenant_share;
@@ -113,8 +112,8 @@ impl<H: Host> Core<H> {
         self.queue.all.len() - less < jobs && bytes <= most.saturating_sub(held)
     }
 
-    /// Whether a job that is queued leaves the bytes that the first callers need who wait before it. Where there are places,
-    /// whoever waits for room does so for bytes; or for its time, or its tenant's, which hold up nobody.
+    /// Whether a job that is queued leaves the bytes for the first callers that wait before it. Where there are places,
+    /// callers wait for bytes; or for their time or their tenant's part, which hold up no others.
     pub(crate) fn leaves_room_for_callers(&self, class: Criticality, bytes: usize) -> bool {
         let needed = self.queue.waiting.ahead_of(class).map(|index| self.entries[index].bytes);
         needed.fold(bytes, usize::saturating_add) <= self.caps.bytes.saturating_sub(self.queue.bytes)

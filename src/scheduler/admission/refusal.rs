@@ -13,7 +13,7 @@ pub(crate) struct Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusalReason {
     QueueFull,
-    /// There are places, but who is queued waits for too long.
+    /// There are places, but queued jobs wait for too long.
     QueueTooLong {
         expected: Duration,
     },

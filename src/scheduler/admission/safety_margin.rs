@@ -3,7 +3,7 @@ use super::super::rate::{FORGOTTEN, WINDOW_WEIGHT};
 /// Share of accepted jobs that may miss their deadline before the margin narrows.
 const MISSED_SHARE: f64 = 0.01;
 
-/// Where even jobs that hardly wait miss their deadlines, to refuse more of them helps nobody.
+/// Where even jobs that hardly wait miss their deadlines, refusing more of them helps none.
 const NARROWEST: f64 = 0.1;
 const NARROWER: f64 = 0.95;
 const WIDER: f64 = 0.01;

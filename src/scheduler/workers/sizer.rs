@@ -1,18 +1,18 @@
-//! How many workers a pool should have: a pure function of what was seen since the last look, once a second.
+//! How many workers a pool should have: a pure function of what was seen since the last sample, once a second.
 //!
 //! | | when | by |
 //! |---|---|---|
-//! | grow | what is queued takes the workers `w > 1` mean runs, or a share `r ≥ 0.1` of the jobs is refused for want of workers, at two looks in a row; `w > 4` or `r ≥ 0.5`, at one | `max(n/4, n·w/4, n·r/(1 - r), 1)`, up to `2n` |
-//! | | `busy ≥ 0.8` at three looks in a row | `max(n/4, 1)` |
-//! | shrink | `busy < 0.3` on the mean of thirty looks, and not more at three of them in a row | to where the mean is 0.5 (`sizer/demand.rs`) |
+//! | grow | what is queued takes the workers `w > 1` mean runs, or a share `r ≥ 0.1` of the jobs is refused for want of workers, at two samples in a row; `w > 4` or `r ≥ 0.5`, at one | `max(n/4, n·w/4, n·r/(1 - r), 1)`, up to `2n` |
+//! | | `busy ≥ 0.8` at three samples in a row | `max(n/4, 1)` |
+//! | shrink | `busy < 0.3` on the mean of thirty samples, and not more at three of them in a row | to where the mean is 0.5 (`sizer/demand.rs`) |
 //!
 //! A size follows its load where its workers are busy for 0.3 to 0.8 of their time: within that band nothing moves, however
 //! long it lasts, so that chance moves nothing. A load that leaves it upwards is followed within five seconds. One that
 //! leaves it downwards must do so for thirty, and is followed within five seconds after them, in one step: to the fewest
-//! workers that none of these looks would have found too few.
+//! workers that none of these samples would have found too few.
 //!
 //! The two never undo each other: a pool does not grow to where the load that it has would be under 0.3 of it, shrinking
-//! leaves it at 0.5 at the most, and for three looks after it shrank a pool grows only where one look is enough.
+//! leaves it at 0.5 at the most, and for three samples after it shrank a pool grows only where one sample is enough.
 //!
 //! Where jobs take twice as long as they used to (`slowdown.rs`), until they take less than one and a half times as
 //! long, a pool keeps its size but for tries (`sizer/guard.rs`): after five samples, later ten, twenty, up to a minute, it
@@ -38,7 +38,7 @@ pub(crate) struct Bounds {
     pub(crate) max: usize,
 }
 
-/// What was seen of a pool since the last look.
+/// What was seen of a pool since the last sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
     /// Workers that it should have.
@@ -70,14 +70,14 @@ pub(crate) struct Decision {
     pub(crate) grown: bool,
 }
 
-/// What is remembered from look to look.
+/// What is remembered from sample to sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sizer {
-    /// Looks in a row at which jobs waited too long, and at which the workers were busy.
+    /// Samples in a row at which jobs waited too long, and at which the workers were busy.
     late: u32,
     hot: u32,
     demand: Demand,
-    /// Looks since it shrank.
+    /// Samples since it shrank.
     rested: u32,
     guard: Guard,
 }
@@ -86,11 +86,11 @@ const LONG_WAIT: f64 = 1.0;
 const VERY_LONG_WAIT: f64 = 4.0;
 const MANY_REFUSED: f64 = 0.1;
 const MOST_REFUSED: f64 = 0.5;
-const LATE_LOOKS: u32 = 2;
-/// Most times as many workers after one look.
+const LATE_SAMPLES: u32 = 2;
+/// Most times as many workers after one sample.
 const MOST_TIMES: f64 = 3.0;
 const HOT: f64 = 0.8;
-const HOT_LOOKS: u32 = 3;
+const HOT_SAMPLES: u32 = 3;
 const QUIET: f64 = 0.3;
 /// Where shrinking leads to.
 const EASY: f64 = 0.5;
@@ -114,15 +114,15 @@ impl Sizer {
         let Sample { workers, busy, wait, refused, slowdown, may_grow, .. } = *sample;
         let is_late = is_late(wait, refused);
         let is_very_late = wait > VERY_LONG_WAIT || refused >= MOST_REFUSED;
-        let counted = |happens: bool, looks: u32| if happens { looks.saturating_add(1) } else { 0 };
+        let counted = |happens: bool, samples: u32| if happens { samples.saturating_add(1) } else { 0 };
         let mut next = Self {
-            late: if is_very_late { LATE_LOOKS.max(self.late) } else { counted(is_late, self.late) },
+            late: if is_very_late { LATE_SAMPLES.max(self.late) } else { counted(is_late, self.late) },
             hot: counted(busy >= HOT, self.hot),
             rested: self.rested.saturating_add(1),
             ..self
         };
         next.demand.add(if is_late { workers as f64 } else { workers as f64 * busy });
-        let is_pressed = next.late >= LATE_LOOKS || next.hot >= HOT_LOOKS;
+        let is_pressed = next.late >= LATE_SAMPLES || next.hot >= HOT_SAMPLES;
         let wants = may_grow && is_pressed && (is_very_late || next.rested > REST);
         let most = bounds.max.min(useful(workers, busy));
         let (guard, growth) = self.guard.decide(sample, wants, most);

@@ -7,17 +7,17 @@ use super::{
 };
 use crate::model::{Criticality, RejectionReason};
 
-/// What is remembered of the looks at the size of a pool.
+/// What is remembered of the samples at the size of a pool.
 pub(crate) struct Sizing {
     pub(crate) bounds: Bounds,
     pub(crate) sizer: Sizer,
     pub(crate) slowdown: Slowdown,
-    last: Option<Look>,
+    last: Option<Totals>,
 }
 
-/// What had happened by a look.
+/// What had happened by a sample.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct Totals {
     at: Instant,
     /// Seconds in which workers had jobs.
     busy: f64,
@@ -27,7 +27,7 @@ struct Look {
     refused: u64,
 }
 
-/// What a look at the size changed.
+/// What an adjustment of the size changed.
 pub(crate) struct Resized<S> {
     pub(crate) from: usize,
     pub(crate) to: usize,
@@ -49,7 +49,7 @@ impl<H: Host> Core<H> {
 
     /// Looks at the load, which is to be done once a second, and gives the pool the workers that it should have.
     /// `may_grow` says whether new workers would be of use. A pool that is paused, or takes no jobs, keeps its size.
-    pub(crate) fn look(
+    pub(crate) fn adjust_size(
         &mut self,
         now: Instant,
         may_grow: bool,
@@ -78,14 +78,14 @@ impl<H: Host> Core<H> {
         Some(Resized { from, to, gone })
     }
 
-    /// What happened between two looks.
-    fn sample(&mut self, now: Instant, last: Look, this: Look, may_grow: bool) -> Sample {
+    /// What happened between two samples.
+    fn sample(&mut self, now: Instant, last: Totals, this: Totals, may_grow: bool) -> Sample {
         let seconds = now.saturating_duration_since(last.at).as_secs_f64().max(1e-3);
         let live = self.workers.live().max(1) as f64;
         let wait = self.backlog(now) / live / self.admission.estimates.mean().max(1e-6);
         let (refused, accepted) = ((this.refused - last.refused) as f64, (this.accepted - last.accepted) as f64);
         let refused = if refused > 0.0 { refused / (refused + accepted) } else { 0.0 };
-        let ended = self.sizing.slowdown.look(&self.admission.estimates);
+        let ended = self.sizing.slowdown.compare(&self.admission.estimates);
         // A job that ended with its caller gone is no run, and none of use.
         let in_time = ((this.completed - last.completed) as f64).min(ended.runs);
         Sample {
@@ -115,10 +115,10 @@ impl<H: Host> Core<H> {
         ready.sum::<f64>() + self.queue.waiting.work_ahead_of(Criticality::Sheddable)
     }
 
-    fn figures(&self, now: Instant) -> Look {
+    fn figures(&self, now: Instant) -> Totals {
         let counts = &self.counts;
         let refused = |reason: usize| counts.rejected[reason];
-        Look {
+        Totals {
             at: now,
             busy: self.workers.busy_time(now).as_secs_f64(),
             accepted: counts.accepted,

@@ -16,7 +16,7 @@ pub(crate) struct Slowdown {
     ratio: f64,
 }
 
-/// What ended since the last look.
+/// What ended since the last sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) runs: f64,
@@ -45,8 +45,8 @@ impl Slowdown {
         self.ratio
     }
 
-    /// Compares what ended since the last look.
-    pub(crate) fn look(&mut self, estimates: &Estimates) -> Ended {
+    /// Compares what ended since the last sample.
+    pub(crate) fn compare(&mut self, estimates: &Estimates) -> Ended {
         let (mut took, mut before, mut runs_ended) = (0.0, 0.0, 0.0);
         for (kind, past) in self.kinds.iter_mut().enumerate() {
             let (seconds, runs) = (estimates.service(kind), estimates.runs(kind));
@@ -98,12 +98,12 @@ mod tests {
             kinds
         }
 
-        /// So many runs of so many milliseconds, and a look.
+        /// So many runs of so many milliseconds, and a comparison.
         fn run(&mut self, kind: usize, runs: usize, millis: u64) -> f64 {
             for _ in 0..runs {
                 self.estimates.observe(kind, Duration::from_millis(millis));
             }
-            self.slowdown.look(&self.estimates);
+            self.slowdown.compare(&self.estimates);
             self.slowdown.ratio()
         }
     }

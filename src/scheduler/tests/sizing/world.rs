@@ -166,7 +166,7 @@ impl World {
     fn look(&mut self) {
         self.next_look += Duration::from_secs(1);
         let mut effects = Vec::new();
-        let resized = self.core.look(self.origin + self.now, true, || 0, &mut effects);
+        let resized = self.core.adjust_size(self.origin + self.now, true, || 0, &mut effects);
         if let Some(Resized { from, to, gone: _ }) = resized {
             assert_ne!(from, to);
         }

@@ -24,7 +24,7 @@ const NOTHING: Sample = Sample {
     may_grow: true,
 };
 
-/// The workers after each of the looks at a pool that follows what is decided.
+/// The workers after each of the samples at a pool that follows what is decided.
 fn follow(sizer: &mut Sizer, mut workers: usize, looks: usize, sample: impl Fn(usize) -> Sample) -> Vec<usize> {
     let mut sizes = Vec::new();
     for _ in 0..looks {
