@@ -215,6 +215,11 @@ impl Lives {
             return Err(format!("{told:?}, and it does not wait"));
         }
         life.at = At::Over;
+        if let Told::Ended { outcome, retry_after, .. } = told
+            && retry_after.is_some() != (outcome == Outcome::Shed)
+        {
+            return Err(format!("{told:?}: only jobs that were evicted come back"));
+        }
         match told {
             Told::Ended { outcome: Outcome::ExpiredInQueue, .. } => self.ended.expired += 1,
             Told::Ended { outcome: Outcome::Shed, .. } => self.ended.shed += 1,
