@@ -2,12 +2,12 @@
 
 /// A tenant that has jobs in the pool, or was given more worker time than others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct TenantId(pub(super) usize);
+pub(crate) struct TenantId(pub(crate) usize);
 
 /// An ordering key in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct KeyQueueId(pub(super) usize);
+pub(crate) struct KeyQueueId(pub(crate) usize);
 
 /// A limit key of a kind that is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct KeyLimiterId(pub(super) usize);
+pub(crate) struct KeyLimiterId(pub(crate) usize);
