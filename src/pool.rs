@@ -47,15 +47,15 @@ mod wake;
 
 pub use crate::handler::Event;
 use crate::scheduler as core;
-pub use crate::scheduler::{Binding, Counts, TenantRate};
+pub use crate::scheduler::{Binding, Counts, Queued, TenantRate, Wait};
 pub use builder::{PoolBuilder, Settings};
 pub use drain::{DrainReport, LostJob, LostWhile};
 pub use ended::{EndedFailure, EndedJob, JobNames};
-pub use explain::{Explanation, Queued, Stage};
+pub use explain::Explanation;
 pub use factories::FactoryStats;
 pub use handle::{Pool, Ticket};
 pub use home::{home, set_home};
-pub use listing::{JobFilter, JobOrder, ListedJob, ListedStage, Listing};
+pub use listing::{JobFilter, JobOrder, ListedJob, Listing, Stage};
 pub use load::{KindDurations, PoolLoad};
 pub use operate::Hold;
 pub use pools::Pools;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Subject;
 use crate::{
     model::RequestId,
-    pool::{JobFilter, ListedJob, ListedStage, Pool, WorkerState, WorkerStats},
+    pool::{JobFilter, ListedJob, Pool, Stage, WorkerState, WorkerStats},
 };
 
 /// Most jobs of a pool that are listed, the oldest first.
@@ -47,14 +47,14 @@ fn job(held: &ListedJob) -> Value {
         shown["traceparent"] = traceparent.as_str().into();
     }
     shown["stage"] = match stage {
-        ListedStage::Waiting => "waiting",
-        ListedStage::Queued => "queued",
-        ListedStage::Running { stuck: false, .. } => "running",
-        ListedStage::Running { stuck: true, .. } => "stuck",
-        ListedStage::Ended(_) => "ended",
+        Stage::Waiting => "waiting",
+        Stage::Queued => "queued",
+        Stage::Running { stuck: false, .. } => "running",
+        Stage::Running { stuck: true, .. } => "stuck",
+        Stage::Ended(_) => "ended",
     }
     .into();
-    if let ListedStage::Running { worker, run, since_progress, stuck: _ } = stage {
+    if let Stage::Running { worker, run, since_progress, .. } = stage {
         shown["worker"] = (*worker).into();
         shown["run_ms"] = millis(*run).into();
         shown["since_progress_ms"] = millis(*since_progress).into();

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::core::{Least, least};
 use crate::{
     handler::Context,
-    model::{Execution, Failure, JobId, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
+    model::{Execution, Failure, JobId, JobStage, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
 };
 
 /// Most bytes of a message that are kept.
@@ -115,6 +115,11 @@ impl EndedJob {
         ended.waterfall.queue = at.saturating_duration_since(cx.deadline().arrival());
         ended.waterfall.left = ended.waterfall.budget.saturating_sub(ended.waterfall.queue);
         ended
+    }
+
+    /// How far it is, in a word.
+    pub(super) fn stage(&self) -> JobStage {
+        if self.outcome == Outcome::Completed { JobStage::Completed } else { JobStage::Failed }
     }
 
     /// When it arrived.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     handler::Context,
-    model::{JobId, JobStage, Outcome, RequestId},
+    model::{JobId, JobStage, RequestId},
 };
 
 /// Which jobs are listed, and in which order.
@@ -62,7 +62,7 @@ pub struct ListedJob {
     /// By which names it is known besides its id.
     pub names: JobNames,
     /// How far it is.
-    pub stage: ListedStage,
+    pub stage: Stage,
     /// Time since it arrived.
     pub age: Duration,
     /// Time until it must be answered; zero where that is over.
@@ -73,9 +73,9 @@ pub struct ListedJob {
     pub stopping: bool,
 }
 
-/// How far a job is.
+/// How far a job is, with what is known of that.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ListedStage {
+pub enum Stage {
     /// Its caller waits for room.
     Waiting,
     /// It waits for a worker.
@@ -84,8 +84,12 @@ pub enum ListedStage {
     Running {
         /// Id of the worker.
         worker: u32,
+        /// From arrival to the start of the run.
+        queue: Duration,
         /// Time that it has run.
         run: Duration,
+        /// Time until it is stopped.
+        left: Duration,
         /// Time since the last sign of progress; the begin of the run counts.
         since_progress: Duration,
         /// Whether it ignored the request to stop.
@@ -93,6 +97,19 @@ pub enum ListedStage {
     },
     /// It ended.
     Ended(EndedJob),
+}
+
+impl Stage {
+    /// The same in a word.
+    #[must_use]
+    pub fn name(&self) -> JobStage {
+        match self {
+            Self::Waiting => JobStage::Waiting,
+            Self::Queued => JobStage::Queued,
+            Self::Running { .. } => JobStage::Running,
+            Self::Ended(ended) => ended.stage(),
+        }
+    }
 }
 
 /// What decides the place of a job in a listing.
@@ -155,24 +172,20 @@ impl Pool {
         let lists_ended = filter.has(JobStage::Completed) || filter.has(JobStage::Failed);
         let (held, all_held) = shell.read(|core| {
             core.list(most, |cx, holding| {
-                let stage = match holding {
-                    Holding::Waiting => JobStage::Waiting,
-                    Holding::Queued => JobStage::Queued,
+                if lists_ended && matches!(holding, Holding::Running { ended: true, .. }) {
                     // It is listed as what it ended as.
-                    Holding::Running { ended: true, .. } if lists_ended => return None,
-                    Holding::Running { .. } => JobStage::Running,
-                };
+                    return None;
+                }
                 let age = now.saturating_duration_since(cx.deadline().arrival());
                 let key = || filter.key(cx.job(), cx.kind(), cx.tenant(), cx.known_request_id(), age);
-                filter.has(stage).then(key).flatten()
+                filter.has(holding.stage()).then(key).flatten()
             })
         });
         let (ended, all_ended) = shell.meters.list(most, |ended| {
-            let stage = if ended.outcome == Outcome::Completed { JobStage::Completed } else { JobStage::Failed };
             let JobNames { tenant, request_id, .. } = &ended.names;
             let kind = shell.kinds[ended.kind].name();
             let key = || filter.key(ended.job, kind, tenant.as_ref(), request_id.as_ref(), ended.age(now));
-            filter.has(stage).then(key).flatten()
+            filter.has(ended.stage()).then(key).flatten()
         });
         let held = held.into_iter().map(|(key, (cx, holding))| (key, ListedJob::held(&cx, holding, now)));
         let ended = ended.into_iter().map(|(key, ended)| (key, ListedJob::ended(shell, ended, now)));
@@ -191,14 +204,17 @@ impl Pools {
 }
 
 impl ListedJob {
-    fn held(cx: &Context, holding: Holding, now: Instant) -> Self {
+    pub(super) fn held(cx: &Context, holding: Holding, now: Instant) -> Self {
         let deadline = cx.deadline();
         let stage = match holding {
-            Holding::Waiting => ListedStage::Waiting,
-            Holding::Queued => ListedStage::Queued,
-            Holding::Running { worker, stuck, ended: _ } => ListedStage::Running {
+            Holding::Waiting => Stage::Waiting,
+            Holding::Queued => Stage::Queued,
+            Holding::Running { worker, stuck, ended: _ } => Stage::Running {
                 worker,
+                // A worker that was just given the job has not begun.
+                queue: cx.waited().unwrap_or_else(|| now.saturating_duration_since(deadline.arrival())),
                 run: cx.ran(now),
+                left: cx.until().saturating_duration_since(now),
                 since_progress: now.saturating_duration_since(cx.last_progress()),
                 stuck,
             },
@@ -216,14 +232,14 @@ impl ListedJob {
         }
     }
 
-    fn ended(shell: &Shell, ended: EndedJob, now: Instant) -> Self {
+    pub(super) fn ended(shell: &Shell, ended: EndedJob, now: Instant) -> Self {
         Self {
             job: ended.job,
             pool: Arc::clone(&shell.name),
             kind: Arc::clone(shell.kinds[ended.kind].name()),
             names: ended.names.clone(),
             age: ended.age(now),
-            stage: ListedStage::Ended(ended),
+            stage: Stage::Ended(ended),
             left: Duration::ZERO,
             traceparent: String::new(),
             stopping: false,

@@ -2,12 +2,7 @@ use std::num::NonZeroUsize;
 
 use tokio::time::Instant;
 
-use super::{
-    Pool, Settings,
-    core::{Bounds, Cancelled},
-    lease::WorkerState,
-    sizing::keep_size,
-};
+use super::{Pool, Settings, core::Bounds, lease::WorkerState, sizing::keep_size};
 use crate::{
     handler::{Kind, StopReason},
     model::{JobId, JobStage},
@@ -117,13 +112,10 @@ impl Pool {
     #[must_use]
     pub fn cancel(&self, job: JobId) -> Option<JobStage> {
         let now = Instant::now();
-        Some(match self.shell().drive(|core, effects| core.cancel(now, |cx| cx.job() == job, effects))? {
-            Cancelled::Waiting => JobStage::Waiting,
-            Cancelled::Queued => JobStage::Queued,
-            Cancelled::Running(cx) => {
-                cx.cancel_token().cancel(StopReason::Operator);
-                JobStage::Running
-            }
-        })
+        let (stage, cx) = self.shell().drive(|core, effects| core.cancel(now, |cx| cx.job() == job, effects))?;
+        if stage == JobStage::Running {
+            cx.cancel_token().cancel(StopReason::Operator);
+        }
+        Some(stage)
     }
 }

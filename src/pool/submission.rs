@@ -66,8 +66,8 @@ impl Admitted {
     pub(super) fn submission(self) -> Submission {
         let Self { kind, turn, at: _, cx } = self;
         Submission(match turn {
-            Turn::Now(lease, job) => Stage::Granted(Granted { kind, job, lease, cx }),
-            Turn::Later(permit) => Stage::Queued(wait(kind, permit, cx).boxed()),
+            Turn::Now(lease, job) => State::Granted(Granted { kind, job, lease, cx }),
+            Turn::Later(permit) => State::Queued(wait(kind, permit, cx).boxed()),
         })
     }
 
@@ -87,7 +87,7 @@ impl Admitted {
             return Polled::Ended(outcome);
         }
         match begun {
-            Ok(attached) => Polled::Pending(Submission(Stage::Running(attached))),
+            Ok(attached) => Polled::Pending(Submission(State::Running(attached))),
             Err(error) => Polled::Ended(Err(error)),
         }
     }
@@ -113,9 +113,9 @@ pub(crate) enum Polled<T = Submission> {
 ///
 /// A job runs in the task that polls its submission: one that is neither polled nor dropped holds its worker.
 #[must_use = "a submission that is dropped cancels its job"]
-pub struct Submission(Stage);
+pub struct Submission(State);
 
-enum Stage {
+enum State {
     /// Nobody has polled it yet.
     Granted(Granted),
     Queued(BoxFuture<'static, Result<Attached, JobError>>),
@@ -127,7 +127,7 @@ enum Stage {
 
 impl Submission {
     pub(super) fn refused(rejection: Rejection) -> Self {
-        Self(Stage::Ended(rejection.into()))
+        Self(State::Ended(rejection.into()))
     }
 }
 
@@ -136,32 +136,32 @@ impl Future for Submission {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
-            if let Stage::Granted(_) = self.0
-                && let Stage::Granted(granted) = std::mem::replace(&mut self.0, Stage::Told)
+            if let State::Granted(_) = self.0
+                && let State::Granted(granted) = std::mem::replace(&mut self.0, State::Told)
             {
-                self.0 = granted.start(Instant::now()).map_or_else(Stage::Ended, Stage::Running);
+                self.0 = granted.start(Instant::now()).map_or_else(State::Ended, State::Running);
             }
             let outcome = match &mut self.0 {
-                Stage::Running(attached) => match attached.poll_unpin(task) {
+                State::Running(attached) => match attached.poll_unpin(task) {
                     Poll::Ready(outcome) => outcome,
                     Poll::Pending => return Poll::Pending,
                 },
-                Stage::Queued(begun) => match begun.poll_unpin(task) {
+                State::Queued(begun) => match begun.poll_unpin(task) {
                     Poll::Ready(Ok(attached)) => {
-                        self.0 = Stage::Running(attached);
+                        self.0 = State::Running(attached);
                         continue;
                     }
                     Poll::Ready(Err(error)) => Err(error),
                     Poll::Pending => return Poll::Pending,
                 },
-                Stage::Granted(_) | Stage::Ended(_) | Stage::Told => {
-                    match std::mem::replace(&mut self.0, Stage::Told) {
-                        Stage::Ended(error) => Err(error),
+                State::Granted(_) | State::Ended(_) | State::Told => {
+                    match std::mem::replace(&mut self.0, State::Told) {
+                        State::Ended(error) => Err(error),
                         _ => unreachable!("a submission is not polled after its end"),
                     }
                 }
             };
-            self.0 = Stage::Told;
+            self.0 = State::Told;
             return Poll::Ready(outcome);
         }
     }
@@ -170,9 +170,9 @@ impl Future for Submission {
 impl fmt::Debug for Submission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            Stage::Granted(_) | Stage::Queued(_) => "Submission(queued)",
-            Stage::Running(_) => "Submission(running)",
-            Stage::Ended(_) | Stage::Told => "Submission(ended)",
+            State::Granted(_) | State::Queued(_) => "Submission(queued)",
+            State::Running(_) => "Submission(running)",
+            State::Ended(_) | State::Told => "Submission(ended)",
         })
     }
 }

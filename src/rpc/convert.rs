@@ -3,10 +3,21 @@ use std::time::Duration;
 use prost_types::Duration as ProtoDuration;
 
 use crate::{
-    model::{Completed, Criticality, FieldViolation, Job, Waterfall, WhenFull},
+    model::{Completed, Criticality, FieldViolation, Job, JobStage, Waterfall, WhenFull},
     phase::Phase,
     proto,
 };
+
+/// How far a job is.
+pub(super) fn job_stage(stage: JobStage) -> proto::JobStage {
+    match stage {
+        JobStage::Waiting => proto::JobStage::Waiting,
+        JobStage::Queued => proto::JobStage::Queued,
+        JobStage::Running => proto::JobStage::Running,
+        JobStage::Completed => proto::JobStage::Completed,
+        JobStage::Failed => proto::JobStage::Failed,
+    }
+}
 
 /// A job as its caller sent it; boxed, for it passes through many hands.
 ///

@@ -7,18 +7,28 @@ use super::{
     admission::seconds,
     entry::{AGE, Entry, LINE, Place},
     limit::TIE,
-    workers::Duty,
+    listing::{Holding, holding},
 };
 use crate::model::Limiter;
 
-/// Where a job stands.
-pub(crate) enum Standing<J> {
-    /// Its caller waits for room.
-    Waiting { job: J, position: usize },
-    /// It is queued.
-    Queued { job: J, position: usize, ahead: usize, expected: Duration, bound_by: Binding },
-    /// It holds a worker. `ended`: its outcome is decided, and its handler still stops.
-    Running { job: J, worker: u32, ended: bool, stuck: bool },
+/// What a job waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// Its place from 1: among the queued jobs by acceptance, or among the callers that wait by arrival.
+    pub position: usize,
+    /// What the queue says of it; `None` where its caller waits for room.
+    pub queued: Option<Queued>,
+}
+
+/// What a queued job waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queued {
+    /// Jobs that are expected to start before it.
+    pub ahead: usize,
+    /// Expected time until it starts; `None` in a paused pool, which starts nothing.
+    pub expected_start: Option<Duration>,
+    /// What keeps it from starting.
+    pub bound_by: Binding,
 }
 
 /// What keeps a queued job from starting.
@@ -55,41 +65,47 @@ struct Before {
 const ROUNDS: usize = 32;
 
 impl<H: Host> Core<H> {
-    /// Where the job stands that `is` tells; `None` where there is none. It looks at every job.
-    pub(crate) fn explain(&self, now: Instant, is: impl Fn(&H::Job) -> bool) -> Option<Standing<H::Job>> {
+    /// How the pool holds the job that `is` tells, and what it waits for; `None` where there is none. It looks at every
+    /// job.
+    pub(crate) fn explain(
+        &self,
+        now: Instant,
+        is: impl Fn(&H::Job) -> bool,
+    ) -> Option<(H::Job, Holding, Option<Wait>)> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is(&entry.job))?;
-        let job = entry.job.clone();
         let place = |before: Option<usize>| before.map_or(0, |before| before + 1);
-        Some(match entry.place {
-            Place::Waiting => Standing::Waiting {
-                job,
-                position: place(self.queue.waiting.iter(&self.entries).position(|at| at == index)),
-            },
-            Place::Running { slot, ended } => {
-                let (worker, duty) = self.workers.duty(slot);
-                Standing::Running { job, worker, ended, stuck: matches!(duty, Duty::Stuck { .. }) }
+        let holding = holding(&self.workers, entry.place);
+        let wait = match holding {
+            Holding::Waiting => {
+                let position = place(self.queue.waiting.iter(&self.entries).position(|at| at == index));
+                Some(Wait { position, queued: None })
             }
-            Place::Ready | Place::Blocked | Place::Throttled => {
-                let before = self.before(now, index, entry);
-                let earlier = |other: &&Entry<H>| other.key_queue == entry.key_queue && other.sequence < entry.sequence;
-                let of_key = || {
-                    self.entries.iter().map(|(_, other)| other).filter(earlier).filter(|_| entry.key_queue.is_some())
-                };
-                let in_key_queue: f64 = of_key().map(|other| other.work).sum();
-                let blocked = of_key().filter(|other| other.place == Place::Blocked).count();
-                let shared = if self.can_start() { 0.0 } else { self.expected_start(entry, &before) };
-                let service = self.admission.estimates.measured(entry.kind).unwrap_or(0.0);
-                let at_key = self.limits.before(&self.entries, index);
-                let limit = self.limits.wait(entry.kind_queue, before.in_kind_queue as f64, at_key, service, now);
-                Standing::Queued {
-                    job,
-                    position: place(self.queue.all.iter(&self.entries, AGE).position(|at| at == index)),
-                    ahead: before.jobs + blocked,
-                    expected: seconds(shared.max(in_key_queue).max(limit.seconds)),
-                    bound_by: self.binding(now, entry, before.has_later),
-                }
+            Holding::Queued => {
+                let position = place(self.queue.all.iter(&self.entries, AGE).position(|at| at == index));
+                Some(Wait { position, queued: Some(self.explain_queued(now, index, entry)) })
             }
-        })
+            Holding::Running { .. } => None,
+        };
+        Some((entry.job.clone(), holding, wait))
+    }
+
+    fn explain_queued(&self, now: Instant, index: usize, entry: &Entry<H>) -> Queued {
+        let before = self.before(now, index, entry);
+        let earlier = |other: &&Entry<H>| other.key_queue == entry.key_queue && other.sequence < entry.sequence;
+        let of_key =
+            || self.entries.iter().map(|(_, other)| other).filter(earlier).filter(|_| entry.key_queue.is_some());
+        let in_key_queue: f64 = of_key().map(|other| other.work).sum();
+        let blocked = of_key().filter(|other| other.place == Place::Blocked).count();
+        let shared = if self.can_start() { 0.0 } else { self.expected_start(entry, &before) };
+        let service = self.admission.estimates.measured(entry.kind).unwrap_or(0.0);
+        let at_key = self.limits.before(&self.entries, index);
+        let limit = self.limits.wait(entry.kind_queue, before.in_kind_queue as f64, at_key, service, now);
+        let expected = seconds(shared.max(in_key_queue).max(limit.seconds));
+        Queued {
+            ahead: before.jobs + blocked,
+            expected_start: Some(expected).filter(|_| self.paused.is_none()),
+            bound_by: self.binding(now, entry, before.has_later),
+        }
     }
 
     fn binding(&self, now: Instant, entry: &Entry<H>, has_later: bool) -> Binding {

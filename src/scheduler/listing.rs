@@ -5,8 +5,9 @@ use super::{
     entry::Place,
     workers::{Duty, Workers},
 };
+use crate::model::JobStage;
 
-/// Where a job stands that is held.
+/// How the pool holds a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holding {
     /// Its caller waits for room.
@@ -15,6 +16,16 @@ pub(crate) enum Holding {
     Queued,
     /// It holds a worker. `ended`: its outcome is decided, and its handler still stops.
     Running { worker: u32, ended: bool, stuck: bool },
+}
+
+impl Holding {
+    pub(crate) fn stage(self) -> JobStage {
+        match self {
+            Self::Waiting => JobStage::Waiting,
+            Self::Queued => JobStage::Queued,
+            Self::Running { .. } => JobStage::Running,
+        }
+    }
 }
 
 /// The items with the least keys, in that order, and how many there are in all.
@@ -42,7 +53,7 @@ impl<H: Host> Core<H> {
     }
 }
 
-fn holding<S>(workers: &Workers<S>, place: Place) -> Holding {
+pub(super) fn holding<S>(workers: &Workers<S>, place: Place) -> Holding {
     match place {
         Place::Waiting => Holding::Waiting,
         Place::Ready | Place::Blocked | Place::Throttled => Holding::Queued,

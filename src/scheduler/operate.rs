@@ -8,18 +8,7 @@ use super::{
     transitions::WAITER,
     workers::{Bounds, Sizer},
 };
-use crate::model::{KindLimits, Outcome};
-
-/// Where an operator's cancel found a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cancelled<J> {
-    /// Its caller waited for room; it is told.
-    Waiting,
-    /// It was queued, and ended by it.
-    Queued,
-    /// It has a worker: the host asks it to stop.
-    Running(J),
-}
+use crate::model::{JobStage, KindLimits, Outcome};
 
 impl<H: Host> Core<H> {
     /// Starts nothing until it is [resumed](Self::resume); jobs are taken and queued as before. Returns whether it is
@@ -56,28 +45,30 @@ impl<H: Host> Core<H> {
         self.shut = false;
     }
 
-    /// Ends a job, wherever it is. `None` where there is no such job, or it has its outcome.
+    /// Ends a job that has no worker; the host asks one that runs to stop. Tells how far it was; `None` where there is no
+    /// such job, or it has its outcome.
     pub(crate) fn cancel(
         &mut self,
         now: Instant,
         is_it: impl Fn(&H::Job) -> bool,
         effects: &mut Vec<Effect<H>>,
-    ) -> Option<Cancelled<H::Job>> {
+    ) -> Option<(JobStage, H::Job)> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is_it(&entry.job))?;
+        let job = entry.job.clone();
         match entry.place {
             Place::Running { ended: true, .. } => None,
-            Place::Running { ended: false, .. } => Some(Cancelled::Running(entry.job.clone())),
+            Place::Running { ended: false, .. } => Some((JobStage::Running, job)),
             Place::Waiting => {
-                let Entry { waiter, job, .. } = self.leave_waiting(index);
+                let Entry { waiter, job: told, .. } = self.leave_waiting(index);
                 let outcome = Outcome::CancelledByOperator;
-                effects.push(Effect::Ended { waiter: waiter.expect(WAITER), job, outcome, retry_after: None });
+                effects.push(Effect::Ended { waiter: waiter.expect(WAITER), job: told, outcome, retry_after: None });
                 self.dispatch(now, effects);
-                Some(Cancelled::Waiting)
+                Some((JobStage::Waiting, job))
             }
             Place::Ready | Place::Blocked | Place::Throttled => {
                 self.end_queued(index, Outcome::CancelledByOperator, None, effects);
                 self.dispatch(now, effects);
-                Some(Cancelled::Queued)
+                Some((JobStage::Queued, job))
             }
         }
     }

@@ -15,8 +15,8 @@ mod tally;
 
 use std::{fmt, time::Duration};
 
-use super::{Cancelled, Host, Refusal, RefusalReason, Withdrawal, Withdrawn};
-use crate::model::{Criticality, Outcome, WhenFull};
+use super::{Host, Refusal, RefusalReason, Withdrawal, Withdrawn};
+use crate::model::{Criticality, JobStage, Outcome, WhenFull};
 
 /// A host whose jobs, waiters and states are numbers, so that each can be followed.
 struct Numbers;
@@ -92,7 +92,7 @@ enum Answer {
     /// Whether jobs are held back.
     Paused(bool),
     /// Where a cancel found its job.
-    Hit(Option<Cancelled<u32>>),
+    Hit(Option<JobStage>),
     Done,
 }
 
@@ -148,11 +148,11 @@ fn found_name(found: Withdrawn) -> &'static str {
     }
 }
 
-fn hit_name(hit: Option<Cancelled<u32>>) -> &'static str {
+fn hit_name(hit: Option<JobStage>) -> &'static str {
     match hit {
-        Some(Cancelled::Waiting) => "hit a caller",
-        Some(Cancelled::Queued) => "hit in the queue",
-        Some(Cancelled::Running(_)) => "runs on",
+        Some(JobStage::Waiting) => "hit a caller",
+        Some(JobStage::Queued) => "hit in the queue",
+        Some(_) => "runs on",
         None => "hit nothing",
     }
 }

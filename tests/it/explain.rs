@@ -9,7 +9,7 @@ use waterwheel::{
     Criticality, Job, Output, Pool, WhenFull,
     handler::{Kind, KindOptions},
     model::{JobId, KindLimits, Limit, Limiter, Outcome, Rung},
-    pool::{Binding, EndedJob, Queued, Settings, Stage, Ticket},
+    pool::{Binding, EndedJob, Queued, Settings, Stage, Ticket, Wait},
 };
 
 use crate::support::{Gate, kind, pass_time, pool};
@@ -29,14 +29,12 @@ fn held(name: &str, gate: &Gate) -> Kind {
 }
 
 fn queued(pool: &Pool, job: JobId) -> (usize, Queued) {
-    match pool.explain(job).expect("it is known").stage {
-        Stage::Held { queued: Some(queued), position, .. } => (position, queued),
-        other => panic!("{other:?}"),
-    }
+    let wait = pool.explain(job).expect("it is known").wait.expect("it waits");
+    (wait.position, wait.queued.expect("it has room"))
 }
 
 fn ended(pool: &Pool, job: JobId) -> EndedJob {
-    match pool.explain(job).expect("it is known").stage {
+    match pool.explain(job).expect("it is known").job.stage {
         Stage::Ended(ended) => ended,
         other => panic!("{other:?}"),
     }
@@ -89,10 +87,9 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     assert_eq!((position, low.ahead), (5, 3));
     assert_eq!(queued(&pool, first).0, 2);
     let explained = pool.explain(running).expect("it is known");
-    assert_eq!((&*explained.pool, &*explained.kind), ("test", "held"));
-    let Stage::Running { queue, run, left, stopping: false, stuck: false, .. } = explained.stage else {
-        panic!("{explained:?}")
-    };
+    assert_eq!((&*explained.job.pool, &*explained.job.kind), ("test", "held"));
+    assert!(!explained.job.stopping);
+    let Stage::Running { queue, run, left, stuck: false, .. } = explained.job.stage else { panic!("{explained:?}") };
     assert_eq!((queue, run), (Duration::ZERO, SECOND));
     assert_eq!(left, Duration::from_millis(28_990), "thirty, but the margin and the second that it ran");
     assert!(pool.pause());
@@ -160,8 +157,7 @@ async fn a_caller_that_waits_for_room_is_told_so() {
     let job = || Job::new("held", "").when_full(WhenFull::Wait);
     let ids: Vec<JobId> = (0..4).map(|_| give(&mut jobs, &pool, job())).collect();
     for (position, id) in [(1, ids[2]), (2, ids[3])] {
-        let stage = pool.explain(id).expect("it is known").stage;
-        assert!(matches!(stage, Stage::Held { queued: None, position: at, .. } if at == position), "{stage:?}");
+        assert_eq!(pool.explain(id).expect("it is known").wait, Some(Wait { position, queued: None }));
     }
     gate.open();
     while jobs.join_next().await.is_some() {}

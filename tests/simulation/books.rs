@@ -6,7 +6,7 @@ use std::time::Duration;
 use waterwheel::{
     Pool,
     model::{JobId, Outcome},
-    pool::{Counts, EndedJob, Explanation, Stage},
+    pool::{Counts, EndedJob, ListedJob, Stage},
 };
 
 use crate::{
@@ -42,8 +42,8 @@ fn entries(pool: &Pool, events: &Events) -> Vec<Entry> {
         return Vec::new();
     };
     let ids = (1..=events.jobs.len()).filter_map(|number| format!("{process}-{number:x}").parse::<JobId>().ok());
-    let ended = ids.filter_map(|id| match pool.explain(id)? {
-        Explanation { stage: Stage::Ended(ended), kind, .. } => Some(Entry { ended, kind: kind.to_string() }),
+    let ended = ids.filter_map(|id| match pool.explain(id)?.job {
+        ListedJob { stage: Stage::Ended(ended), kind, .. } => Some(Entry { ended, kind: kind.to_string() }),
         _ => None,
     });
     ended.collect()

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use waterwheel::{
     phase::Phase,
-    pool::{JobFilter, ListedJob, ListedStage, Pool},
+    pool::{JobFilter, ListedJob, Pool, Stage},
 };
 
 use crate::{
@@ -43,7 +43,7 @@ impl Watch {
 }
 
 fn held_fault(pool: &Pool, job: &ListedJob, events: &Events, now: Duration) -> Option<String> {
-    let is_running = matches!(job.stage, ListedStage::Running { .. });
+    let is_running = matches!(job.stage, Stage::Running { .. });
     if !is_running && pool.phase() >= Phase::Stopping {
         return Some("a job waits in a pool that stops".into());
     }

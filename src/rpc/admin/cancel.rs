@@ -5,8 +5,11 @@ use super::{Admin, NAME_A_JOB};
 use crate::{
     model::{JobId, JobStage},
     pool::{JobFilter, Listing},
-    proto::{self, CancelJobRequest, CancelJobResponse},
-    rpc::status::{ambiguous, invalid_field, no_job},
+    proto::{CancelJobRequest, CancelJobResponse},
+    rpc::{
+        convert::job_stage,
+        status::{ambiguous, invalid_field, no_job},
+    },
 };
 
 /// Most ids that a refusal names.
@@ -27,12 +30,8 @@ pub(super) fn cancel_job(admin: &Admin, request: &CancelJobRequest) -> Result<Re
         }
     };
     info!(pool, job = %job, "an operator cancelled the job");
-    let stage = match stage {
-        JobStage::Waiting => proto::JobStage::Waiting,
-        JobStage::Queued => proto::JobStage::Queued,
-        JobStage::Running | JobStage::Completed | JobStage::Failed => proto::JobStage::Running,
-    };
-    Ok(Response::new(CancelJobResponse { job_id: job.to_string(), pool: pool.to_owned(), stage: stage.into() }))
+    let (pool, stage) = (pool.to_owned(), job_stage(stage).into());
+    Ok(Response::new(CancelJobResponse { job_id: job.to_string(), pool, stage }))
 }
 
 fn cancel(admin: &Admin, job: JobId) -> Option<(&str, JobStage)> {

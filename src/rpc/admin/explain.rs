@@ -1,10 +1,12 @@
+use std::time::Duration;
+
 use tokio::time::Instant;
 use tonic::{Response, Status};
 
 use super::{Admin, NAME_A_JOB};
 use crate::{
     model::{JobId, Limiter, ProgramEnd},
-    pool::{Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, Stage},
+    pool::{Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, ListedJob, Stage, Wait},
     proto::{self, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, explain_response::State},
     rpc::{
         convert::{duration, waterfall as waterfall_of},
@@ -26,13 +28,26 @@ pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Respons
         Some(explanation) => (explanation, Vec::new()),
         None => of_request(admin, id).ok_or_else(|| forgotten_job(id))?,
     };
-    let Explanation { job, pool, kind, names, stage } = explanation;
+    let Explanation { job: listed, wait } = explanation;
+    let ListedJob { job, pool, kind, names, stage, age, left, stopping, traceparent: _ } = listed;
     let JobNames { request_id, tenant, principal, pid } = names;
+    let state = match stage {
+        Stage::Waiting | Stage::Queued => State::Held(held(wait, age, left)),
+        Stage::Running { worker, queue, run, left, stuck, since_progress: _ } => State::Running(RunningState {
+            worker,
+            queue: Some(duration(queue)),
+            run: Some(duration(run)),
+            left: Some(duration(left)),
+            stopping,
+            stuck,
+        }),
+        Stage::Ended(ended) => State::Ended(self::ended(&ended)),
+    };
     let answer = ExplainResponse {
         job_id: job.to_string(),
         pool: pool.to_string(),
         kind: kind.to_string(),
-        state: Some(state(stage)),
+        state: Some(state),
         tenant: tenant.as_deref().unwrap_or_default().to_owned(),
         request_id: request_id.map(|id| id.to_string()).unwrap_or_default(),
         principal: principal.as_deref().unwrap_or_default().to_owned(),
@@ -49,25 +64,15 @@ fn of_request(admin: &Admin, id: &str) -> Option<(Explanation, Vec<JobId>)> {
     Some((admin.pools.explain(jobs.next()?)?, jobs.collect()))
 }
 
-fn state(stage: Stage) -> State {
-    match stage {
-        Stage::Held { queued, position, age, left } => State::Held(HeldState {
-            position: position as u64,
-            ahead: queued.map(|queued| queued.ahead as u64),
-            expected_start: queued.and_then(|queued| queued.expected_start).map(duration),
-            bound_by: queued.map_or(proto::Binding::Room, |queued| binding(queued.bound_by)).into(),
-            age: Some(duration(age)),
-            left: Some(duration(left)),
-        }),
-        Stage::Running { worker, queue, run, left, stopping, stuck } => State::Running(RunningState {
-            worker,
-            queue: Some(duration(queue)),
-            run: Some(duration(run)),
-            left: Some(duration(left)),
-            stopping,
-            stuck,
-        }),
-        Stage::Ended(ended) => State::Ended(self::ended(&ended)),
+fn held(wait: Option<Wait>, age: Duration, left: Duration) -> HeldState {
+    let queued = wait.and_then(|wait| wait.queued);
+    HeldState {
+        position: wait.map_or(0, |wait| wait.position as u64),
+        ahead: queued.map(|queued| queued.ahead as u64),
+        expected_start: queued.and_then(|queued| queued.expected_start).map(duration),
+        bound_by: queued.map_or(proto::Binding::Room, |queued| binding(queued.bound_by)).into(),
+        age: Some(duration(age)),
+        left: Some(duration(left)),
     }
 }
 

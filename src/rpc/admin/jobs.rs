@@ -4,10 +4,14 @@ use tonic::{Response, Status};
 
 use super::Admin;
 use crate::{
-    model::{JobStage, Outcome, RequestId},
-    pool::{EndedJob, JobFilter, JobNames, JobOrder, ListedJob, ListedStage, Listing, TenantRate},
+    model::{JobStage, RequestId},
+    pool::{EndedJob, JobFilter, JobNames, JobOrder, ListedJob, Listing, Stage, TenantRate},
     proto::{self, ListJobsRequest, ListJobsResponse},
-    rpc::{convert::duration, stats::no_pool, status::invalid_field},
+    rpc::{
+        convert::{duration, job_stage},
+        stats::no_pool,
+        status::invalid_field,
+    },
 };
 
 /// Most jobs of an answer, and those of one that says nothing.
@@ -86,14 +90,11 @@ fn tenants(admin: &Admin, pool: &str) -> Vec<proto::TenantRate> {
 fn listed(listed: ListedJob) -> proto::ListedJob {
     let ListedJob { job, pool, kind, names, stage, age, .. } = listed;
     let JobNames { request_id, tenant, .. } = names;
-    let (stage, run, outcome) = match stage {
-        ListedStage::Waiting => (proto::JobStage::Waiting, None, ""),
-        ListedStage::Queued => (proto::JobStage::Queued, None, ""),
-        ListedStage::Running { run, .. } => (proto::JobStage::Running, Some(run), ""),
-        ListedStage::Ended(EndedJob { outcome, started, waterfall, .. }) => {
-            let is_completed = outcome == Outcome::Completed;
-            let stage = if is_completed { proto::JobStage::Completed } else { proto::JobStage::Failed };
-            (stage, started.then_some(waterfall.run), outcome.reason())
+    let (run, outcome) = match &stage {
+        Stage::Waiting | Stage::Queued => (None, ""),
+        Stage::Running { run, .. } => (Some(*run), ""),
+        Stage::Ended(EndedJob { outcome, started, waterfall, .. }) => {
+            (started.then_some(waterfall.run), outcome.reason())
         }
     };
     proto::ListedJob {
@@ -102,7 +103,7 @@ fn listed(listed: ListedJob) -> proto::ListedJob {
         pool: pool.to_string(),
         kind: kind.to_string(),
         tenant: tenant.as_deref().unwrap_or_default().to_owned(),
-        stage: stage.into(),
+        stage: job_stage(stage.name()).into(),
         age: Some(duration(age)),
         run: run.map(duration),
         outcome: outcome.to_owned(),

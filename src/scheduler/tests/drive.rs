@@ -177,7 +177,9 @@ impl Drive {
                 machine.open();
                 Answer::Done
             }
-            Event::Cancel { job } => Answer::Hit(machine.cancel(now, |other| *other == job, effects)),
+            Event::Cancel { job } => {
+                Answer::Hit(machine.cancel(now, |other| *other == job, effects).map(|(stage, _)| stage))
+            }
             Event::Close => {
                 machine.close(now, effects);
                 Answer::Done

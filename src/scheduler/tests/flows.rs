@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Effect, Grant, JobKey, Standing, Verdict, Withdrawal, Withdrawn},
+    super::{Arrival, Caps, Core, Effect, Grant, JobKey, Verdict, Withdrawal, Withdrawn},
     Numbers,
 };
 use crate::model::{Criticality, KindLimits, Outcome, WhenFull};
@@ -254,8 +254,9 @@ impl World<'_> {
             Verdict::Queued(key) => {
                 self.keys.insert(job, key);
                 let now = self.origin + self.now;
-                let standing = self.case.explains.then(|| self.core.explain(now, |other| *other == job));
-                if let Some(Some(Standing::Queued { expected, .. })) = standing {
+                let told = self.case.explains.then(|| self.core.explain(now, |other| *other == job)).flatten();
+                let queued = told.and_then(|(_, _, wait)| wait?.queued);
+                if let Some(expected) = queued.and_then(|queued| queued.expected_start) {
                     self.jobs[job as usize].told = expected.as_secs_f64();
                 }
                 self.at(deadline, Event::Expire(job));

@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Effect, Grant, RefusalReason, Standing, Verdict},
+    super::{Arrival, Caps, Core, Effect, Grant, Queued, RefusalReason, Verdict, Wait},
     Numbers,
 };
 use crate::model::{Criticality, Outcome, WhenFull};
@@ -164,7 +164,9 @@ fn of_two_tenants_with_short_and_long_jobs_each_is_told_the_wait_that_it_has() {
     let last = [queue(&mut world, 0, 40), queue(&mut world, 1, 8)];
     queue(&mut world, 1, 4);
     let told = last.map(|job| match world.core.explain(world.now, |at| *at == job) {
-        Some(Standing::Queued { expected, .. }) => expected.as_secs_f64(),
+        Some((_, _, Some(Wait { queued: Some(Queued { expected_start: Some(expected), .. }), .. }))) => {
+            expected.as_secs_f64()
+        }
         _ => panic!("it is queued"),
     });
     let (since, mut next) = (world.now, (0, grant));

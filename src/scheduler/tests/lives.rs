@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    super::{Cancelled, Counts, Refusal, RefusalReason, Withdrawal, Withdrawn},
+    super::{Counts, Refusal, RefusalReason, Withdrawal, Withdrawn},
     Answer, Event, Offer, Step, Told,
     drive::{KindsLimits, View, millis},
 };
-use crate::model::{Limit, Limiter, Outcome};
+use crate::model::{JobStage, Limit, Limiter, Outcome};
 
 /// All jobs of a pool, by number.
 pub(super) struct Lives {
@@ -102,7 +102,7 @@ impl Lives {
                 let ended = if is_expired { &mut self.ended.expired } else { &mut self.ended.cancelled };
                 *ended += u64::from(*found == Withdrawn::Queued);
             }
-            (Event::Cancel { .. }, Answer::Hit(Some(Cancelled::Queued))) => self.ended.cancelled += 1,
+            (Event::Cancel { .. }, Answer::Hit(Some(JobStage::Queued))) => self.ended.cancelled += 1,
             (Event::Pause, Answer::Paused(true)) => self.paused = true,
             (Event::Resume, _) => self.paused = false,
             (Event::Shut, _) => (self.shut, self.paused) = (true, false),
