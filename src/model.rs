@@ -10,6 +10,7 @@ mod limit;
 mod outcome;
 mod peer;
 mod program;
+mod reason;
 mod rejection;
 mod request_id;
 mod span_target;
@@ -28,6 +29,7 @@ pub use outcome::{
 };
 pub use peer::{Origin, Peer};
 pub use program::ProgramEnd;
+pub use reason::{CODE_NAMES, Code, Reason};
 pub use rejection::{LONGEST_HINT, Rejection, RejectionReason, TenantPart};
 pub use request_id::{InvalidRequestId, RequestId};
 pub use span_target::{JOB_TARGET, TRACE_TARGET};

@@ -1,7 +1,7 @@
 use super::Rpc;
-use crate::model::Criticality;
+use crate::model::{Code, Criticality, Reason};
 
-/// Why a call is not let in. The texts are for the caller: they say what to do, and nothing of keys or rules.
+/// Why a call is not let in. The texts are for the caller, and say nothing of keys or rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
     /// No certificate and no token.
@@ -32,7 +32,7 @@ pub enum Denial {
     #[error("the client certificate is not accepted: {0}")]
     InvalidCertificate(CertificateFault),
     /// No rule allows the call.
-    #[error("the caller may not call this method; ask the operator for a rule in [auth.rule] that allows it")]
+    #[error("{}", Reason::RpcDenied.words())]
     Rpc {
         /// Who calls.
         principal: String,
@@ -40,10 +40,7 @@ pub enum Denial {
         rpc: &'static str,
     },
     /// A rule allows the call, but not with this kind of job.
-    #[error(
-        "the caller may not call this method with jobs of this kind; ask the operator for a rule in [auth.rule] that \
-         allows it"
-    )]
+    #[error("{}", Reason::KindDenied.words())]
     Kind {
         /// Who calls.
         principal: String,
@@ -53,7 +50,7 @@ pub enum Denial {
         kind: String,
     },
     /// The job names a tenant that is not the caller's.
-    #[error("the job names a tenant that is not the caller's; leave job.tenant empty, or send the caller's")]
+    #[error("{}", Reason::TenantMismatch.words())]
     Tenant {
         /// Who calls.
         principal: String,
@@ -61,10 +58,7 @@ pub enum Denial {
         tenant: String,
     },
     /// The job claims to be more important than its caller may.
-    #[error(
-        "the caller may not claim this criticality; send a lower one, or ask the operator for a rule in [auth.rule] whose \
-         max_criticality allows it"
-    )]
+    #[error("{}", Reason::CriticalityDenied.words())]
     Criticality {
         /// Who calls.
         principal: String,
@@ -74,10 +68,7 @@ pub enum Denial {
         most: Criticality,
     },
     /// The job asks for the place of another one, and its caller may not.
-    #[error(
-        "the caller may not shed other jobs; send another job.when_full, or ask the operator for may_shed in its rule in \
-         [auth.rule]"
-    )]
+    #[error("{}", Reason::ShedDenied.words())]
     Shed {
         /// Who calls.
         principal: String,
@@ -152,25 +143,21 @@ impl Denial {
     /// Whether better credentials are what it takes.
     #[must_use]
     pub fn is_unauthenticated(&self) -> bool {
-        use Denial::{InvalidCertificate, InvalidToken, NoCredentials, NoToken, NobodyTrusted};
-        matches!(
-            self,
-            NoCredentials { .. } | NoToken { .. } | NobodyTrusted { .. } | InvalidToken(_) | InvalidCertificate(_)
-        )
+        self.reason().code() == Code::Unauthenticated
     }
 
-    /// Name in `google.rpc.ErrorInfo`.
+    /// What its caller is told.
     #[must_use]
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::NoCredentials { .. } | Self::NoToken { .. } | Self::NobodyTrusted { .. } => "NO_CREDENTIALS",
-            Self::InvalidToken(_) => "INVALID_TOKEN",
-            Self::InvalidCertificate(_) => "INVALID_CERTIFICATE",
-            Self::Rpc { .. } => "RPC_DENIED",
-            Self::Kind { .. } => "KIND_DENIED",
-            Self::Tenant { .. } => "TENANT_MISMATCH",
-            Self::Criticality { .. } => "CRITICALITY_DENIED",
-            Self::Shed { .. } => "SHED_DENIED",
+            Self::NoCredentials { .. } | Self::NoToken { .. } | Self::NobodyTrusted { .. } => Reason::NoCredentials,
+            Self::InvalidToken(_) => Reason::InvalidToken,
+            Self::InvalidCertificate(_) => Reason::InvalidCertificate,
+            Self::Rpc { .. } => Reason::RpcDenied,
+            Self::Kind { .. } => Reason::KindDenied,
+            Self::Tenant { .. } => Reason::TenantMismatch,
+            Self::Criticality { .. } => Reason::CriticalityDenied,
+            Self::Shed { .. } => Reason::ShedDenied,
         }
     }
 

@@ -123,7 +123,7 @@ impl Gate {
     pub fn note(&self, denial: &Denial) {
         let count = if denial.is_unauthenticated() { &self.unauthenticated } else { &self.denied };
         count.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(reason = denial.reason(), "{denial}");
+        tracing::debug!(reason = denial.reason().name(), "{denial}");
     }
 
     /// What was refused so far.

@@ -1,4 +1,4 @@
-use std::{fmt, num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, time::Duration};
 
 /// Bounds on the jobs of one kind, for the sake of what they call: a database, an API, a device that breaks under load.
 /// What is over a bound waits in the queue, or is refused where it would wait too long.
@@ -89,16 +89,5 @@ impl Limiter {
             Self::KeyConcurrency => "key_concurrency",
             Self::KeyRate => "key_rate",
         }
-    }
-}
-
-impl fmt::Display for Limiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Concurrency => "as many jobs of the kind run as may",
-            Self::Rate => "as many jobs of the kind started as may",
-            Self::KeyConcurrency => "as many jobs with the limit key run as may",
-            Self::KeyRate => "as many jobs with the limit key started as may",
-        })
     }
 }

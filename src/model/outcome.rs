@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{JobId, Rejection};
+use super::{JobId, Reason, Rejection};
 
 /// What a handler gives back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -103,50 +103,36 @@ pub struct Failure {
 }
 
 /// How an accepted job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
     /// The handler returned a result in time.
-    #[error("the job completed")]
     Completed,
     /// The handler returned an error.
-    #[error("the handler failed")]
     HandlerFailed,
     /// The handler's process crashed.
-    #[error("the handler's process crashed")]
     WorkerCrashed,
     /// The output was larger than allowed.
-    #[error("the output is larger than the job may put out")]
     OutputTooLarge,
     /// There was no handler for it: none could be made, just now or a short while ago. It did not start.
-    #[error("no handler could be made")]
     HandlerUnavailable,
     /// The handler panicked, or its factory did: then the job did not start.
-    #[error("the handler panicked")]
     HandlerPanicked,
     /// The deadline came while the handler ran.
-    #[error("the job's time was up while it ran")]
     DeadlineExceeded,
     /// A limit on the run came while the handler ran, before the deadline.
-    #[error("the job's time was up while it ran")]
     RunTimeout,
     /// The deadline, or a limit on the wait, came while the job was queued.
-    #[error("the job's time was up before it started")]
     ExpiredInQueue,
     /// The caller left, or asked for the end.
-    #[error("cancelled by the caller")]
     Cancelled,
     /// The operator cancelled it.
-    #[error("cancelled by the operator")]
     CancelledByOperator,
     /// A more important job took its place in the queue.
-    #[error("evicted for a more important job")]
     Shed,
     /// The drain ended before the job began.
-    #[error("the server drained before the job began")]
     Drained,
     /// The drain stopped the running handler.
-    #[error("stopped by the drain while running")]
     DrainKilled {
         /// Whether the kind is marked safe to run twice.
         idempotent: bool,
@@ -154,23 +140,23 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Name in `google.rpc.ErrorInfo`; one of its own for a job that completed.
+    /// What its caller is told.
     #[must_use]
-    pub const fn reason(self) -> &'static str {
+    pub const fn reason(self) -> Reason {
         match self {
-            Self::Completed => "COMPLETED",
-            Self::HandlerFailed => "HANDLER_FAILED",
-            Self::WorkerCrashed => "WORKER_CRASHED",
-            Self::OutputTooLarge => "OUTPUT_TOO_LARGE",
-            Self::HandlerUnavailable => "HANDLER_UNAVAILABLE",
-            Self::HandlerPanicked => "HANDLER_PANICKED",
-            Self::DeadlineExceeded | Self::RunTimeout => "RUN_TIMEOUT",
-            Self::ExpiredInQueue => "EXPIRED_IN_QUEUE",
-            Self::Cancelled => "CANCELLED",
-            Self::CancelledByOperator => "CANCELLED_BY_OPERATOR",
-            Self::Shed => "SHED",
-            Self::Drained => "DRAINING",
-            Self::DrainKilled { .. } => "DRAIN_KILLED",
+            Self::Completed => Reason::Completed,
+            Self::HandlerFailed => Reason::HandlerFailed,
+            Self::WorkerCrashed => Reason::WorkerCrashed,
+            Self::OutputTooLarge => Reason::OutputTooLarge,
+            Self::HandlerUnavailable => Reason::HandlerUnavailable,
+            Self::HandlerPanicked => Reason::HandlerPanicked,
+            Self::DeadlineExceeded | Self::RunTimeout => Reason::RunTimeout,
+            Self::ExpiredInQueue => Reason::ExpiredInQueue,
+            Self::Cancelled => Reason::Cancelled,
+            Self::CancelledByOperator => Reason::CancelledByOperator,
+            Self::Shed => Reason::Shed,
+            Self::Drained => Reason::Draining,
+            Self::DrainKilled { .. } => Reason::DrainKilled,
         }
     }
 
@@ -178,6 +164,15 @@ impl Outcome {
     #[must_use]
     pub const fn is_expired(self) -> bool {
         matches!(self, Self::DeadlineExceeded | Self::ExpiredInQueue)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Drained => "the server drained before the job began",
+            other => other.reason().words(),
+        })
     }
 }
 
@@ -240,7 +235,7 @@ pub enum HandlerError {
         message: String,
     },
     /// The handler wrote more than its kind may.
-    #[error("the output is larger than the job may put out")]
+    #[error("{}", Reason::OutputTooLarge.words())]
     OutputTooLarge {
         /// Most bytes allowed.
         limit: usize,
@@ -283,29 +278,30 @@ impl HandlerError {
     }
 }
 
-/// The codes that a handler may answer with: those that describe its own work, never those that describe the pool.
+/// The codes that a handler may answer with, by their number on the wire: those that describe its own work, never those
+/// that describe the pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum FailureCode {
     /// No better code fits.
     #[default]
-    Unknown,
+    Unknown = 2,
     /// The payload makes no sense, whatever the state of the system.
-    InvalidArgument,
+    InvalidArgument = 3,
     /// What the job names does not exist.
-    NotFound,
+    NotFound = 5,
     /// What the job would make exists.
-    AlreadyExists,
+    AlreadyExists = 6,
     /// The caller may not do that.
-    PermissionDenied,
+    PermissionDenied = 7,
     /// The system is not in the state that the job needs.
-    FailedPrecondition,
+    FailedPrecondition = 9,
     /// The job points past a valid range.
-    OutOfRange,
+    OutOfRange = 11,
     /// The handler does not do that.
-    Unimplemented,
+    Unimplemented = 12,
     /// Something that the handler needs is away; a retry may help.
-    Unavailable,
+    Unavailable = 14,
     /// Data is lost or damaged.
-    DataLoss,
+    DataLoss = 15,
 }

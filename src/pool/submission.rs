@@ -239,7 +239,7 @@ pub(super) fn tell_arrival(shell: &Shell, kind: usize, job: &Job, cx: &Context, 
         pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
         criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
         ordering_key_hash = hash(&job.ordering_key), run_timeout_ms = run_timeout(shell, kind, job).map(milliseconds),
-        refused = refused.map(|rejection| rejection.reason.name()),
+        refused = refused.map(|rejection| rejection.reason.reason().name()),
         retry_after_ms = refused.and_then(|rejection| rejection.retry_after).map(milliseconds), "job arrived",
     );
 }

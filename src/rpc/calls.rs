@@ -17,12 +17,12 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
-    model::Durations,
+    model::{CODE_NAMES, Durations},
     pool::{Pools, home},
     proto::worker_pool_service_server::SERVICE_NAME,
 };
 
-const CODES: usize = 17;
+const CODES: usize = CODE_NAMES.len();
 const PLACES: usize = Durations::BOUNDS.len() + 1;
 
 /// Stands for the kind of a call that has none, or one that nobody serves: names that callers make up are not kept.
@@ -156,14 +156,14 @@ impl Calls {
         let mut all = Vec::new();
         for method in Method::ALL {
             for (kind, name) in names.iter().enumerate() {
-                for code in 0..CODES {
+                for (code, status) in CODE_NAMES.into_iter().enumerate() {
                     let cell = (method as usize * names.len() + kind) * CODES + code;
                     let mut parts = homes.iter().filter_map(|home| home.0[cell].get()).peekable();
                     if parts.peek().is_some() {
                         all.push(CallDurations {
                             method: format!("{SERVICE_NAME}/{}", method.name()),
                             kind: Arc::clone(name),
-                            status: status_name(code),
+                            status,
                             durations: sum(parts),
                         });
                     }
@@ -204,28 +204,4 @@ fn sum<'a>(parts: impl Iterator<Item = &'a Box<Figures>>) -> Durations {
         whole.sum += Duration::from_nanos(part.nanos.load(Relaxed));
     }
     whole
-}
-
-/// Names of the codes as gRPC's documents write them.
-fn status_name(code: usize) -> &'static str {
-    const NAMES: [&str; CODES] = [
-        "OK",
-        "CANCELLED",
-        "UNKNOWN",
-        "INVALID_ARGUMENT",
-        "DEADLINE_EXCEEDED",
-        "NOT_FOUND",
-        "ALREADY_EXISTS",
-        "PERMISSION_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "FAILED_PRECONDITION",
-        "ABORTED",
-        "OUT_OF_RANGE",
-        "UNIMPLEMENTED",
-        "INTERNAL",
-        "UNAVAILABLE",
-        "DATA_LOSS",
-        "UNAUTHENTICATED",
-    ];
-    NAMES[code]
 }

@@ -4,6 +4,7 @@ use http::{HeaderMap, Response, StatusCode, header::CONTENT_TYPE};
 use tonic::{Status, body::Body};
 
 use super::{reflection::DESCRIPTORS, status};
+use crate::model::Reason;
 
 /// The services of one listener with their methods, and the pages beside them.
 #[derive(Debug)]
@@ -66,10 +67,10 @@ impl Catalog {
         let service = path.rsplit_once('/').map_or(path, |(service, _)| service);
         let Some(Service { name, methods }) = self.services.iter().find(|served| served.name == service) else {
             let message = format!("no such service here; there are {}", self.service_names());
-            return status::unimplemented("UNKNOWN_SERVICE", &message);
+            return status::unimplemented(Reason::UnknownService, message);
         };
         let message = format!("no such method; {name} has {}", methods.join(", "));
-        status::unimplemented("UNKNOWN_METHOD", &message)
+        status::unimplemented(Reason::UnknownMethod, message)
     }
 
     fn service_names(&self) -> String {

@@ -78,7 +78,7 @@ impl HealthService for Health {
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         let status = self.status(&request.into_inner().service);
         // Whoever asks need not be known, and is not told the names of pools.
-        let status = status.ok_or_else(|| status::not_found("health knows no service of this name"))?;
+        let status = status.ok_or_else(|| status::not_found("health knows no service of this name".to_owned()))?;
         Ok(Response::new(answer(status)))
     }
 

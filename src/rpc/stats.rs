@@ -11,7 +11,7 @@ use super::{
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
-    model::{KindLimits, Limit, RejectionReason},
+    model::{KindLimits, Limit, Reason},
     pool::{
         Counts, Distribution, FactoryStats, KindStats, LimitStats, Pool, PoolStats, Pools, SizeStats, WorkerState,
         WorkerStats,
@@ -61,7 +61,7 @@ fn check_pool(parts: &Parts, pool: &str) -> Result<(), Status> {
 pub(super) fn no_pool(pools: &Pools, name: &str) -> Status {
     let names: Vec<_> = pools.all().iter().map(|pool| &**pool.name()).collect();
     let name: String = name.chars().take(64).collect();
-    not_found(&format!("no pool {name:?}; there are {}", names.join(", ")))
+    not_found(format!("no pool {name:?}; there are {}", names.join(", ")))
 }
 
 fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
@@ -120,7 +120,7 @@ fn pool_stats(stats: PoolStats) -> proto::PoolStats {
 
 fn job_counts(counts: &Counts) -> proto::JobCounts {
     let Counts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = *counts;
-    let named = RejectionReason::NAMES.into_iter().zip(rejected).filter(|(_, count)| *count > 0);
+    let named = Reason::REFUSALS.map(Reason::name).into_iter().zip(rejected).filter(|(_, count)| *count > 0);
     proto::JobCounts {
         accepted,
         completed,

@@ -4,7 +4,7 @@
 
 mod job;
 
-use std::{collections::HashMap, time::Duration};
+use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     auth::Denial,
     incidents::{self, Incident},
-    model::{FieldViolation, LONGEST_HINT, Origin, Rejection, RejectionReason, RequestId},
+    model::{FieldViolation, LONGEST_HINT, Origin, Reason, Rejection, RejectionReason, RequestId},
 };
 
 /// Domain of every `google.rpc.ErrorInfo` of this service.
@@ -56,9 +56,9 @@ impl Pushback {
 /// What a failed call carries.
 struct Answer {
     code: Code,
-    reason: &'static str,
+    reason: Reason,
     /// The same for all calls that fail like this one.
-    message: String,
+    message: Cow<'static, str>,
     pushback: Pushback,
     execution: &'static str,
     /// What is particular to this call, by name.
@@ -67,10 +67,22 @@ struct Answer {
 }
 
 impl Answer {
-    /// A call of which no job is known.
-    fn new(code: Code, reason: &'static str, message: impl Into<String>) -> Self {
-        let (message, pushback, execution) = (message.into(), Pushback::Unsaid, "NOT_STARTED");
-        Self { code, reason, message, pushback, execution, facts: Vec::new(), violations: Vec::new() }
+    /// A call of which no job is known, in the words of its reason.
+    fn of(reason: Reason) -> Self {
+        Self {
+            code: Code::from_i32(reason.code() as i32),
+            reason,
+            message: reason.words().into(),
+            pushback: Pushback::Unsaid,
+            execution: "NOT_STARTED",
+            facts: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    /// The same in better words.
+    fn saying(self, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { message: message.into(), ..self }
     }
 
     /// The same, for which no new try is of use.
@@ -102,7 +114,10 @@ impl Answer {
         let Self { code, reason, message, pushback, execution, facts, violations } = self;
         let mut metadata: HashMap<_, _> = facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect();
         metadata.insert("execution".to_owned(), execution.to_owned());
-        let mut details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
+        let mut details = ErrorDetails::with_error_info(reason.name(), DOMAIN, metadata);
+        if !reason.help().is_empty() {
+            details.add_help_link(reason.help(), "");
+        }
         if !violations.is_empty() {
             details.set_bad_request(violations);
         }
@@ -121,7 +136,7 @@ impl Answer {
     /// matter; of a panic its own line tells.
     fn sort(&self) -> Option<&'static str> {
         match (self.code, self.execution) {
-            _ if matches!(self.reason, "HANDLER_FAILED" | "HANDLER_PANICKED" | "MESSAGE_BROKEN") => None,
+            _ if matches!(self.reason, Reason::HandlerFailed | Reason::HandlerPanicked | Reason::MessageBroken) => None,
             (Code::Unauthenticated | Code::PermissionDenied, _) => Some("calls were denied"),
             (Code::DeadlineExceeded, _) => Some("jobs ran out of time"),
             (Code::ResourceExhausted | Code::Unavailable, "NOT_STARTED") => Some("jobs did not start"),
@@ -133,7 +148,7 @@ impl Answer {
 
     fn tell(&self, request_id: Option<&RequestId>, peer: Option<&Origin>) {
         let Some(what) = self.sort() else { return };
-        incidents::tell(self.known("pool"), self.reason, || Incident {
+        incidents::tell(self.known("pool"), self.reason.name(), || Incident {
             what,
             kind: self.known("kind").to_owned(),
             job: self.known("job").to_owned(),
@@ -141,7 +156,7 @@ impl Answer {
             tenant: self.known("tenant").to_owned(),
             principal: self.known("principal").to_owned(),
             peer: peer.map(ToString::to_string).unwrap_or_default(),
-            cause: self.message.clone(),
+            cause: self.message.clone().into_owned(),
         });
     }
 }
@@ -166,13 +181,13 @@ pub(super) fn unreadable(violations: Vec<FieldViolation>, request_id: &RequestId
 
 /// A call with a field, or a header, that makes no sense.
 pub(super) fn invalid_field(field: &str, description: &str) -> Status {
-    let answer = Answer::new(Code::InvalidArgument, "INVALID_FIELD", format!("{field}: {description}"));
+    let answer = Answer::of(Reason::InvalidField).saying(format!("{field}: {description}"));
     answer.violation(field, description).status()
 }
 
 /// A call that names something that does not exist.
-pub(super) fn not_found(what: &str) -> Status {
-    Answer::new(Code::NotFound, "NOT_FOUND", what).status()
+pub(super) fn not_found(what: String) -> Status {
+    Answer::of(Reason::NotFound).saying(what).status()
 }
 
 /// A call that names a job which does not exist any more.
@@ -187,25 +202,24 @@ pub(super) fn forgotten_job(job: &str) -> Status {
     unknown_job(job, message)
 }
 
-fn unknown_job(job: &str, message: &str) -> Status {
-    Answer::new(Code::NotFound, "NOT_FOUND", message).fact("job", shorten(job, JOB)).status()
+fn unknown_job(job: &str, message: &'static str) -> Status {
+    Answer::of(Reason::NotFound).saying(message).fact("job", shorten(job, JOB)).status()
 }
 
 /// A call that names several jobs, these among them, by the request id of their call.
 pub(super) fn ambiguous(all: usize, jobs: &[String]) -> Status {
-    let message = "several jobs have this request id; name one by its own id";
-    let answer = Answer::new(Code::FailedPrecondition, "AMBIGUOUS_ID", message);
+    let answer = Answer::of(Reason::AmbiguousId);
     answer.fact("count", all.to_string()).fact("jobs", jobs.join(" ")).status()
 }
 
 /// A call of an operator that the state of its pool, or of the process, rules out.
-pub(super) fn failed_precondition(reason: &'static str, message: &str) -> Status {
-    Answer::new(Code::FailedPrecondition, reason, message).status()
+pub(super) fn failed_precondition(reason: Reason, message: impl Into<Cow<'static, str>>) -> Status {
+    Answer { code: Code::FailedPrecondition, ..Answer::of(reason).saying(message) }.status()
 }
 
 /// A call of something that is not served; `reason` says what.
-pub(super) fn unimplemented(reason: &'static str, message: &str) -> Status {
-    Answer::new(Code::Unimplemented, reason, message).status()
+pub(super) fn unimplemented(reason: Reason, message: String) -> Status {
+    Answer::of(reason).saying(message).status()
 }
 
 /// What the codec says of a message that it did not read, without details. It answers one over its limit with
@@ -213,18 +227,15 @@ pub(super) fn unimplemented(reason: &'static str, message: &str) -> Status {
 pub(super) fn refused_by_codec(refusal: Status) -> Status {
     match refusal.code() {
         Code::OutOfRange | Code::ResourceExhausted if refusal.details().is_empty() => {
-            Answer::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", RejectionReason::TOO_LARGE).never().status()
+            Answer::of(Reason::PayloadTooLarge).never().status()
         }
         Code::InvalidArgument if refusal.details().is_empty() => invalid_field("job.labels", refusal.message()),
         Code::Internal if refusal.details().is_empty() => {
-            let message = "the message of the call cannot be read";
             let what = shorten(refusal.message(), DESCRIPTION);
-            Answer::new(Code::Internal, "MESSAGE_BROKEN", message).never().fact("fault", what).status()
+            Answer::of(Reason::MessageBroken).never().fact("fault", what).status()
         }
         Code::Unimplemented if refusal.details().is_empty() => {
-            let message =
-                "the message is compressed in a way that is not taken; grpc-accept-encoding names those that are";
-            let mut status = Answer::new(Code::Unimplemented, "COMPRESSION_UNKNOWN", message).status();
+            let mut status = Answer::of(Reason::CompressionUnknown).status();
             *status.metadata_mut() = refusal.metadata().clone();
             status
         }
@@ -234,64 +245,56 @@ pub(super) fn refused_by_codec(refusal: Status) -> Status {
 
 /// A call of a method that takes one message, which sent none or more.
 pub(super) fn not_one_message() -> Status {
-    let message = "the method takes one message, no less and no more";
-    Answer::new(Code::Unimplemented, "NOT_ONE_MESSAGE", message).status()
+    Answer::of(Reason::NotOneMessage).status()
 }
 
 /// A call with more headers than are taken.
 pub(super) fn headers_too_large(limit: usize) -> Status {
-    let message = "the headers of the call are larger than the server takes; send less metadata";
-    let answer = Answer::new(Code::ResourceExhausted, "HEADERS_TOO_LARGE", message);
+    let answer = Answer::of(Reason::HeadersTooLarge);
     answer.never().fact("limit_bytes", limit.to_string()).status()
 }
 
 /// A call that would watch what too many watch already.
-pub(super) fn watches_full(message: &str) -> Status {
-    Answer::new(Code::ResourceExhausted, "WATCHES_FULL", message).status()
+pub(super) fn watches_full(message: &'static str) -> Status {
+    Answer::of(Reason::WatchesFull).saying(message).status()
 }
 
 /// A call that came by a name, or from a page, of nobody that is known.
-pub(super) fn misdirected(message: &str) -> Status {
-    Answer::new(Code::PermissionDenied, "MISDIRECTED", message).status()
+pub(super) fn misdirected(message: &'static str) -> Status {
+    Answer::of(Reason::Misdirected).saying(message).status()
 }
 
 /// A call whose message was not whole when others needed its room.
 pub(super) fn uploads_full() -> Status {
-    let message = "unfinished messages hold all the memory that they may, and this one was the oldest";
-    let answer = Answer::new(Code::ResourceExhausted, "UPLOADS_FULL", message);
-    Answer { pushback: Pushback::After(UPLOAD_AGAIN), ..answer }.status()
+    Answer { pushback: Pushback::After(UPLOAD_AGAIN), ..Answer::of(Reason::UploadsFull) }.status()
 }
 
 /// A message whose head says that it is larger than any that is taken.
 pub(super) fn message_too_large(length: usize, largest: usize) -> Status {
-    let answer = Answer::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", RejectionReason::TOO_LARGE).never();
+    let answer = Answer::of(Reason::PayloadTooLarge).never();
     answer.fact("message_bytes", length.to_string()).fact("limit_bytes", largest.to_string()).status()
 }
 
 /// An answer that found no room beside those that its connection, or all of them, have not read.
 pub(super) fn answers_full() -> Status {
-    let message = "unread answers hold all the memory that they may; read them faster, or raise server.memory";
-    let answer = Answer::new(Code::ResourceExhausted, "ANSWERS_FULL", message).never();
-    Answer { execution: "STARTED", ..answer }.status()
+    Answer { execution: "STARTED", ..Answer::of(Reason::AnswersFull).never() }.status()
 }
 
 /// The end of a call at its deadline that no job accounts for: its message never came, or it had many jobs, and those
 /// that were answered say for themselves how they ended.
 pub(super) fn too_late(request_id: &RequestId) -> Status {
-    let message = "the deadline came before the call had ended, or before its message was whole";
-    let answer = Answer::new(Code::DeadlineExceeded, "CALL_TIMEOUT", message);
-    Answer { execution: "UNKNOWN", ..answer.never() }.status_of(Some(request_id), None)
+    Answer { execution: "UNKNOWN", ..Answer::of(Reason::CallTimeout).never() }.status_of(Some(request_id), None)
 }
 
 /// A call in which the server itself panicked.
 pub(super) fn panicked() -> Status {
-    let answer = Answer::new(Code::Internal, "HANDLER_PANICKED", "the server panicked in this call");
+    let answer = Answer::of(Reason::HandlerPanicked).saying("the server panicked in this call");
     Answer { execution: "UNKNOWN", ..answer.never() }.status()
 }
 
 /// A call in which something of the server itself went wrong.
-pub(super) fn internal(message: &str) -> Status {
-    let answer = Answer::new(Code::Internal, "SERVER_FAILED", message);
+pub(super) fn internal(message: &'static str) -> Status {
+    let answer = Answer::of(Reason::ServerFailed).saying(message);
     Answer { execution: "UNKNOWN", ..answer }.status()
 }
 
@@ -303,9 +306,8 @@ pub(super) fn draining(request_id: &RequestId) -> Status {
 
 /// A call, or a job, that is not let in.
 pub(super) fn denied(denial: &Denial, request_id: &RequestId, peer: Option<&Origin>) -> Status {
-    let code = if denial.is_unauthenticated() { Code::Unauthenticated } else { Code::PermissionDenied };
     let facts = denial.facts().into_iter().map(|(name, fact)| (name, shorten(fact, DESCRIPTION)));
-    let answer = Answer::new(code, denial.reason(), denial.to_string());
+    let answer = Answer::of(denial.reason()).saying(denial.to_string());
     Answer { facts: facts.collect(), ..answer }.status_of(Some(request_id), peer)
 }
 

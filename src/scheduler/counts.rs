@@ -1,5 +1,5 @@
 use super::{Core, Host};
-use crate::model::{Outcome, RejectionReason};
+use crate::model::{Outcome, Reason};
 
 /// How jobs ended, from the start of the pool.
 ///
@@ -21,8 +21,8 @@ pub struct Counts {
     pub panicked: u64,
     /// Jobs that were evicted for more important ones.
     pub shed: u64,
-    /// Jobs that did not get room, in the order of [`RejectionReason::NAMES`].
-    pub rejected: [u64; RejectionReason::NAMES.len()],
+    /// Jobs that did not get room, in the order of [`Reason::REFUSALS`].
+    pub rejected: [u64; Reason::REFUSALS.len()],
 }
 
 impl Counts {
@@ -49,7 +49,7 @@ impl Counts {
 }
 
 impl<H: Host> Core<H> {
-    /// Counts a refusal that the host decided by itself; `reason` indexes [`RejectionReason::NAMES`].
+    /// Counts a refusal that the host decided by itself; `reason` indexes [`Reason::REFUSALS`].
     pub(crate) fn count_rejection(&mut self, reason: usize) {
         self.counts.rejected[reason] += 1;
     }

@@ -159,7 +159,8 @@ async fn a_rule_allows_its_kinds_alone() {
             let facts = refusal.facts();
             assert_eq!(facts["principal"], "spiffe://prod/ns/a/sa/web");
             assert_eq!((facts["kind"].as_str(), facts["execution"].as_str()), (kind, "NOT_STARTED"));
-            assert!(refusal.status.message().contains("[auth.rule]"), "it says what to do: {refusal:?}");
+            let help = refusal.details().help().map(|help| help.links[0].description.clone());
+            assert!(help.is_some_and(|help| help.contains("[auth.rule]")), "it says what to do: {refusal:?}");
         }
     }
 }

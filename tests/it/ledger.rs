@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tokio::{task::JoinSet, time::timeout};
 use waterwheel::{
-    model::RejectionReason,
+    model::Reason,
     proto::{PoolStats, WorkerState},
 };
 
@@ -166,7 +166,7 @@ fn agree(tally: &Tally, books: &[Books]) {
     between("shed", tally.of("SHED"), sum(&|books| books.shed));
     let stopped = tally.of("CANCELLED") + tally.of("DRAIN_KILLED") + tally.of("DRAINED");
     between("cancelled", stopped, sum(&|books| books.cancelled));
-    for reason in RejectionReason::NAMES {
+    for reason in Reason::REFUSALS.map(Reason::name) {
         between(reason, tally.of(reason), sum(&|books| books.rejected[reason]));
     }
     let seen = sum(&|books| books.accepted + books.rejected.values().sum::<u64>());

@@ -13,7 +13,7 @@ use tonic::Code;
 use waterwheel::{
     app::OwnKind,
     handler::{BlockingHandler, Context, Handler, Kind, KindOptions},
-    model::{FailureCode, HandlerError, Output},
+    model::{FailureCode, HandlerError, Output, Reason},
     proto::Job,
 };
 
@@ -117,6 +117,8 @@ impl Expected {
         assert!(!refusal.status.message().is_empty(), "{context}");
         let details = refusal.details();
         assert_eq!(details.error_info().unwrap().domain, "waterwheel.dev", "{context}");
+        let told = details.help().map(|help| help.links[0].description.as_str()).unwrap_or_default();
+        assert_eq!(told, Reason::of(reason).unwrap().help(), "{context}");
         compare_facts(&context, refusal, execution, facts, job);
         let found = details.bad_request().and_then(|request| request.field_violations.first());
         assert_eq!(found.map(|violation| violation.field.as_str()), field, "{context}");

@@ -112,7 +112,7 @@ fn name_of(outcome: Outcome) -> &'static str {
         // The simulation tells a job that the drain lost from a call that it refused.
         Outcome::Drained => "DRAINED",
         Outcome::CancelledByOperator => "CANCELLED",
-        other => other.reason(),
+        other => other.reason().name(),
     }
 }
 

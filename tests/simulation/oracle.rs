@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use waterwheel::{
-    model::RejectionReason,
+    model::Reason,
     pool::{Counts, LostWhile, PoolStats, WorkerState},
 };
 
@@ -201,7 +201,7 @@ fn agreement_faults(events: &Events) -> Vec<String> {
     between("expired", told(&["RUN_TIMEOUT", "EXPIRED_IN_QUEUE"]), sum(&|counts| counts.expired));
     between("shed", told(&["SHED"]), sum(&|counts| counts.shed));
     between("cancelled", told(&["CANCELLED", "DRAIN_KILLED", "DRAINED"]), sum(&|counts| counts.cancelled));
-    for (index, reason) in RejectionReason::NAMES.into_iter().enumerate() {
+    for (index, reason) in Reason::REFUSALS.map(Reason::name).into_iter().enumerate() {
         between(reason, told(&[reason]), sum(&|counts| counts.rejected[index]));
     }
     let seen = sum(&|counts| counts.accepted + counts.rejected.iter().sum::<u64>());

@@ -9,8 +9,10 @@ use serde::{Serialize, Serializer};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::advice::Reason;
-use crate::cli::{exit::Exit, output::plain};
+use crate::{
+    cli::{exit::Exit, output::plain},
+    model::{CODE_NAMES, Reason},
+};
 
 /// A call that the server ended with an error.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -19,7 +21,8 @@ pub(crate) struct CallError {
     pub(super) code: Code,
     #[serde(rename = "status_message")]
     pub(super) message: String,
-    pub(super) reason: Option<Reason>,
+    /// As the server names it.
+    pub(super) reason: Option<String>,
     pub(super) execution: Execution,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) metadata: BTreeMap<String, String>,
@@ -27,6 +30,9 @@ pub(crate) struct CallError {
     pub(super) retry_after: Option<Duration>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) violations: Vec<Violation>,
+    /// What the server says that the caller should do.
+    #[serde(skip)]
+    pub(super) advice: Option<String>,
 }
 
 /// What is wrong with one field of the request.
@@ -53,7 +59,7 @@ impl CallError {
     pub(super) fn of(status: &Status) -> Self {
         let details = status.get_error_details();
         let (reason, metadata) = match details.error_info() {
-            Some(info) => (Some(Reason::of(&info.reason)), tidy(&info.metadata)),
+            Some(info) => (Some(plain(&info.reason)), tidy(&info.metadata)),
             None => (None, BTreeMap::new()),
         };
         let execution = match metadata.get("execution").map(String::as_str) {
@@ -77,12 +83,18 @@ impl CallError {
             metadata,
             retry_after: details.retry_info().and_then(|it| it.retry_delay),
             violations,
+            advice: details.help().and_then(|help| Some(plain(&help.links.first()?.description))),
         }
+    }
+
+    /// The reason, where this program knows it.
+    pub(super) fn known(&self) -> Option<Reason> {
+        self.reason.as_deref().and_then(Reason::of)
     }
 
     /// The reason, or the code where the server gave none.
     pub(super) fn name(&self) -> &str {
-        self.reason.as_ref().map_or_else(|| code_name(self.code), Reason::as_str)
+        self.reason.as_deref().unwrap_or_else(|| code_name(self.code))
     }
 
     /// Whether the server does not know the call.
@@ -94,9 +106,9 @@ impl CallError {
     pub(super) fn exit(&self) -> Exit {
         match (self.code, self.execution) {
             // The handler chose the code, to say what it likes.
-            _ if self.reason == Some(Reason::HandlerFailed) => Exit::Failed,
+            _ if self.known() == Some(Reason::HandlerFailed) => Exit::Failed,
             // It did not start either, but a script that sends it again would do so for ever.
-            _ if matches!(self.reason, Some(Reason::PayloadTooLarge | Reason::HeadersTooLarge)) => Exit::Usage,
+            _ if matches!(self.known(), Some(Reason::PayloadTooLarge | Reason::HeadersTooLarge)) => Exit::Usage,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
             (_, Execution::NotStarted) => Exit::Refused,
@@ -118,25 +130,7 @@ impl CallError {
 
 /// The name of a code as the gRPC specification spells it.
 pub(super) fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
+    CODE_NAMES[code as usize]
 }
 
 fn tidy(metadata: &HashMap<String, String>) -> BTreeMap<String, String> {

@@ -4,7 +4,10 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::Failure;
-use crate::cli::{connect::Address, exit::Exit};
+use crate::{
+    cli::{connect::Address, exit::Exit},
+    model::Reason,
+};
 
 struct Case {
     code: Code,
@@ -25,6 +28,9 @@ fn failure(case: &Case) -> Failure {
     if let Some(ms) = case.retry {
         details.set_retry_info(Some(Duration::from_millis(ms)));
     }
+    if let Some(help) = Reason::of(case.reason).map(Reason::help).filter(|help| !help.is_empty()) {
+        details.add_help_link(help, "");
+    }
     let status = Status::with_error_details(case.code, "what the server says", details);
     Failure::of_status(status, &address())
 }
@@ -42,8 +48,8 @@ const CASES: [Case; 29] = [
         reason: "QUEUE_FULL",
         facts: &[NOT_STARTED, ("pool", "cpu")],
         retry: Some(500),
-        text: "QUEUE_FULL  the queue of pool cpu is full; the job did not start\n  \
-               help: try again in 500ms, or pass --when-full wait",
+        text: "QUEUE_FULL  what the server says (pool cpu); the job did not start\n  \
+               help: try again in 500ms, or send it with when_full = WAIT, or when the pool has less to do",
         exit: Exit::Refused,
     },
     Case {
@@ -51,8 +57,8 @@ const CASES: [Case; 29] = [
         reason: "QUEUE_FULL",
         facts: &[NOT_STARTED, ("pool", "cpu"), ("expected_wait_ms", "1503")],
         retry: Some(500),
-        text: "QUEUE_FULL  a job would wait 1.5s in pool cpu, which lets none wait so long; the job did not start\n  \
-               help: try again in 500ms, or pass --when-full wait",
+        text: "QUEUE_FULL  what the server says (expected wait 1.5s, pool cpu); the job did not start\n  \
+               help: try again in 500ms, or send it with when_full = WAIT, or when the pool has less to do",
         exit: Exit::Refused,
     },
     Case {
@@ -60,8 +66,8 @@ const CASES: [Case; 29] = [
         reason: "DEADLINE_UNREACHABLE",
         facts: &[NOT_STARTED, ("expected_wait_ms", "1503"), ("queue_timeout_ms", "100")],
         retry: Some(500),
-        text: "DEADLINE_UNREACHABLE  expected 1.5s, more than its queue timeout of 100ms; the job did not start\n  \
-               help: try again in 500ms, or pass a longer --queue-timeout",
+        text: "DEADLINE_UNREACHABLE  what the server says (expected wait 1.5s, queue timeout 100ms); the job did not start\n  \
+               help: try again in 500ms, or give it a longer deadline or queue timeout",
         exit: Exit::Refused,
     },
     Case {
@@ -69,7 +75,7 @@ const CASES: [Case; 29] = [
         reason: "DEADLINE_UNREACHABLE",
         facts: &[NOT_STARTED, ("expected_wait_ms", "1503"), ("needed_budget_ms", "3006"), ("budget_ms", "1000")],
         retry: Some(500),
-        text: "DEADLINE_UNREACHABLE  expected 1.5s, 1.0s left; the job did not start\n  \
+        text: "DEADLINE_UNREACHABLE  what the server says (budget 1.0s, expected wait 1.5s, needed budget 3.0s); the job did not start\n  \
                help: try again in 500ms, or pass --deadline 3.2s",
         exit: Exit::Refused,
     },
@@ -78,8 +84,8 @@ const CASES: [Case; 29] = [
         reason: "DEADLINE_UNREACHABLE",
         facts: &[NOT_STARTED, ("expected_wait_ms", "0.000"), ("needed_budget_ms", "0.000"), ("budget_ms", "0.000")],
         retry: None,
-        text: "DEADLINE_UNREACHABLE  expected 0ms, 0ms left; the job did not start\n  \
-               help: pass a longer --deadline",
+        text: "DEADLINE_UNREACHABLE  what the server says (budget 0ms, expected wait 0ms, needed budget 0ms); the job did not start\n  \
+               help: give it a longer deadline or queue timeout",
         exit: Exit::Refused,
     },
     Case {
@@ -88,7 +94,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED, ("limit", "rate"), ("expected_wait_ms", "1503"), ("budget_ms", "1000")],
         retry: Some(500),
         text: "LIMIT_EXCEEDED  what the server says (budget 1.0s, expected wait 1.5s, limit rate); the job did not start\n  \
-               help: try again in 500ms, or send less of this kind",
+               help: try again in 500ms, or send less of this kind, or give it a longer deadline",
         exit: Exit::Refused,
     },
     Case {
@@ -96,8 +102,8 @@ const CASES: [Case; 29] = [
         reason: "UPLOADS_FULL",
         facts: &[NOT_STARTED],
         retry: Some(1000),
-        text: "UPLOADS_FULL  the server holds too many unfinished messages; the job did not start\n  \
-               help: try again in 1.0s, or raise server.memory in the server's config",
+        text: "UPLOADS_FULL  what the server says; the job did not start\n  \
+               help: try again in 1.0s, or ask the operator to raise server.memory",
         exit: Exit::Refused,
     },
     Case {
@@ -106,7 +112,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED],
         retry: None,
         text: "HEADERS_TOO_LARGE  what the server says; the job did not start\n  \
-               help: use a shorter token, or raise server.http2.max_header_list in the server's config",
+               help: send less metadata or a shorter token, or ask the operator to raise server.http2.max_header_list",
         exit: Exit::Usage,
     },
     Case {
@@ -114,8 +120,8 @@ const CASES: [Case; 29] = [
         reason: "SHED",
         facts: &[NOT_STARTED],
         retry: Some(1500),
-        text: "SHED  evicted from the queue for a more important job; the job did not start\n  \
-               help: try again in 1.5s, or pass a higher --criticality",
+        text: "SHED  what the server says; the job did not start\n  \
+               help: try again in 1.5s, or send it with a higher criticality",
         exit: Exit::Refused,
     },
     Case {
@@ -123,8 +129,8 @@ const CASES: [Case; 29] = [
         reason: "TENANT_SHARE",
         facts: &[NOT_STARTED, ("pool", "cpu"), ("tenant", "acme"), ("queued_jobs", "4"), ("most_jobs", "3")],
         retry: Some(1500),
-        text: "TENANT_SHARE  tenant \"acme\" has 4 jobs queued in pool cpu, and may have 3 for now; the job did not start\n  \
-               help: try again in 1.5s, or send less for this tenant",
+        text: "TENANT_SHARE  what the server says (most jobs 3, pool cpu, queued jobs 4, tenant acme); the job did not start\n  \
+               help: try again in 1.5s, or send less for this tenant, or when its queued jobs have started",
         exit: Exit::Refused,
     },
     Case {
@@ -133,7 +139,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED, ("max_criticality", "SHEDDABLE_PLUS")],
         retry: None,
         text: "CRITICALITY_DENIED  what the server says (max criticality SHEDDABLE_PLUS)\n  \
-               help: pass --criticality sheddable-plus",
+               help: send a lower one, or ask the operator for a higher max_criticality in [auth.rule]",
         exit: Exit::Refused,
     },
     Case {
@@ -142,7 +148,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED],
         retry: None,
         text: "QUOTA_EXCEEDED  what the server says; the job did not start\n  \
-               help: send less for this tenant",
+               help: send less for this tenant, or ask the operator for a larger quota",
         exit: Exit::Refused,
     },
     Case {
@@ -151,7 +157,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED],
         retry: None,
         text: "DRAINING  what the server says; the job did not start\n  \
-               help: send it to another server, or here once it serves again",
+               help: use another server, or this one when it serves again",
         exit: Exit::Refused,
     },
     Case {
@@ -159,7 +165,7 @@ const CASES: [Case; 29] = [
         reason: "DRAIN_KILLED",
         facts: &[STARTED, ("run_ms", "750.4")],
         retry: None,
-        text: "DRAIN_KILLED  stopped by the drain after it ran 750ms\n  \
+        text: "DRAIN_KILLED  what the server says (run 750ms)\n  \
                help: send it again if the work may run twice",
         exit: Exit::Failed,
     },
@@ -168,8 +174,8 @@ const CASES: [Case; 29] = [
         reason: "EXPIRED_IN_QUEUE",
         facts: &[NOT_STARTED, ("queue_ms", "990")],
         retry: None,
-        text: "EXPIRED_IN_QUEUE  its time was up after 990ms in the queue; the job did not start\n  \
-               help: pass a longer --deadline or --queue-timeout; \"waterwheel stats\" shows the wait",
+        text: "EXPIRED_IN_QUEUE  what the server says (queue 990ms); the job did not start\n  \
+               help: give it a longer deadline or queue timeout; Stats tells the wait",
         exit: Exit::DeadlineExceeded,
     },
     Case {
@@ -177,8 +183,8 @@ const CASES: [Case; 29] = [
         reason: "RUN_TIMEOUT",
         facts: &[STARTED, ("run_ms", "990")],
         retry: None,
-        text: "RUN_TIMEOUT  its time was up after it ran 990ms\n  \
-               help: pass a longer --deadline or --run-timeout",
+        text: "RUN_TIMEOUT  what the server says (run 990ms)\n  \
+               help: give it a longer deadline or run timeout",
         exit: Exit::DeadlineExceeded,
     },
     Case {
@@ -187,7 +193,7 @@ const CASES: [Case; 29] = [
         facts: &[STARTED, ("job", "j1")],
         retry: None,
         text: "HANDLER_FAILED  what the server says\n  \
-               help: the program failed, and no exit_codes rule blames the payload: see \"waterwheel explain j1\" and the server's log",
+               job j1\n  help: correct the payload if the message blames it; Explain and the server's log say more",
         exit: Exit::Failed,
     },
     Case {
@@ -196,7 +202,7 @@ const CASES: [Case; 29] = [
         facts: &[STARTED, ("job", "j1")],
         retry: None,
         text: "HANDLER_FAILED  what the server says\n  \
-               help: correct the payload, or see \"waterwheel explain j1\" and the server's log",
+               job j1\n  help: correct the payload if the message blames it; Explain and the server's log say more",
         exit: Exit::Failed,
     },
     Case {
@@ -205,7 +211,7 @@ const CASES: [Case; 29] = [
         facts: &[STARTED, ("job", "j1")],
         retry: None,
         text: "HANDLER_PANICKED  what the server says\n  \
-               help: the handler has a bug: see \"waterwheel explain j1\" and the server's log",
+               job j1\n  help: report a bug of the handler; the server's log says more",
         exit: Exit::Failed,
     },
     Case {
@@ -214,7 +220,7 @@ const CASES: [Case; 29] = [
         facts: &[("execution", "UNKNOWN")],
         retry: None,
         text: "WORKER_CRASHED  what the server says; whether the job started is unknown\n  \
-               help: the handler has a bug: look into the server's log",
+               help: report a bug of the handler; Explain and the server's log say more",
         exit: Exit::Failed,
     },
     Case {
@@ -223,7 +229,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED],
         retry: None,
         text: "UNKNOWN_KIND  what the server says\n  \
-               help: \"waterwheel stats\" lists the kinds",
+               help: name a kind that the server has; Stats lists them",
         exit: Exit::Usage,
     },
     Case {
@@ -232,7 +238,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED, ("size_bytes", "70000"), ("limit_bytes", "65536")],
         retry: None,
         text: "PAYLOAD_TOO_LARGE  what the server says (limit bytes 65536, size bytes 70000); the job did not start\n  \
-               help: send less, or raise server.max_payload in the server's config",
+               help: send less, or ask the operator to raise server.max_payload",
         exit: Exit::Usage,
     },
     Case {
@@ -241,7 +247,7 @@ const CASES: [Case; 29] = [
         facts: &[STARTED],
         retry: None,
         text: "OUTPUT_TOO_LARGE  what the server says\n  \
-               help: stream it, or raise max_output in the server's config",
+               help: use Stream, or ask the operator to raise max_output",
         exit: Exit::Failed,
     },
     Case {
@@ -249,7 +255,7 @@ const CASES: [Case; 29] = [
         reason: "NOT_FOUND",
         facts: &[],
         retry: None,
-        text: "NOT_FOUND  what the server says\n  help: \"waterwheel stats\" lists the pools",
+        text: "NOT_FOUND  what the server says\n  help: name one that is there; Stats and ListJobs list them",
         exit: Exit::Usage,
     },
     Case {
@@ -258,7 +264,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED, ("job", "j1")],
         retry: None,
         text: "NOT_FOUND  what the server says\n  \
-               help: \"waterwheel jobs\" lists the jobs that are known",
+               help: name one that is there; Stats and ListJobs list them",
         exit: Exit::Usage,
     },
     Case {
@@ -276,7 +282,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED],
         retry: None,
         text: "POOL_DRAINING  what the server says\n  \
-               help: resume it with \"waterwheel resume\", once its drain is no longer wanted",
+               help: resume the pool first",
         exit: Exit::Refused,
     },
     Case {
@@ -284,7 +290,7 @@ const CASES: [Case; 29] = [
         reason: "DRAINING",
         facts: &[NOT_STARTED],
         retry: None,
-        text: "DRAINING  what the server says\n  help: wait for its end, or ask another server",
+        text: "DRAINING  what the server says\n  help: use another server, or this one when it serves again",
         exit: Exit::Refused,
     },
     Case {
@@ -293,7 +299,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED],
         retry: Some(200),
         text: "HANDLER_UNAVAILABLE  what the server says; the job did not start\n  \
-               help: try again in 200ms, or look into the server's log",
+               help: try again in 200ms, or look into the server's log if it stays so",
         exit: Exit::Refused,
     },
 ];
@@ -332,6 +338,7 @@ fn violations_are_listed_by_field() {
     );
     details.add_bad_request_violation("job.tenant", "is 200 bytes long; at most 128");
     details.add_bad_request_violation("job.labels", "has 17 entries; at most 16");
+    details.add_help_link(Reason::InvalidField.help(), "");
     let status = Status::with_error_details(Code::InvalidArgument, "two fields", details);
     let failure = Failure::of_status(status, &address());
     assert_eq!(
@@ -363,8 +370,8 @@ fn json_has_what_a_program_needs() {
     assert_eq!(
         value,
         serde_json::json!({ "error": {
-            "message": "the queue of pool cpu is full; the job did not start",
-            "help": "try again in 500ms, or pass --when-full wait",
+            "message": "what the server says (pool cpu); the job did not start",
+            "help": "try again in 500ms, or send it with when_full = WAIT, or when the pool has less to do",
             "exit_code": 4,
             "code": "RESOURCE_EXHAUSTED",
             "status_message": "what the server says",

@@ -7,7 +7,7 @@ use super::{
     family::{Families, Family},
 };
 use crate::{
-    model::{Durations, Limit, RejectionReason},
+    model::{Durations, Limit, Reason},
     pool::{KindDurations, LimitStats, Pool, PoolStats},
 };
 
@@ -179,7 +179,7 @@ fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {
     });
     families.counter("waterwheel_jobs_rejected", "Jobs that did not get room, by reason", |family| {
         stats.iter().try_for_each(|pool| {
-            let mut reasons = RejectionReason::NAMES.into_iter().zip(pool.counts.rejected);
+            let mut reasons = Reason::REFUSALS.map(Reason::name).into_iter().zip(pool.counts.rejected);
             reasons.try_for_each(|(reason, count)| family.count(&[("pool", &*pool.name), ("reason", reason)], count))
         })
     });

@@ -96,7 +96,7 @@ fn ended(ended: &EndedJob) -> EndedState {
         None => (String::new(), None),
     };
     EndedState {
-        outcome: outcome.reason().to_owned(),
+        outcome: outcome.reason().name().to_owned(),
         started: *started,
         rung: rung.map(|rung| rung.to_string()).unwrap_or_default(),
         waterfall: Some(waterfall_of(*waterfall)),

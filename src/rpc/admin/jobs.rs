@@ -94,7 +94,7 @@ fn listed(listed: ListedJob) -> proto::ListedJob {
         Stage::Waiting | Stage::Queued => (None, ""),
         Stage::Running { run, .. } => (Some(*run), ""),
         Stage::Ended(EndedJob { outcome, started, waterfall, .. }) => {
-            (started.then_some(waterfall.run), outcome.reason())
+            (started.then_some(waterfall.run), outcome.reason().name())
         }
     };
     proto::ListedJob {

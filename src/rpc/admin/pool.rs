@@ -5,6 +5,7 @@ use tracing::info;
 
 use super::Admin;
 use crate::{
+    model::Reason,
     phase::Phase,
     pool::{Hold, Pool},
     proto::{PauseRequest, PauseResponse, PoolState, ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse},
@@ -32,7 +33,7 @@ pub(super) fn pause(admin: &Admin, request: &PauseRequest) -> Result<Response<Pa
     let pool = find(admin, &request.pool)?;
     if !pool.pause() {
         check_serving(pool)?;
-        return Err(failed_precondition("POOL_DRAINING", "the pool drains; resume it first"));
+        return Err(failed_precondition(Reason::PoolDraining, Reason::PoolDraining.words()));
     }
     info!(pool = %pool.name(), "an operator paused the pool");
     Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
@@ -76,7 +77,7 @@ fn check_serving(pool: &Pool) -> Result<(), Status> {
     if pool.phase() < Phase::Draining {
         return Ok(());
     }
-    Err(failed_precondition("DRAINING", "the server is draining"))
+    Err(failed_precondition(Reason::Draining, Reason::Draining.words()))
 }
 
 fn state(pool: &Pool) -> PoolState {

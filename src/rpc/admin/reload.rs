@@ -5,6 +5,7 @@ use tracing::Span;
 
 use super::Admin;
 use crate::{
+    model::Reason,
     proto::{self, ReloadRequest, ReloadResponse},
     rpc::status::{self, failed_precondition},
     task::off_thread,
@@ -50,8 +51,8 @@ pub(super) async fn reload(admin: &Admin, request: ReloadRequest) -> Result<Resp
         Ok(changes) => (changes, String::new(), !dry_run),
         Err(ReloadFault::NeedsRestart(changes)) => (changes, String::new(), false),
         Err(ReloadFault::Faulty(faults)) => (Vec::new(), faults, false),
-        Err(fault @ ReloadFault::NoSource) => return Err(failed_precondition("NO_CONFIG", &fault.to_string())),
-        Err(fault @ ReloadFault::Draining) => return Err(failed_precondition("DRAINING", &fault.to_string())),
+        Err(fault @ ReloadFault::NoSource) => return Err(failed_precondition(Reason::NoConfig, fault.to_string())),
+        Err(fault @ ReloadFault::Draining) => return Err(failed_precondition(Reason::Draining, fault.to_string())),
     };
     let change = |SettingChange { key, old, new, needs_restart }| proto::SettingChange {
         key,

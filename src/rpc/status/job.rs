@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 
 use super::{Answer, Pushback, VIOLATIONS};
 use crate::model::{
-    Execution, Failure, FailureCode, HandlerError, JobError, Outcome, Rejection, RejectionReason, RequestId, TenantPart,
+    Execution, Failure, HandlerError, JobError, Outcome, Reason, Rejection, RejectionReason, RequestId, TenantPart,
 };
 
 /// The one place where the ends of jobs become statuses.
@@ -20,84 +20,45 @@ pub(in crate::rpc) fn status(error: &JobError, request_id: &RequestId) -> Status
 
 fn rejected(rejection: &Rejection) -> Answer {
     let Rejection { reason, retry_after, .. } = rejection;
-    let pushback = || retry_after.map_or(Pushback::Unsaid, Pushback::after);
-    let (code, pushback) = match reason {
-        RejectionReason::DeadlineUnreachable { budget: Duration::ZERO, .. } => {
-            let message = "the job's time was up when it arrived";
-            let answer = Answer::new(Code::DeadlineExceeded, "EXPIRED_IN_QUEUE", message);
-            return Answer { facts: place(rejection), ..answer.never() };
-        }
-        RejectionReason::QueueFull
-        | RejectionReason::QueueTooLong { .. }
-        | RejectionReason::NoRoomInTime
-        | RejectionReason::DeadlineUnreachable { .. }
-        | RejectionReason::WaitTooLong { .. }
-        | RejectionReason::TenantShare { .. }
-        | RejectionReason::LimitExceeded { .. }
-        | RejectionReason::OverRate { .. } => (Code::ResourceExhausted, pushback()),
-        // It ends with another job of the same tenant, whose time nobody knows.
-        RejectionReason::OverInFlight { .. } => (Code::ResourceExhausted, Pushback::Never),
-        RejectionReason::Draining | RejectionReason::PoolDraining => (Code::Unavailable, Pushback::Unsaid),
-        RejectionReason::UnknownKind { .. } | RejectionReason::Invalid { .. } => {
-            (Code::InvalidArgument, Pushback::Unsaid)
-        }
-        RejectionReason::PayloadTooLarge { .. } => (Code::ResourceExhausted, Pushback::Never),
+    if matches!(reason, RejectionReason::DeadlineUnreachable { budget: Duration::ZERO, .. }) {
+        return Answer { facts: place(rejection), ..Answer::of(Reason::ExpiredInQueue).never() };
+    }
+    let pushback = match reason {
+        // A job in flight ends with another job of the same tenant, whose time nobody knows.
+        RejectionReason::OverInFlight { .. } | RejectionReason::PayloadTooLarge { .. } => Pushback::Never,
+        _ => retry_after.map_or(Pushback::Unsaid, Pushback::after),
     };
-    let mut answer =
-        Answer { pushback, facts: place(rejection), ..Answer::new(code, reason.name(), reason.to_string()) };
-    answer.facts.extend(figures(rejection));
+    let message = reason.to_string();
+    let facts = place(rejection).into_iter().chain(figures(rejection)).collect();
+    let answer = Answer { pushback, facts, ..Answer::of(reason.reason()) };
     match reason {
         RejectionReason::Invalid { violations } => {
             let violations = violations.iter().take(VIOLATIONS);
             violations.fold(answer, |answer, violation| answer.violation(violation.field, &violation.description))
         }
-        RejectionReason::UnknownKind { .. } => {
-            let description = answer.message.clone();
-            answer.violation("job.kind", &description)
-        }
+        RejectionReason::UnknownKind { .. } => answer.violation("job.kind", &message),
         _ => answer,
     }
+    .saying(message)
 }
 
 fn failed(failure: &Failure) -> Answer {
-    let (code, otherwise) = match failure.outcome {
-        Outcome::HandlerFailed => (handler_code(failure.error.as_ref()), Pushback::Never),
-        Outcome::WorkerCrashed | Outcome::HandlerPanicked => (Code::Internal, Pushback::Never),
-        Outcome::OutputTooLarge | Outcome::Shed => (Code::ResourceExhausted, Pushback::Never),
-        Outcome::HandlerUnavailable | Outcome::Drained | Outcome::DrainKilled { idempotent: true } => {
-            (Code::Unavailable, Pushback::Unsaid)
-        }
-        Outcome::DrainKilled { idempotent: false } => (Code::Aborted, Pushback::Never),
-        Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => {
-            (Code::DeadlineExceeded, Pushback::Never)
-        }
-        Outcome::Cancelled | Outcome::CancelledByOperator => (Code::Cancelled, Pushback::Never),
-        Outcome::Completed => (Code::Internal, Pushback::Never),
+    let answer = Answer::of(failure.outcome.reason()).saying(failure.to_string());
+    let code = match (failure.outcome, &failure.error) {
+        (Outcome::HandlerFailed, Some(HandlerError::Refused { code, .. })) => Code::from_i32(*code as i32),
+        (Outcome::DrainKilled { idempotent: true }, _) => Code::Unavailable,
+        _ => answer.code,
     };
-    let pushback = failure.retry_after.map_or(otherwise, Pushback::after);
+    let pushback = match failure.outcome {
+        Outcome::HandlerUnavailable | Outcome::Drained | Outcome::DrainKilled { idempotent: true } => Pushback::Unsaid,
+        _ => Pushback::Never,
+    };
+    let pushback = failure.retry_after.map_or(pushback, Pushback::after);
     let execution = match failure.execution {
         Execution::NotStarted => "NOT_STARTED",
         Execution::Started => "STARTED",
     };
-    let facts = failure_facts(failure);
-    Answer { pushback, execution, facts, ..Answer::new(code, failure.outcome.reason(), failure.to_string()) }
-}
-
-/// The code that a handler answered with.
-fn handler_code(error: Option<&HandlerError>) -> Code {
-    let Some(HandlerError::Refused { code, .. }) = error else { return Code::Unknown };
-    match code {
-        FailureCode::Unknown => Code::Unknown,
-        FailureCode::InvalidArgument => Code::InvalidArgument,
-        FailureCode::NotFound => Code::NotFound,
-        FailureCode::AlreadyExists => Code::AlreadyExists,
-        FailureCode::PermissionDenied => Code::PermissionDenied,
-        FailureCode::FailedPrecondition => Code::FailedPrecondition,
-        FailureCode::OutOfRange => Code::OutOfRange,
-        FailureCode::Unimplemented => Code::Unimplemented,
-        FailureCode::Unavailable => Code::Unavailable,
-        FailureCode::DataLoss => Code::DataLoss,
-    }
+    Answer { code, pushback, execution, facts: failure_facts(failure), ..answer }
 }
 
 /// Where it was refused.

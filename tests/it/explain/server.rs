@@ -92,7 +92,7 @@ async fn an_ended_job_is_found_by_the_id_of_its_answer_until_it_is_forgotten() {
     assert!(forgotten.status.message().contains("pool.NAME.ended_jobs"), "{forgotten:?}");
     let (code, _, errors) = command(process.ops, &done.job_id, &[]).await;
     assert_eq!(code, Some(2));
-    assert!(errors.contains("NOT_FOUND") && errors.contains("waterwheel jobs"), "{errors}");
+    assert!(errors.contains("NOT_FOUND") && errors.contains("ListJobs"), "{errors}");
 
     for (id, code) in [("", Code::InvalidArgument), ("no id", Code::NotFound)] {
         assert_eq!(explain(process.ops, id).await.unwrap_err().code(), code, "{id:?}");

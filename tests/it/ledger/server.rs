@@ -8,7 +8,7 @@ use waterwheel::{
     cli::run_server,
     config::{Faults, Loaded, SourceFile, Sources, load_pools},
     handler::{Context, Handler, Kind},
-    model::{FailureCode, HandlerError, Output, RejectionReason},
+    model::{FailureCode, HandlerError, Output, Reason},
     pool::{Counts, Pools, WorkerState},
 };
 
@@ -117,7 +117,7 @@ impl Books {
         let stats = pools.all().iter().map(waterwheel::Pool::stats);
         let books = stats.map(|stats| {
             let Counts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = stats.counts;
-            let rejected = RejectionReason::NAMES.into_iter().map(str::to_owned).zip(rejected).collect();
+            let rejected = Reason::REFUSALS.map(|reason| reason.name().to_owned()).into_iter().zip(rejected).collect();
             let held = [stats.queued, stats.waiting, stats.in_flight, stats.queued_bytes];
             // Only a worker that came back from its job can be let go.
             let workers_out = stats.workers.iter().filter(|worker| worker.state != WorkerState::Stopped).count();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tonic::Code;
 use waterwheel::{
-    model::RejectionReason,
+    model::Reason,
     proto::{Job, StatsRequest, SubmitRequest, WatchStatsRequest},
 };
 
@@ -129,7 +129,7 @@ async fn payload_just_over_its_limit() {
     for refusal in check_alone(Row::of(job("echo", vec![0; (64 << 10) + 1]), expected)).await {
         let (size, limit) = (&refusal.facts()["size_bytes"], &refusal.facts()["limit_bytes"]);
         assert_eq!((size.as_str(), limit.as_str()), ("65537", "65536"), "{refusal:?}");
-        assert_eq!(refusal.message(), RejectionReason::TOO_LARGE);
+        assert_eq!(refusal.message(), Reason::PayloadTooLarge.words());
     }
 }
 
@@ -146,7 +146,7 @@ async fn message_far_over_its_limit() {
         // The codec does not read it, so a call of many jobs cannot go on behind it.
         assert!(!refusal.inside);
         expected.compare(way, &refusal, None);
-        assert_eq!(refusal.message(), RejectionReason::TOO_LARGE, "as of one that is read");
+        assert_eq!(refusal.message(), Reason::PayloadTooLarge.words(), "as of one that is read");
     }
 }
 

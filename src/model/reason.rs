@@ -1,0 +1,274 @@
+/// A code of gRPC, by its number on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// A success.
+    Ok = 0,
+    /// The job was cancelled.
+    Cancelled = 1,
+    /// The handler said no better.
+    Unknown = 2,
+    /// The call makes no sense, whatever the state of the server.
+    InvalidArgument = 3,
+    /// The deadline came first.
+    DeadlineExceeded = 4,
+    /// What the call names does not exist.
+    NotFound = 5,
+    /// The caller may not do that.
+    PermissionDenied = 7,
+    /// There is no room for it.
+    ResourceExhausted = 8,
+    /// The server is not in the state that the call needs.
+    FailedPrecondition = 9,
+    /// The work was broken off.
+    Aborted = 10,
+    /// The server does not do that.
+    Unimplemented = 12,
+    /// The server, or a handler, failed.
+    Internal = 13,
+    /// The server cannot do it now.
+    Unavailable = 14,
+    /// The caller is not known.
+    Unauthenticated = 16,
+}
+
+/// The names of gRPC's codes, by number.
+pub const CODE_NAMES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// What is said of a reason.
+struct Row {
+    name: &'static str,
+    code: Code,
+    words: &'static str,
+    help: &'static str,
+}
+
+macro_rules! reasons {
+    ($($reason:ident $name:literal $code:ident $words:literal $help:literal)*) => {
+        /// Why a call ended as it did: what `google.rpc.ErrorInfo`, `google.rpc.Help`, the counters, the logs and the command
+        /// line say of it.
+        ///
+        /// The first ones are those of [refusals](Reason::REFUSALS).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Reason {
+            $(#[doc = $words] $reason,)*
+        }
+
+        impl Reason {
+            /// All reasons.
+            pub const ALL: &[Self] = &[$(Self::$reason),*];
+
+            const fn row(self) -> Row {
+                match self {
+                    $(Self::$reason => Row { name: $name, code: Code::$code, words: $words, help: $help },)*
+                }
+            }
+        }
+    };
+}
+
+// Name, code, what happened, and what the caller should do; nothing where the message of the call says that.
+reasons! {
+    QueueFull "QUEUE_FULL" ResourceExhausted
+        "the pool is full"
+        "send it with when_full = WAIT, or when the pool has less to do"
+    DeadlineUnreachable "DEADLINE_UNREACHABLE" ResourceExhausted
+        "the job would not be done within the time that it has left"
+        "give it a longer deadline or queue timeout"
+    QuotaExceeded "QUOTA_EXCEEDED" ResourceExhausted
+        "the tenant has used up its quota"
+        "send less for this tenant, or ask the operator for a larger quota"
+    Draining "DRAINING" Unavailable
+        "the server is draining"
+        "use another server, or this one when it serves again"
+    UnknownKind "UNKNOWN_KIND" InvalidArgument
+        "unknown kind"
+        "name a kind that the server has; Stats lists them"
+    InvalidField "INVALID_FIELD" InvalidArgument
+        "the request has invalid fields"
+        "correct the fields and send it again"
+    PayloadTooLarge "PAYLOAD_TOO_LARGE" ResourceExhausted
+        "the message is larger than the server takes; its payload, or what is beside that"
+        "send less, or ask the operator to raise server.max_payload"
+    LimitExceeded "LIMIT_EXCEEDED" ResourceExhausted
+        "the job would wait too long for a limit of its kind"
+        "send less of this kind, or give it a longer deadline"
+    TenantShare "TENANT_SHARE" ResourceExhausted
+        "the tenant holds its share of the queue"
+        "send less for this tenant, or when its queued jobs have started"
+    Completed "COMPLETED" Ok "the job completed" ""
+    HandlerFailed "HANDLER_FAILED" Unknown
+        "the handler failed"
+        "correct the payload if the message blames it; Explain and the server's log say more"
+    WorkerCrashed "WORKER_CRASHED" Internal
+        "the handler's process crashed"
+        "report a bug of the handler; Explain and the server's log say more"
+    OutputTooLarge "OUTPUT_TOO_LARGE" ResourceExhausted
+        "the output is larger than the job may put out"
+        "use Stream, or ask the operator to raise max_output"
+    HandlerUnavailable "HANDLER_UNAVAILABLE" Unavailable
+        "no handler could be made"
+        "look into the server's log if it stays so"
+    HandlerPanicked "HANDLER_PANICKED" Internal
+        "the handler panicked"
+        "report a bug of the handler; the server's log says more"
+    RunTimeout "RUN_TIMEOUT" DeadlineExceeded
+        "the job's time was up while it ran"
+        "give it a longer deadline or run timeout"
+    ExpiredInQueue "EXPIRED_IN_QUEUE" DeadlineExceeded
+        "the job's time was up before it started"
+        "give it a longer deadline or queue timeout; Stats tells the wait"
+    Cancelled "CANCELLED" Cancelled "cancelled by the caller" ""
+    CancelledByOperator "CANCELLED_BY_OPERATOR" Cancelled
+        "cancelled by the operator"
+        "ask the operator before you send it again"
+    Shed "SHED" ResourceExhausted
+        "evicted for a more important job"
+        "send it with a higher criticality"
+    DrainKilled "DRAIN_KILLED" Aborted
+        "stopped by the drain while running"
+        "send it again if the work may run twice"
+    UploadsFull "UPLOADS_FULL" ResourceExhausted
+        "unfinished messages hold all the memory that they may, and this one was the oldest"
+        "ask the operator to raise server.memory"
+    AnswersFull "ANSWERS_FULL" ResourceExhausted
+        "unread answers hold all the memory that they may"
+        "read them faster, or ask the operator to raise server.memory"
+    HeadersTooLarge "HEADERS_TOO_LARGE" ResourceExhausted
+        "the headers of the call are larger than the server takes"
+        "send less metadata or a shorter token, or ask the operator to raise server.http2.max_header_list"
+    WatchesFull "WATCHES_FULL" ResourceExhausted
+        "there are as many watches of this sort as there may be"
+        "end another watch first"
+    CallTimeout "CALL_TIMEOUT" DeadlineExceeded
+        "the deadline came before the call had ended, or before its message was whole"
+        "give the call a longer deadline"
+    MessageBroken "MESSAGE_BROKEN" Internal
+        "the message of the call cannot be read"
+        "make the client's stubs anew from the server's contract"
+    CompressionUnknown "COMPRESSION_UNKNOWN" Unimplemented
+        "the message is compressed in a way that is not taken"
+        "compress it as grpc-accept-encoding says, or not at all"
+    NotOneMessage "NOT_ONE_MESSAGE" Unimplemented
+        "the method takes one message, no less and no more"
+        "send one message"
+    UnknownService "UNKNOWN_SERVICE" Unimplemented
+        "no such service here"
+        "compare the address and the versions of client and server"
+    UnknownMethod "UNKNOWN_METHOD" Unimplemented
+        "no such method"
+        "compare the versions of client and server"
+    ServerFailed "SERVER_FAILED" Internal
+        "the server failed"
+        "report a bug of the server; its log says more"
+    Misdirected "MISDIRECTED" PermissionDenied "this server is not called by that name, or from that page" ""
+    NotFound "NOT_FOUND" NotFound
+        "there is no such thing"
+        "name one that is there; Stats and ListJobs list them"
+    AmbiguousId "AMBIGUOUS_ID" FailedPrecondition
+        "several jobs have this request id"
+        "name the job by its own id"
+    PoolDraining "POOL_DRAINING" FailedPrecondition
+        "the pool is draining"
+        "resume the pool first"
+    NoConfig "NO_CONFIG" FailedPrecondition
+        "there is no configuration to read again"
+        "start the server with a configuration file"
+    NoCredentials "NO_CREDENTIALS" Unauthenticated "no credentials" ""
+    InvalidToken "INVALID_TOKEN" Unauthenticated "the token is not accepted" ""
+    InvalidCertificate "INVALID_CERTIFICATE" Unauthenticated "the client certificate is not accepted" ""
+    RpcDenied "RPC_DENIED" PermissionDenied
+        "the caller may not call this method"
+        "ask the operator for a rule in [auth.rule] that allows it"
+    KindDenied "KIND_DENIED" PermissionDenied
+        "the caller may not call this method with jobs of this kind"
+        "ask the operator for a rule in [auth.rule] that allows it"
+    TenantMismatch "TENANT_MISMATCH" PermissionDenied
+        "the job names a tenant that is not the caller's"
+        "leave job.tenant empty, or send the caller's"
+    CriticalityDenied "CRITICALITY_DENIED" PermissionDenied
+        "the caller may not claim this criticality"
+        "send a lower one, or ask the operator for a higher max_criticality in [auth.rule]"
+    ShedDenied "SHED_DENIED" PermissionDenied
+        "the caller may not shed other jobs"
+        "send another job.when_full, or ask the operator for may_shed in [auth.rule]"
+}
+
+impl Reason {
+    /// Why jobs are refused, in the order in which pools count them.
+    pub const REFUSALS: [Self; 9] = [
+        Self::QueueFull,
+        Self::DeadlineUnreachable,
+        Self::QuotaExceeded,
+        Self::Draining,
+        Self::UnknownKind,
+        Self::InvalidField,
+        Self::PayloadTooLarge,
+        Self::LimitExceeded,
+        Self::TenantShare,
+    ];
+
+    /// The reason of this name.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.name() == name)
+    }
+
+    /// Name in `google.rpc.ErrorInfo` and in the counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Code of the status, where the call does not have a better one.
+    #[must_use]
+    pub const fn code(self) -> Code {
+        self.row().code
+    }
+
+    /// What happened: the message of the status, where the call does not have a better one.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        self.row().words
+    }
+
+    /// What the caller should do, in `google.rpc.Help`. Empty where nothing is to be done, or the message says it.
+    #[must_use]
+    pub const fn help(self) -> &'static str {
+        self.row().help
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_come_first_and_names_differ() {
+        for (index, reason) in Reason::REFUSALS.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        for reason in Reason::ALL {
+            assert_eq!(Reason::of(reason.name()), Some(*reason));
+            assert!(reason.words().len() + reason.help().len() < 200, "{reason:?} takes its place in the headers");
+        }
+    }
+}
