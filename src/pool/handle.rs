@@ -10,9 +10,9 @@ use futures_util::FutureExt;
 use super::{
     JobStream, PoolBuilder, PoolStats,
     home::{Homes, Shared},
+    permit::Room,
     stream::stream,
     submission::{Admitted, Polled, Submission},
-    turn::Room,
 };
 use crate::{
     handler::OutputSink,

@@ -12,7 +12,7 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
-use super::{conclude::Told, home::serving_home, shell::Shell, turn::TurnSignal};
+use super::{conclude::Told, home::serving_home, permit::Signal, shell::Shell};
 use crate::phase::Phase;
 
 /// What the threads of workers tell one serving thread, in batches.
@@ -42,7 +42,7 @@ struct Pending {
 /// What a worker's thread has to tell. Without a reader it is dropped.
 pub(super) enum Report {
     /// A queued job began to run.
-    Began(oneshot::Sender<TurnSignal>),
+    Began(oneshot::Sender<Signal>),
     Ended(oneshot::Sender<Told>, Told),
 }
 
@@ -52,7 +52,7 @@ struct Reader(Reports);
 impl Report {
     fn tell(self) {
         match self {
-            Self::Began(waiter) => drop(waiter.send(TurnSignal::Began)),
+            Self::Began(waiter) => drop(waiter.send(Signal::Began)),
             Self::Ended(caller, told) => drop(caller.send(told)),
         }
     }
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    fn push(reports: &Reports) -> oneshot::Receiver<TurnSignal> {
+    fn push(reports: &Reports) -> oneshot::Receiver<Signal> {
         let (sender, told) = oneshot::channel();
         reports.push(Report::Began(sender));
         told

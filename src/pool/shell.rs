@@ -23,10 +23,10 @@ use super::{
     latest::Latest,
     lease::{End, Gone, Lease, WorkerState},
     meters::Meters,
+    permit::{Permit, Signal, Waiter},
     reports::{Report, Reports},
     sizing::keep_size,
-    submission::tell_arrival,
-    turn::{Turn, TurnSignal, Waiter},
+    submission::{Admitted, Granted, tell_arrival},
     wake::Wake,
 };
 use crate::{
@@ -230,7 +230,7 @@ impl Shared {
     }
 
     /// Asks for room.
-    pub(super) fn admit(&self, now: Instant, job: Box<Job>, kind: usize, cx: &Context) -> Result<Turn, Rejection> {
+    pub(super) fn admit(&self, now: Instant, job: Box<Job>, kind: usize, cx: Context) -> Result<Admitted, Rejection> {
         let is_blocking = self.kinds[kind].is_blocking();
         let deadline = cx.deadline();
         let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
@@ -250,7 +250,7 @@ impl Shared {
         };
         let mut place = None;
         let waiter = |_| {
-            let (waiter, other_side) = Waiter::new(kind, is_blocking, cx);
+            let (waiter, other_side) = Waiter::new(kind, is_blocking, &cx);
             place = Some(other_side);
             waiter
         };
@@ -258,17 +258,17 @@ impl Shared {
         match verdict {
             Verdict::Start(grant) => {
                 let lease = self.lease(grant);
-                tell_arrival(self, kind, &job, cx, None);
-                Ok(Turn::Now(lease, job))
+                tell_arrival(self, kind, &job, &cx, None);
+                Ok(Admitted::Granted(Granted { kind, job, lease, cx }, now))
             }
             Verdict::Queued(key) | Verdict::Waiting(key) => {
-                tell_arrival(self, kind, &job, cx, None);
+                tell_arrival(self, kind, &job, &cx, None);
                 let place = place.expect("the machine makes a waiter for every job that does not start at once");
-                Ok(Turn::later(self.clone(), key, place, start_by, job, cx.clone()))
+                Ok(Admitted::Queued(Permit::new(self.clone(), key, kind, place, start_by, job, cx)))
             }
             Verdict::Refused(refusal) => {
                 let rejection = self.rejection(kind, &job.tenant, refusal);
-                tell_arrival(self, kind, &job, cx, Some(&rejection));
+                tell_arrival(self, kind, &job, &cx, Some(&rejection));
                 Err(rejection)
             }
         }
@@ -346,16 +346,16 @@ impl Shared {
                     };
                     match begun {
                         Ok(reports) => reports.push(Report::Began(signal)),
-                        Err(lease) => drop(signal.send(TurnSignal::Start(lease))),
+                        Err(lease) => drop(signal.send(Signal::Start(lease))),
                     }
                 }
                 Effect::Ended { waiter, job, outcome, retry_after } => {
                     if outcome == Outcome::Drained {
                         self.lost.lock().push(LostJob::new(&job));
                     }
-                    let _ = waiter.signal.send(TurnSignal::Ended(outcome, retry_after.map(jittered)));
+                    let _ = waiter.signal.send(Signal::Ended(outcome, retry_after.map(jittered)));
                 }
-                Effect::Refused { waiter, reason } => drop(waiter.signal.send(TurnSignal::Refused(reason))),
+                Effect::Refused { waiter, reason } => drop(waiter.signal.send(Signal::Refused(reason))),
             }
         }
     }

@@ -18,8 +18,8 @@ use super::{
     drain::LostJob,
     home::Shared,
     lease::Lease,
+    permit::{Permit, Room},
     shell::Shell,
-    turn::{Begin, Permit, Room, Turn},
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink, StopReason},
@@ -27,13 +27,10 @@ use crate::{
 };
 
 /// A job that has room, or waits for it.
-pub(super) struct Admitted {
-    kind: usize,
-    turn: Turn,
-    /// When room was asked for.
-    at: Instant,
-    // After the turn: the last of a context ends its span, which must not happen under the lock of the pool.
-    cx: Context,
+pub(super) enum Admitted {
+    /// A worker was free when room was asked for.
+    Granted(Granted, Instant),
+    Queued(Permit),
 }
 
 impl Admitted {
@@ -49,37 +46,40 @@ impl Admitted {
             tenant: (!job.tenant.is_empty()).then(|| Arc::from(&*job.tenant)),
             output,
         });
-        let turn = shell.admit(now, job, kind, &cx)?;
-        Ok(Self { kind, turn, at: now, cx })
+        shell.admit(now, job, kind, cx)
     }
 
     pub(super) fn context(&self) -> &Context {
-        &self.cx
+        match self {
+            Self::Granted(granted, _) => &granted.cx,
+            Self::Queued(permit) => &permit.cx,
+        }
     }
 
     /// The room that the job may have to wait for; `None` where a worker was free.
     pub(super) fn room(&self) -> Option<Room> {
-        self.turn.room()
+        match self {
+            Self::Granted(..) => None,
+            Self::Queued(permit) => Some(permit.room()),
+        }
     }
 
     /// Runs the job to its end. A job whose worker is there begins at once.
     pub(super) fn submission(self) -> Submission {
-        let Self { kind, turn, at: _, cx } = self;
-        Submission(match turn {
-            Turn::Now(lease, job) => State::Granted(Granted { kind, job, lease, cx }),
-            Turn::Later(permit) => State::Queued(wait(kind, permit, cx).boxed()),
+        Submission(match self {
+            Self::Granted(granted, _) => State::Granted(granted),
+            Self::Queued(permit) => State::Queued(permit.begin().boxed()),
         })
     }
 
     /// Polls the job once, where its worker is there. Most short jobs end by it, and are spared what others need to wait.
     pub(super) fn poll_once(self, task: &mut TaskContext<'_>) -> Polled {
-        let Self { kind, turn, at, cx } = self;
-        let (lease, job) = match turn {
-            Turn::Now(lease, job) => (lease, job),
-            turn @ Turn::Later(_) => return Polled::Pending(Self { kind, turn, at, cx }.submission()),
+        let (granted, at) = match self {
+            Self::Granted(granted, at) => (granted, at),
+            queued @ Self::Queued(_) => return Polled::Pending(queued.submission()),
         };
         // No time has passed since the admission: its clock tells the begin, too.
-        let mut begun = Granted { kind, job, lease, cx }.start(at);
+        let mut begun = granted.start(at);
         // Polled in its place: most jobs end here, and are spared a move.
         if let Ok(attached) = &mut begun
             && let Poll::Ready(outcome) = attached.poll_unpin(task)
@@ -94,10 +94,9 @@ impl Admitted {
 
     /// Waits for a worker, and begins to run.
     pub(super) async fn begin(self) -> Result<Attached, JobError> {
-        let Self { kind, turn, at, cx } = self;
-        match turn {
-            Turn::Now(lease, job) => Granted { kind, job, lease, cx }.start(at),
-            Turn::Later(permit) => wait(kind, permit, cx).await,
+        match self {
+            Self::Granted(granted, at) => granted.start(at),
+            Self::Queued(permit) => permit.begin().await,
         }
     }
 }
@@ -177,30 +176,18 @@ impl fmt::Debug for Submission {
     }
 }
 
-async fn wait(
-    kind: usize,
-    permit: Permit,
-    // After the permit: a future that was never polled drops what it holds in this order.
-    cx: Context,
-) -> Result<Attached, JobError> {
-    match permit.turn().await? {
-        Begin::Lease(lease, job) => Granted { kind, job, lease, cx }.start(Instant::now()),
-        Begin::Elsewhere(attempt) => Ok(Attached::new(attempt)),
-    }
-}
-
 /// A job with its worker.
-struct Granted {
-    kind: usize,
-    job: Box<Job>,
-    lease: Lease,
-    // After the lease, as in [`Admitted`].
-    cx: Context,
+pub(super) struct Granted {
+    pub(super) kind: usize,
+    pub(super) job: Box<Job>,
+    pub(super) lease: Lease,
+    // After the lease: the last of a context ends its span, which must not happen under the lock of the pool.
+    pub(super) cx: Context,
 }
 
 impl Granted {
     /// Begins to run, unless it is too late.
-    fn start(self, now: Instant) -> Result<Attached, JobError> {
+    pub(super) fn start(self, now: Instant) -> Result<Attached, JobError> {
         let Self { kind, job, lease, cx } = self;
         if let Some(reason) = cx.cancel_token().reason() {
             // The worker came, but the job was stopped before it began: by its operator, or by the end of a drain.

@@ -13,7 +13,7 @@ use super::{
     home::Shared,
     lease::Lease,
     reports::Reports,
-    submission::run_timeout,
+    submission::{Granted, run_timeout},
     trace::queue_span,
 };
 use crate::{
@@ -21,14 +21,8 @@ use crate::{
     model::{Job, JobError, Outcome},
 };
 
-/// A job with its claim on a worker: the worker itself, or a place in the queue.
-pub(super) enum Turn {
-    Now(Lease, Box<Job>),
-    Later(Permit),
-}
-
 /// What the machine tells a queued job.
-pub(super) enum TurnSignal {
+pub(super) enum Signal {
     Start(Lease),
     /// It runs on its worker's own thread.
     Began,
@@ -40,7 +34,7 @@ pub(super) enum TurnSignal {
 
 /// Reaches a queued job.
 pub(super) struct Waiter {
-    pub(super) signal: oneshot::Sender<TurnSignal>,
+    pub(super) signal: oneshot::Sender<Signal>,
     /// Of a job of a blocking kind.
     pub(super) parcel: Option<Arc<Parcel>>,
 }
@@ -60,20 +54,21 @@ struct Packed {
     span: Span,
 }
 
-/// The room that a queued job takes. Dropping it gives the room back at once.
+/// A queued job, and the room that it takes. Dropping it gives the room back at once.
 #[must_use = "dropping a permit takes the job out of the queue"]
 pub(super) struct Permit {
     shell: Shared,
     key: JobKey,
+    kind: usize,
     place: Wait,
     load: Load,
     start_by: Instant,
-    cx: Context,
+    pub(super) cx: Context,
 }
 
 /// The job's own side of its [`Waiter`].
 pub(super) struct Wait {
-    signal: oneshot::Receiver<TurnSignal>,
+    signal: oneshot::Receiver<Signal>,
     parcel: Option<Arc<Parcel>>,
 }
 
@@ -83,14 +78,6 @@ enum Load {
     Parcel(Arc<Parcel>, oneshot::Receiver<Told>),
     /// It was handed on.
     Gone,
-}
-
-/// What became of a turn.
-pub(super) enum Begin {
-    /// The job has its worker.
-    Lease(Lease, Box<Job>),
-    /// It runs on the worker's own thread.
-    Elsewhere(Attempt),
 }
 
 impl Waiter {
@@ -157,18 +144,11 @@ impl fmt::Debug for Room {
     }
 }
 
-impl Turn {
-    /// The room that the job may have to wait for; `None` where it runs.
-    pub(super) fn room(&self) -> Option<Room> {
-        match self {
-            Self::Now(..) => None,
-            Self::Later(permit) => Some(Room { shell: permit.shell.clone(), key: permit.key }),
-        }
-    }
-
-    pub(super) fn later(
+impl Permit {
+    pub(super) fn new(
         shell: Shared,
         key: JobKey,
+        kind: usize,
         place: Wait,
         start_by: Instant,
         job: Box<Job>,
@@ -183,40 +163,47 @@ impl Turn {
             }
             None => Load::Job(packed),
         };
-        Self::Later(Permit { shell, key, place, load, start_by, cx })
+        Self { shell, key, kind, place, load, start_by, cx }
     }
-}
 
-impl Permit {
-    /// Waits for a worker, until it is too late to start. Dropping the future takes the job out of the queue.
-    pub(super) async fn turn(mut self) -> Result<Begin, JobError> {
+    /// The room that the job may have to wait for.
+    pub(super) fn room(&self) -> Room {
+        Room { shell: self.shell.clone(), key: self.key }
+    }
+
+    /// Waits for a worker, until it is too late to start, and begins to run. Dropping the future takes the job out of the
+    /// queue.
+    pub(super) async fn begin(mut self) -> Result<Attached, JobError> {
         self.shell.keep_time();
         let signal = tokio::select! {
             biased;
             signal = &mut self.place.signal => signal,
             () = tokio::time::sleep_until(self.start_by) => {
                 match self.shell.withdraw(self.key, Withdrawal::Expired) {
-                    Withdrawn::Queued => Ok(TurnSignal::Ended(Outcome::ExpiredInQueue, None)),
-                    Withdrawn::Waiting => Ok(TurnSignal::Refused(RefusalReason::NoRoomInTime)),
+                    Withdrawn::Queued => Ok(Signal::Ended(Outcome::ExpiredInQueue, None)),
+                    Withdrawn::Waiting => Ok(Signal::Refused(RefusalReason::NoRoomInTime)),
                     // The machine was faster: its signal is on the way.
                     Withdrawn::Gone => (&mut self.place.signal).await,
                 }
             }
         };
         let load = std::mem::replace(&mut self.load, Load::Gone);
-        match (signal, load) {
-            (Ok(TurnSignal::Ended(outcome, retry_after)), _) => {
-                Err(conclude_queued(&self.shell, &self.cx, outcome, retry_after))
+        let (lease, job) = match (signal, load) {
+            (Ok(Signal::Ended(outcome, retry_after)), _) => {
+                return Err(conclude_queued(&self.shell, &self.cx, outcome, retry_after));
             }
-            (Ok(TurnSignal::Refused(reason)), _) => Err(refuse_waiting(&self.shell, &self.cx, reason)),
-            (Ok(TurnSignal::Start(lease)), Load::Job(packed)) => Ok(Begin::Lease(lease, packed.job)),
-            (Ok(TurnSignal::Start(lease)), Load::Parcel(parcel, _)) => {
+            (Ok(Signal::Refused(reason)), _) => return Err(refuse_waiting(&self.shell, &self.cx, reason)),
+            (Ok(Signal::Began), Load::Parcel(parcel, told)) => {
+                return Ok(Attached::new(self.attempt(&parcel, told)));
+            }
+            (Ok(Signal::Start(lease)), Load::Job(packed)) => (lease, packed.job),
+            (Ok(Signal::Start(lease)), Load::Parcel(parcel, _)) => {
                 let (packed, _) = parcel.packed.lock().take().expect("a parcel without its worker is not opened");
-                Ok(Begin::Lease(lease, packed.job))
+                (lease, packed.job)
             }
-            (Ok(TurnSignal::Began), Load::Parcel(parcel, told)) => Ok(Begin::Elsewhere(self.attempt(&parcel, told))),
             _ => unreachable!("the machine tells every waiter once, before it lets go of it"),
-        }
+        };
+        Granted { kind: self.kind, job, lease, cx: self.cx.clone() }.start(Instant::now())
     }
 
     fn attempt(&self, parcel: &Parcel, told: oneshot::Receiver<Told>) -> Attempt {
@@ -240,8 +227,8 @@ impl Drop for Permit {
             return drop(Attached::new(self.attempt(&parcel, told)));
         }
         let outcome = match (withdrawn, self.place.signal.try_recv()) {
-            (Withdrawn::Waiting, _) | (Withdrawn::Gone, Ok(TurnSignal::Refused(_))) => return,
-            (Withdrawn::Gone, Ok(TurnSignal::Ended(outcome, _))) => outcome,
+            (Withdrawn::Waiting, _) | (Withdrawn::Gone, Ok(Signal::Refused(_))) => return,
+            (Withdrawn::Gone, Ok(Signal::Ended(outcome, _))) => outcome,
             (Withdrawn::Queued | Withdrawn::Gone, _) => Outcome::Cancelled,
         };
         note_queued(&self.shell, &self.cx, outcome, Instant::now());
