@@ -60,14 +60,14 @@ pub(super) struct Permit {
     shell: Shared,
     key: JobKey,
     kind: usize,
-    place: Wait,
+    place: Claim,
     load: Load,
     start_by: Instant,
     pub(super) cx: Context,
 }
 
 /// The job's own side of its [`Waiter`].
-pub(super) struct Wait {
+pub(super) struct Claim {
     signal: oneshot::Receiver<Signal>,
     parcel: Option<Arc<Parcel>>,
 }
@@ -82,10 +82,10 @@ enum Load {
 
 impl Waiter {
     /// The two sides of a job's wait.
-    pub(super) fn new(kind: usize, is_blocking: bool, cx: &Context) -> (Self, Wait) {
+    pub(super) fn new(kind: usize, is_blocking: bool, cx: &Context) -> (Self, Claim) {
         let (sender, signal) = oneshot::channel();
         let parcel = is_blocking.then(|| Arc::new(Parcel { kind, packed: Mutex::new(None), cx: cx.clone() }));
-        (Self { signal: sender, parcel: parcel.clone() }, Wait { signal, parcel })
+        (Self { signal: sender, parcel: parcel.clone() }, Claim { signal, parcel })
     }
 }
 
@@ -149,7 +149,7 @@ impl Permit {
         shell: Shared,
         key: JobKey,
         kind: usize,
-        place: Wait,
+        place: Claim,
         start_by: Instant,
         job: Box<Job>,
         cx: Context,

@@ -23,13 +23,13 @@ pub struct JobStream {
     job: JobId,
     worker: u32,
     events: mpsc::Receiver<Event>,
-    end: End,
+    end: StreamEnd,
     cancel: CancelToken,
 }
 
 /// What is known of the outcome.
 #[derive(Debug)]
-enum End {
+enum StreamEnd {
     /// Nothing yet.
     Open(oneshot::Receiver<Result<Completed, JobError>>),
     /// The job completed; events may be left to read.
@@ -73,23 +73,23 @@ impl JobStream {
     /// # Errors
     /// How the job failed.
     pub fn poll_next(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<Option<StreamItem>, JobError>> {
-        if let End::Open(end) = &mut self.end
+        if let StreamEnd::Open(end) = &mut self.end
             && let Poll::Ready(outcome) = Pin::new(end).poll(cx)
         {
             // Clones of the job's context would keep the channel open. What is in it stays readable.
             self.events.close();
-            self.end = End::Given;
+            self.end = StreamEnd::Given;
             // Whatever was not read of a failed job is not worth the time that is left.
-            self.end = End::Known(outcome.expect("the job's task sends an outcome, even where it is dropped")?);
+            self.end = StreamEnd::Known(outcome.expect("the job's task sends an outcome, even where it is dropped")?);
         }
-        if matches!(self.end, End::Given) {
+        if matches!(self.end, StreamEnd::Given) {
             return Poll::Ready(Ok(None));
         }
         if let Some(event) = ready!(self.events.poll_recv(cx)) {
             return Poll::Ready(Ok(Some(StreamItem::Event(event))));
         }
-        match std::mem::replace(&mut self.end, End::Given) {
-            End::Known(completed) => Poll::Ready(Ok(Some(StreamItem::Completed(completed)))),
+        match std::mem::replace(&mut self.end, StreamEnd::Given) {
+            StreamEnd::Known(completed) => Poll::Ready(Ok(Some(StreamItem::Completed(completed)))),
             // The last writer is gone, and the outcome, which wakes this task, is on its way.
             open => {
                 self.end = open;
@@ -115,7 +115,7 @@ pub(super) async fn stream(shell: &Shared, kind: usize, job: Box<Job>) -> Result
     let (done, end) = oneshot::channel();
     let reporter = Reporter { shell: shell.clone(), cx: cx.clone(), done: Some(done) };
     shell.tasks.spawn(async move { reporter.report(attached.await) });
-    Ok(JobStream { job: cx.job(), worker: cx.worker(), events, end: End::Open(end), cancel: cx.cancel_token() })
+    Ok(JobStream { job: cx.job(), worker: cx.worker(), events, end: StreamEnd::Open(end), cancel: cx.cancel_token() })
 }
 
 /// Sends the outcome of a stream's job. Where its task goes away with its runtime, the job is cancelled.

@@ -67,8 +67,8 @@ impl Admitted {
     /// Runs the job to its end. A job whose worker is there begins at once.
     pub(super) fn submission(self) -> Submission {
         Submission(match self {
-            Self::Granted(granted, _) => State::Granted(granted),
-            Self::Queued(permit) => State::Queued(permit.begin().boxed()),
+            Self::Granted(granted, _) => Progress::Granted(granted),
+            Self::Queued(permit) => Progress::Queued(permit.begin().boxed()),
         })
     }
 
@@ -87,7 +87,7 @@ impl Admitted {
             return Polled::Ended(outcome);
         }
         match begun {
-            Ok(attached) => Polled::Pending(Submission(State::Running(attached))),
+            Ok(attached) => Polled::Pending(Submission(Progress::Running(attached))),
             Err(error) => Polled::Ended(Err(error)),
         }
     }
@@ -112,9 +112,9 @@ pub(crate) enum Polled<T = Submission> {
 ///
 /// A job runs in the task that polls its submission: one that is neither polled nor dropped holds its worker.
 #[must_use = "a submission that is dropped cancels its job"]
-pub struct Submission(State);
+pub struct Submission(Progress);
 
-enum State {
+enum Progress {
     /// Nobody has polled it yet.
     Granted(Granted),
     Queued(BoxFuture<'static, Result<Attached, JobError>>),
@@ -126,7 +126,7 @@ enum State {
 
 impl Submission {
     pub(super) fn refused(rejection: Rejection) -> Self {
-        Self(State::Ended(rejection.into()))
+        Self(Progress::Ended(rejection.into()))
     }
 }
 
@@ -135,32 +135,32 @@ impl Future for Submission {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
-            if let State::Granted(_) = self.0
-                && let State::Granted(granted) = std::mem::replace(&mut self.0, State::Told)
+            if let Progress::Granted(_) = self.0
+                && let Progress::Granted(granted) = std::mem::replace(&mut self.0, Progress::Told)
             {
-                self.0 = granted.start(Instant::now()).map_or_else(State::Ended, State::Running);
+                self.0 = granted.start(Instant::now()).map_or_else(Progress::Ended, Progress::Running);
             }
             let outcome = match &mut self.0 {
-                State::Running(attached) => match attached.poll_unpin(task) {
+                Progress::Running(attached) => match attached.poll_unpin(task) {
                     Poll::Ready(outcome) => outcome,
                     Poll::Pending => return Poll::Pending,
                 },
-                State::Queued(begun) => match begun.poll_unpin(task) {
+                Progress::Queued(begun) => match begun.poll_unpin(task) {
                     Poll::Ready(Ok(attached)) => {
-                        self.0 = State::Running(attached);
+                        self.0 = Progress::Running(attached);
                         continue;
                     }
                     Poll::Ready(Err(error)) => Err(error),
                     Poll::Pending => return Poll::Pending,
                 },
-                State::Granted(_) | State::Ended(_) | State::Told => {
-                    match std::mem::replace(&mut self.0, State::Told) {
-                        State::Ended(error) => Err(error),
+                Progress::Granted(_) | Progress::Ended(_) | Progress::Told => {
+                    match std::mem::replace(&mut self.0, Progress::Told) {
+                        Progress::Ended(error) => Err(error),
                         _ => unreachable!("a submission is not polled after its end"),
                     }
                 }
             };
-            self.0 = State::Told;
+            self.0 = Progress::Told;
             return Poll::Ready(outcome);
         }
     }
@@ -169,9 +169,9 @@ impl Future for Submission {
 impl fmt::Debug for Submission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            State::Granted(_) | State::Queued(_) => "Submission(queued)",
-            State::Running(_) => "Submission(running)",
-            State::Ended(_) | State::Told => "Submission(ended)",
+            Progress::Granted(_) | Progress::Queued(_) => "Submission(queued)",
+            Progress::Running(_) => "Submission(running)",
+            Progress::Ended(_) | Progress::Told => "Submission(ended)",
         })
     }
 }
