@@ -37,7 +37,7 @@ pub(super) struct Attempt {
     run: Run,
     /// Its own span; the call's where there is none.
     span: Option<Box<Span>>,
-    hold: Hold,
+    hold: Holder,
     pub(super) kind: usize,
     /// The clock, as of the begin or of the last poll.
     seen: Instant,
@@ -63,7 +63,7 @@ struct Starting {
 }
 
 /// Who has the worker.
-enum Hold {
+enum Holder {
     Lease(Lease),
     /// The worker's thread, or the pool again.
     Elsewhere(Shared, JobKey),
@@ -104,7 +104,7 @@ impl Attempt {
         let span = attempt_span(&cx, lease.worker());
         match entered(span.as_deref(), &cx, || begin_async(&mut lease, job, kind, &cx)) {
             Ok(run) => {
-                let hold = Hold::Lease(lease);
+                let hold = Holder::Lease(lease);
                 Ok(Self { run, span, hold, kind, seen: now, is_polled: false, cx })
             }
             Err(raised) => {
@@ -122,21 +122,21 @@ impl Attempt {
         cx: Context,
         told: oneshot::Receiver<Told>,
     ) -> Self {
-        let (run, hold) = (Run::Blocking(told), Hold::Elsewhere(shell, key));
+        let (run, hold) = (Run::Blocking(told), Holder::Elsewhere(shell, key));
         Self { run, span: None, hold, kind, seen: Instant::now(), is_polled: false, cx }
     }
 
     pub(super) fn shell(&self) -> &Shared {
         match &self.hold {
-            Hold::Lease(lease) => lease.shell(),
-            Hold::Elsewhere(shell, _) => shell,
+            Holder::Lease(lease) => lease.shell(),
+            Holder::Elsewhere(shell, _) => shell,
         }
     }
 
     pub(super) fn key(&self) -> JobKey {
         match &self.hold {
-            Hold::Lease(lease) => lease.key(),
-            Hold::Elsewhere(_, key) => *key,
+            Holder::Lease(lease) => lease.key(),
+            Holder::Elsewhere(_, key) => *key,
         }
     }
 
@@ -165,7 +165,7 @@ impl Attempt {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready((handler, result))) => {
                 let handler = Contained::new(Instance::Async(handler));
-                if let Hold::Lease(lease) = &mut self.hold
+                if let Holder::Lease(lease) = &mut self.hold
                     && is_kept(&result)
                 {
                     lease.put_back(self.kind, handler);
@@ -202,10 +202,10 @@ impl Attempt {
     /// Gives the worker back, with the outcome of the job where it was not decided before.
     fn end(&mut self, result: Result<Output, Raised>) -> Option<Told> {
         self.span = None;
-        let elsewhere = Hold::Elsewhere(self.shell().clone(), self.key());
+        let elsewhere = Holder::Elsewhere(self.shell().clone(), self.key());
         match std::mem::replace(&mut self.hold, elsewhere) {
-            Hold::Lease(lease) => conclude(lease, self.kind, &self.cx, self.seen, result),
-            Hold::Elsewhere(..) => unreachable!("what runs on a serving thread has its worker"),
+            Holder::Lease(lease) => conclude(lease, self.kind, &self.cx, self.seen, result),
+            Holder::Elsewhere(..) => unreachable!("what runs on a serving thread has its worker"),
         }
     }
 

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::{
     home::Shared,
-    lease::{Gone, WorkerState},
+    lease::{Gone, WorkerHandlers},
     shell::Shell,
     stop::forced,
 };
@@ -19,7 +19,7 @@ use crate::handler::{
 
 impl Shared {
     /// Lets workers go, and [closes](Self::close) their handlers.
-    pub(super) fn retire(&self, workers: impl IntoIterator<Item = Box<WorkerState>>) {
+    pub(super) fn retire(&self, workers: impl IntoIterator<Item = Box<WorkerHandlers>>) {
         self.close(workers.into_iter().flat_map(|mut state| state.take(|_| true)).collect());
     }
 

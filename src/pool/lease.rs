@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// What a worker keeps from job to job: its handlers, one for each kind, and the thread that blocking ones run on.
-pub(super) struct WorkerState {
+pub(super) struct WorkerHandlers {
     /// By kind, up to the last one that the worker ran.
     instances: Vec<Option<Contained<Instance>>>,
     thread: Option<Thread>,
@@ -26,7 +26,7 @@ pub(super) struct Lease {
     shell: Shared,
     key: JobKey,
     worker: u32,
-    state: Option<Box<WorkerState>>,
+    state: Option<Box<WorkerHandlers>>,
 }
 
 /// The outcome of a job, and when its run ended.
@@ -38,7 +38,7 @@ pub(super) struct End<'a> {
     pub(super) lost: Option<&'a Context>,
 }
 
-impl WorkerState {
+impl WorkerHandlers {
     pub(super) fn fresh() -> Box<Self> {
         Box::new(Self { instances: Vec::new(), thread: None, checked: 0 })
     }
@@ -59,7 +59,7 @@ impl WorkerState {
 }
 
 impl Lease {
-    pub(super) fn new(shell: Shared, key: JobKey, worker: u32, state: Box<WorkerState>) -> Self {
+    pub(super) fn new(shell: Shared, key: JobKey, worker: u32, state: Box<WorkerHandlers>) -> Self {
         Self { shell, key, worker, state: Some(state) }
     }
 
@@ -112,7 +112,7 @@ impl Lease {
         self.shell.release(self.key, state, Some(End { outcome, run, at, lost }))
     }
 
-    fn state(&mut self) -> &mut WorkerState {
+    fn state(&mut self) -> &mut WorkerHandlers {
         self.state.as_mut().expect("the state stays until the lease is dropped")
     }
 }

@@ -2,7 +2,7 @@ use std::num::NonZeroUsize;
 
 use tokio::time::Instant;
 
-use super::{Pool, Settings, core::Bounds, lease::WorkerState, sizing::keep_size};
+use super::{Pool, Settings, core::Bounds, lease::WorkerHandlers, sizing::keep_size};
 use crate::{
     handler::{Kind, StopReason},
     model::{JobId, JobStage},
@@ -75,7 +75,7 @@ impl Pool {
         }
         let bounds = Bounds { min: min.get(), max: max.get().max(min.get()) };
         let now = Instant::now();
-        let gone = shell.drive(|core, effects| core.resize(now, bounds, WorkerState::fresh, effects));
+        let gone = shell.drive(|core, effects| core.resize(now, bounds, WorkerHandlers::fresh, effects));
         shell.retire(gone);
         keep_size(shell);
         true

@@ -21,7 +21,7 @@ use super::{
     factories::Factories,
     home::{Homes, Shared, home},
     latest::Latest,
-    lease::{End, Gone, Lease, WorkerState},
+    lease::{End, Gone, Lease, WorkerHandlers},
     meters::Meters,
     permit::{Permit, Signal, Waiter},
     reports::{Report, Reports},
@@ -77,7 +77,7 @@ pub(super) enum Wiring {}
 impl Host for Wiring {
     type Job = Context;
     type Waiter = Waiter;
-    type State = Box<WorkerState>;
+    type State = Box<WorkerHandlers>;
 }
 
 impl Shell {
@@ -87,7 +87,7 @@ impl Shell {
         let now = Instant::now();
         let min = settings.workers.get();
         let bounds = Bounds { min, max: settings.max_workers.map_or(min, |max| max.get().max(min)) };
-        core.resize(now, bounds, WorkerState::fresh, &mut Vec::new());
+        core.resize(now, bounds, WorkerHandlers::fresh, &mut Vec::new());
         let phase = PhaseCell::default();
         phase.advance(Phase::Serving);
         let shell = Self {
@@ -281,7 +281,7 @@ impl Shared {
 
     /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
     /// Returns whether that outcome was open until then.
-    pub(super) fn release(&self, key: JobKey, mut state: Box<WorkerState>, ended: Option<End<'_>>) -> bool {
+    pub(super) fn release(&self, key: JobKey, mut state: Box<WorkerHandlers>, ended: Option<End<'_>>) -> bool {
         let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
         let (is_ours, replaced, leftover) = self.drive(|core, effects| {
             let mut is_ours = false;
@@ -302,7 +302,7 @@ impl Shared {
     /// Marks a worker whose job does not stop. Returns whether another worker took its place.
     pub(super) fn stick(&self, key: JobKey) -> bool {
         let now = Instant::now();
-        self.drive(|core, effects| core.stick(now, key, WorkerState::fresh, effects))
+        self.drive(|core, effects| core.stick(now, key, WorkerHandlers::fresh, effects))
     }
 
     /// Runs `event` on the machine, and acts on its effects once the lock is free.

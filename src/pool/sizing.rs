@@ -6,7 +6,7 @@ use tracing::info;
 use super::{
     core::{Core, Resized},
     home::Shared,
-    lease::WorkerState,
+    lease::WorkerHandlers,
 };
 use crate::phase::Phase;
 
@@ -39,7 +39,7 @@ fn adjust(shell: &Shared) {
     let now = Instant::now();
     // A worker more would be one more that fails.
     let may_grow = !shell.factories.any_backs_off(now);
-    let resized = shell.drive(|core, effects| core.adjust_size(now, may_grow, WorkerState::fresh, effects));
+    let resized = shell.drive(|core, effects| core.adjust_size(now, may_grow, WorkerHandlers::fresh, effects));
     let Some(Resized { from, to, gone }) = resized else { return };
     shell.retire(gone);
     info!(pool = %shell.name, from, to, "the pool changed its number of workers");
