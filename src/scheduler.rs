@@ -39,9 +39,9 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::time::Instant;
 
+pub(crate) use admission::Refusal;
 pub use admission::TenantRate;
 use admission::{Admission, seconds};
-pub(crate) use admission::{Refusal, RefusalReason};
 pub(crate) use core::{Withdrawal, Withdrawn};
 pub use counts::Counts;
 use entry::Entry;
@@ -55,7 +55,7 @@ pub(crate) use snapshot::{CoreLoad, CoreSnapshot, SizeSnapshot, WorkerCondition,
 pub(crate) use workers::{Bounds, Resized};
 use workers::{Sizing, Workers};
 
-use crate::model::{Criticality, Outcome, WhenFull};
+use crate::model::{Criticality, Outcome, RejectionReason, WhenFull};
 
 /// What the machine carries for its host without looking into it.
 pub(crate) trait Host {
@@ -126,7 +126,7 @@ pub(crate) enum Effect<H: Host> {
     /// Tell the waiter that its job ended before it began. The entry is gone.
     Ended { waiter: H::Waiter, job: H::Job, outcome: Outcome, retry_after: Option<Duration> },
     /// Tell the waiter that its job gets no room. The entry is gone.
-    Refused { waiter: H::Waiter, reason: RefusalReason },
+    Refused { waiter: H::Waiter, reason: RejectionReason },
 }
 
 /// The state machine.

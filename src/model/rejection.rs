@@ -116,6 +116,10 @@ fn describe(violations: &[FieldViolation]) -> String {
 }
 
 impl RejectionReason {
+    /// The time of the job was up when it arrived.
+    pub(crate) const PAST: Self =
+        Self::DeadlineUnreachable { expected: Duration::ZERO, needed: Duration::ZERO, budget: Duration::ZERO };
+
     /// What callers and counters are told; its [`index`](Self::index) is that in [`Reason::REFUSALS`].
     #[must_use]
     pub fn reason(&self) -> Reason {

@@ -5,7 +5,6 @@ use tracing::{debug, error, info};
 
 use super::{
     attempt::Raised,
-    core::RefusalReason,
     drain::LostJob,
     ended::EndedJob,
     lease::Lease,
@@ -119,14 +118,13 @@ pub(super) fn conclude_queued(
 }
 
 /// What a job that waited for room, and got none, is answered with.
-pub(super) fn refuse_waiting(shell: &Shell, cx: &Context, reason: RefusalReason) -> JobError {
-    let (reason, retry_after) = match reason {
-        RefusalReason::NoRoomInTime => {
+pub(super) fn refuse_waiting(shell: &Shell, cx: &Context, reason: RejectionReason) -> JobError {
+    let retry_after = match reason {
+        RejectionReason::NoRoomInTime => {
             let expected = shell.read(|core| core.expected_wait(Criticality::default()));
-            (RejectionReason::NoRoomInTime, Some(jittered(expected.clamp(SOON, LATER))))
+            Some(jittered(expected.clamp(SOON, LATER)))
         }
-        RefusalReason::PoolDraining => (RejectionReason::PoolDraining, None),
-        _ => (RejectionReason::Draining, None),
+        _ => None,
     };
     Rejection { reason, pool: Some(Arc::clone(&shell.name)), kind: Arc::clone(cx.kind()), retry_after }.into()
 }

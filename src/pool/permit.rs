@@ -9,7 +9,7 @@ use super::{
     attempt::Attempt,
     blocking::{Done, Work},
     conclude::{Told, conclude_queued, note_queued, refuse_waiting},
-    core::{JobKey, RefusalReason, Withdrawal, Withdrawn},
+    core::{JobKey, Withdrawal, Withdrawn},
     home::Shared,
     lease::Lease,
     reports::Reports,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     handler::Context,
-    model::{Job, JobError, Outcome},
+    model::{Job, JobError, Outcome, RejectionReason},
 };
 
 /// What the machine tells a queued job.
@@ -29,7 +29,7 @@ pub(super) enum Signal {
     /// With when to come back.
     Ended(Outcome, Option<Duration>),
     /// It never got room.
-    Refused(RefusalReason),
+    Refused(RejectionReason),
 }
 
 /// Reaches a queued job.
@@ -181,7 +181,7 @@ impl Permit {
             () = tokio::time::sleep_until(self.start_by) => {
                 match self.shell.withdraw(self.key, Withdrawal::Expired) {
                     Withdrawn::Queued => Ok(Signal::Ended(Outcome::ExpiredInQueue, None)),
-                    Withdrawn::Waiting => Ok(Signal::Refused(RefusalReason::NoRoomInTime)),
+                    Withdrawn::Waiting => Ok(Signal::Refused(RejectionReason::NoRoomInTime)),
                     // The machine was faster: its signal is on the way.
                     Withdrawn::Gone => (&mut self.place.signal).await,
                 }

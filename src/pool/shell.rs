@@ -14,9 +14,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Settings,
     conclude::note_lost,
-    core::{
-        Arrival, Bounds, Core, Effect, Grant, Host, JobKey, Refusal, RefusalReason, Verdict, Withdrawal, Withdrawn,
-    },
+    core::{Arrival, Bounds, Core, Effect, Grant, Host, JobKey, Refusal, Verdict, Withdrawal, Withdrawn},
     drain::LostJob,
     factories::Factories,
     home::{Homes, Shared, home},
@@ -174,27 +172,13 @@ impl Shell {
         self.slow_polls.load(Ordering::Relaxed)
     }
 
-    pub(super) fn rejection(&self, kind: usize, tenant: &str, refusal: Refusal) -> Rejection {
-        let reason = match refusal.reason {
-            RefusalReason::QueueFull => RejectionReason::QueueFull,
-            RefusalReason::QueueTooLong { expected } => RejectionReason::QueueTooLong { expected },
-            RefusalReason::WaitTooLong { expected, patience } => RejectionReason::WaitTooLong { expected, patience },
-            RefusalReason::DeadlineUnreachable { expected, needed, budget } => {
-                RejectionReason::DeadlineUnreachable { expected, needed, budget }
-            }
-            RefusalReason::TenantShare(part) => RejectionReason::TenantShare { tenant: tenant.to_owned(), part },
-            RefusalReason::LimitExceeded { limit, expected, budget } => {
-                RejectionReason::LimitExceeded { limit, expected, budget }
-            }
-            RefusalReason::NoRoomInTime => RejectionReason::NoRoomInTime,
-            RefusalReason::Draining => RejectionReason::Draining,
-            RefusalReason::PoolDraining => RejectionReason::PoolDraining,
-        };
+    pub(super) fn rejection(&self, kind: usize, refusal: Refusal) -> Rejection {
+        let Refusal { reason, retry_after } = refusal;
         Rejection {
             reason,
             pool: Some(Arc::clone(&self.name)),
             kind: Arc::clone(self.kinds[kind].name()),
-            retry_after: refusal.retry_after.map(jittered),
+            retry_after: retry_after.map(jittered),
         }
     }
 
@@ -267,7 +251,7 @@ impl Shared {
                 Ok(Admitted::Queued(Permit::new(self.clone(), key, kind, place, start_by, job, cx)))
             }
             Verdict::Refused(refusal) => {
-                let rejection = self.rejection(kind, &job.tenant, refusal);
+                let rejection = self.rejection(kind, refusal);
                 tell_arrival(self, kind, &job, &cx, Some(&rejection));
                 Err(rejection)
             }

@@ -17,13 +17,13 @@ use super::{
     limit::{LimitWait, TIE, UNLIMITED},
     rate::{Rate, WINDOW},
 };
-use crate::model::{Criticality, Limiter, WhenFull};
+use crate::model::{Criticality, Limiter, RejectionReason, WhenFull};
 
 use capacity::Seen;
 use demand::TenantDemand;
 pub use demand::TenantRate;
 pub(super) use estimate::Estimates;
-pub(crate) use refusal::{Refusal, RefusalReason};
+pub(crate) use refusal::Refusal;
 use safety_margin::SafetyMargin;
 
 /// Share of its budget that a job may be expected to wait, before the safety margin narrows it. The rest is for its run, and
@@ -145,7 +145,7 @@ impl Expected {
     }
 
     /// Its caller comes back once the wait has become as short as allowed, and a job has run.
-    fn refuse(self, reason: RefusalReason) -> Refusal {
+    fn refuse(self, reason: RejectionReason) -> Refusal {
         // What a limit says is no guess.
         let longest = if self.by.is_some() { LONGEST_TURN } else { LONGEST_PUSHBACK };
         let hint = seconds(self.wait - self.allowed() + self.service).clamp(SHORTEST_PUSHBACK, longest);
@@ -158,11 +158,14 @@ impl<H: Host> Core<H> {
     pub(super) fn over_its_part(&self, now: Instant, candidate: &Candidate<'_>) -> Option<Refusal> {
         let Candidate { class, known_tenant, bytes, .. } = *candidate;
         let part = self.over_part(class, known_tenant, bytes)?;
-        Some(self.expect(now, candidate).refuse(RefusalReason::TenantShare(part)))
+        Some(
+            self.expect(now, candidate)
+                .refuse(RejectionReason::TenantShare { tenant: candidate.names.tenant.to_owned(), part }),
+        )
     }
 
     pub(super) fn full(&self, now: Instant, arrival: &Candidate<'_>) -> Refusal {
-        self.expect(now, arrival).refuse(RefusalReason::QueueFull)
+        self.expect(now, arrival).refuse(RejectionReason::QueueFull)
     }
 
     /// The rule at the door for a job that cannot start at once, but for room. Returns whether it is a
@@ -174,7 +177,7 @@ impl<H: Host> Core<H> {
         let kind_queue = self.limits.kind_queue(arrival.kind);
         let expected = self.expect(now, arrival);
         let Expected { wait, by, service, share, patience, budget } = expected;
-        let over = |limit| RefusalReason::LimitExceeded { limit, expected: seconds(wait), budget };
+        let over = |limit| RejectionReason::LimitExceeded { limit, expected: seconds(wait), budget };
         if self.has_kind_cap(kind_queue) && self.queue.jobs_of(kind_queue) >= self.kind_cap() {
             return Err(expected.refuse(over(by.unwrap_or_else(|| self.limits.any(kind_queue)))));
         }
@@ -187,10 +190,10 @@ impl<H: Host> Core<H> {
         if wait > expected.allowed() || (is_probe && !self.admission.estimates.may_probe(arrival.kind, now)) {
             // A bound of the caller on the wait alone is not met by a longer deadline.
             let late = if wait <= share * left && !is_probe {
-                RefusalReason::WaitTooLong { expected: seconds(wait), patience }
+                RejectionReason::WaitTooLong { expected: seconds(wait), patience }
             } else {
                 let needed = seconds((wait / share).max(wait + service));
-                RefusalReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
+                RejectionReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
             };
             return Err(expected.refuse(by.map_or(late, over)));
         }
@@ -198,7 +201,7 @@ impl<H: Host> Core<H> {
         let longest = (LONGEST_WAIT * each).max(SHORTEST_LONGEST_WAIT.as_secs_f64());
         // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
         if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
-            let long = RefusalReason::QueueTooLong { expected: seconds(wait) };
+            let long = RejectionReason::QueueTooLong { expected: seconds(wait) };
             return Err(expected.refuse(by.map_or(long, over)));
         }
         Ok(is_probe)

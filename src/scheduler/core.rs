@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Arrival, Core, Effect, Grant, Host, JobKey, Refusal, RefusalReason, Verdict,
+    Arrival, Core, Effect, Grant, Host, JobKey, Refusal, Verdict,
     entry::{Entry, Place},
     limit::UNLIMITED,
 };
@@ -56,13 +56,13 @@ impl<H: Host> Core<H> {
         effects: &mut Vec<Effect<H>>,
     ) -> Verdict<H> {
         if self.closed {
-            return self.refuse(Refusal { reason: RefusalReason::Draining, retry_after: None });
+            return self.refuse(Refusal { reason: RejectionReason::Draining, retry_after: None });
         }
         if self.shut {
-            return self.refuse(Refusal { reason: RefusalReason::PoolDraining, retry_after: None });
+            return self.refuse(Refusal { reason: RejectionReason::PoolDraining, retry_after: None });
         }
         if arrival.start_by <= now {
-            return self.refuse(Refusal { reason: RefusalReason::PAST, retry_after: None });
+            return self.refuse(Refusal { reason: RejectionReason::PAST, retry_after: None });
         }
         self.admission.see(arrival.class, arrival.tenant);
         let kind_queue = self.limits.kind_queue(arrival.kind);

@@ -1,12 +1,12 @@
 use tokio::time::Instant;
 
 use super::{
-    Core, Effect, Grant, Host, JobKey, RefusalReason,
+    Core, Effect, Grant, Host, JobKey,
     admission::seconds,
     entry::{Entry, LINE, Names, Place},
     list::List,
 };
-use crate::model::{Criticality, Outcome};
+use crate::model::{Criticality, Outcome, RejectionReason};
 
 /// Callers of a class that are asked in vain in one go, and their tenants: callers may be tens of thousands. Of a tenant that
 /// waits with many, more than the first are asked: with the first alone, a flood beside nine quiet tenants that wait, too,
@@ -147,7 +147,7 @@ impl<H: Host> Core<H> {
                         (leaves, tries) = (true, 0);
                     }
                     Reply::Leaves => {
-                        self.refuse_waiting(index, RefusalReason::NoRoomInTime, effects);
+                        self.refuse_waiting(index, RejectionReason::NoRoomInTime, effects);
                         leaves = true;
                     }
                 }

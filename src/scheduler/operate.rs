@@ -3,12 +3,12 @@
 use tokio::time::Instant;
 
 use super::{
-    Caps, Core, Effect, Host, RefusalReason,
+    Caps, Core, Effect, Host,
     entry::{Entry, Place},
     transitions::WAITER,
     workers::{Bounds, Sizer},
 };
-use crate::model::{JobStage, KindLimits, Outcome};
+use crate::model::{JobStage, KindLimits, Outcome, RejectionReason};
 
 impl<H: Host> Core<H> {
     /// Starts nothing until it is [resumed](Self::resume); jobs are taken and queued as before. Returns whether it is
@@ -122,9 +122,9 @@ impl<H: Host> Core<H> {
 
     /// Tells the callers without room that there will be none.
     pub(super) fn turn_away(&mut self, effects: &mut Vec<Effect<H>>) {
-        let reason = if self.closed { RefusalReason::Draining } else { RefusalReason::PoolDraining };
+        let reason = if self.closed { RejectionReason::Draining } else { RejectionReason::PoolDraining };
         while let Some(index) = self.queue.waiting.first() {
-            self.refuse_waiting(index, reason, effects);
+            self.refuse_waiting(index, reason.clone(), effects);
         }
     }
 }

@@ -15,8 +15,8 @@ mod tally;
 
 use std::{fmt, time::Duration};
 
-use super::{Host, Refusal, RefusalReason, Withdrawal, Withdrawn};
-use crate::model::{Criticality, JobStage, Outcome, WhenFull};
+use super::{Host, Refusal, Withdrawal, Withdrawn};
+use crate::model::{Criticality, JobStage, Outcome, RejectionReason, WhenFull};
 
 /// A host whose jobs, waiters and states are numbers, so that each can be followed.
 struct Numbers;
@@ -96,11 +96,11 @@ enum Answer {
     Done,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Told {
     Start { job: u32, worker: u32, state: u32 },
     Ended { job: u32, outcome: Outcome, retry_after: Option<Duration> },
-    Refused { job: u32, reason: RefusalReason },
+    Refused { job: u32, reason: RejectionReason },
 }
 
 impl fmt::Display for Answer {
@@ -109,7 +109,7 @@ impl fmt::Display for Answer {
             Self::Started { worker, .. } => write!(f, "starts on {worker}"),
             Self::Queued => f.write_str("queued"),
             Self::Waiting => f.write_str("waits"),
-            Self::Refused(refusal) => write!(f, "refused: {}", reason_name(refusal.reason)),
+            Self::Refused(refusal) => write!(f, "refused: {}", reason_name(&refusal.reason)),
             Self::Decided(true) => f.write_str("decided"),
             Self::Decided(false) => f.write_str("decided before"),
             Self::Dropped(states) if states.is_empty() => f.write_str("done"),
@@ -125,18 +125,19 @@ impl fmt::Display for Answer {
     }
 }
 
-fn reason_name(reason: RefusalReason) -> &'static str {
+fn reason_name(reason: &RejectionReason) -> &'static str {
     match reason {
-        RefusalReason::QueueFull => "full",
-        RefusalReason::QueueTooLong { .. } => "long",
-        RefusalReason::WaitTooLong { .. } => "impatient",
-        RefusalReason::DeadlineUnreachable { budget: Duration::ZERO, .. } => "past",
-        RefusalReason::DeadlineUnreachable { .. } => "unreachable",
-        RefusalReason::TenantShare(_) => "share",
-        RefusalReason::LimitExceeded { .. } => "limit",
-        RefusalReason::NoRoomInTime => "no room",
-        RefusalReason::Draining => "draining",
-        RefusalReason::PoolDraining => "shut",
+        RejectionReason::QueueFull => "full",
+        RejectionReason::QueueTooLong { .. } => "long",
+        RejectionReason::WaitTooLong { .. } => "impatient",
+        RejectionReason::DeadlineUnreachable { budget: Duration::ZERO, .. } => "past",
+        RejectionReason::DeadlineUnreachable { .. } => "unreachable",
+        RejectionReason::TenantShare { .. } => "share",
+        RejectionReason::LimitExceeded { .. } => "limit",
+        RejectionReason::NoRoomInTime => "no room",
+        RejectionReason::Draining => "draining",
+        RejectionReason::PoolDraining => "shut",
+        other => unreachable!("the machine does not refuse like this: {other:?}"),
     }
 }
 
@@ -165,7 +166,7 @@ fn told_name(told: &Told) -> Option<&'static str> {
         Told::Ended { outcome: Outcome::Drained, .. } => Some("drained"),
         Told::Ended { outcome: Outcome::CancelledByOperator, .. } => Some("cancelled"),
         Told::Ended { outcome, .. } => panic!("no queued job ends like this: {outcome:?}"),
-        Told::Refused { reason: RefusalReason::NoRoomInTime, .. } => Some("no room"),
+        Told::Refused { reason: RejectionReason::NoRoomInTime, .. } => Some("no room"),
         Told::Refused { .. } => Some("refused"),
         Told::Start { .. } => None,
     }

@@ -3,12 +3,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Core, Effect, Host, RefusalReason,
+    Core, Effect, Host,
     admission::pushback,
     entry::{Entry, LINE, Names, Place},
     ids::KeyQueueId,
 };
-use crate::model::{Criticality, Outcome};
+use crate::model::{Criticality, Outcome, RejectionReason};
 
 pub(super) const WAITER: &str = "an entry that has not started keeps its waiter";
 
@@ -64,7 +64,7 @@ impl<H: Host> Core<H> {
     }
 
     /// A caller that waits for room hears that it gets none.
-    pub(super) fn refuse_waiting(&mut self, index: usize, reason: RefusalReason, effects: &mut Vec<Effect<H>>) {
+    pub(super) fn refuse_waiting(&mut self, index: usize, reason: RejectionReason, effects: &mut Vec<Effect<H>>) {
         self.counts.rejected[reason.index()] += 1;
         let waiter = self.leave_waiting(index).waiter.expect(WAITER);
         effects.push(Effect::Refused { waiter, reason });

@@ -6,10 +6,10 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Effect, Grant, Queued, RefusalReason, Verdict, Wait},
+    super::{Arrival, Caps, Core, Effect, Grant, Queued, Verdict, Wait},
     Numbers,
 };
-use crate::model::{Criticality, Outcome, WhenFull};
+use crate::model::{Criticality, Outcome, RejectionReason, WhenFull};
 
 /// The one stops its jobs by itself. Those of the other are stopped, and hold their worker for a while after that.
 const TENANTS: [&str; 2] = ["civil", "stubborn"];
@@ -70,7 +70,7 @@ impl World {
     fn expected(&mut self, tenant: usize) -> Duration {
         match self.offer(tenant, Duration::from_millis(1)) {
             Verdict::Refused(refusal) => match refusal.reason {
-                RefusalReason::DeadlineUnreachable { expected, .. } => expected,
+                RejectionReason::DeadlineUnreachable { expected, .. } => expected,
                 other => panic!("{other:?}"),
             },
             _ => panic!("a job with a millisecond would wait"),

@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    super::{Counts, Refusal, RefusalReason, Withdrawal, Withdrawn},
+    super::{Counts, Refusal, Withdrawal, Withdrawn},
     Answer, Event, Offer, Step, Told,
     drive::{KindsLimits, View, millis},
 };
-use crate::model::{JobStage, Limit, Limiter, Outcome};
+use crate::model::{JobStage, Limit, Limiter, Outcome, RejectionReason};
 
 /// All jobs of a pool, by number.
 pub(super) struct Lives {
@@ -78,8 +78,8 @@ impl Lives {
             _ => self.note(event, &step.answer),
         }
         for told in &step.told {
-            match *told {
-                Told::Start { job, worker, state } => self.start(now, job, worker, state)?,
+            match told {
+                Told::Start { job, worker, state } => self.start(now, *job, *worker, *state)?,
                 other => self.end_held(other)?,
             }
         }
@@ -135,7 +135,7 @@ impl Lives {
         let takes_jobs = !(self.closed || self.shut || is_late);
         match answer {
             Answer::Started { worker, state } if takes_jobs => self.start(now, job, *worker, *state),
-            Answer::Refused(refusal) => self.refuse(&offer, is_late, *refusal),
+            Answer::Refused(refusal) => self.refuse(&offer, is_late, refusal),
             Answer::Queued | Answer::Waiting if takes_jobs => Ok(()),
             _ => Err(format!("a pool that takes no jobs: {answer:?}")),
         }?;
@@ -146,14 +146,14 @@ impl Lives {
         Ok(())
     }
 
-    fn refuse(&self, offer: &Offer, is_late: bool, refusal: Refusal) -> Result<(), String> {
+    fn refuse(&self, offer: &Offer, is_late: bool, refusal: &Refusal) -> Result<(), String> {
         let limits = self.limits[offer.kind];
         let is_fitting = match refusal.reason {
-            RefusalReason::Draining => self.closed,
-            RefusalReason::PoolDraining => self.shut && !self.closed,
+            RejectionReason::Draining => self.closed,
+            RejectionReason::PoolDraining => self.shut && !self.closed,
             _ if self.closed || self.shut => false,
-            RefusalReason::DeadlineUnreachable { budget, .. } => is_late == budget.is_zero(),
-            RefusalReason::LimitExceeded { limit, .. } => match limit {
+            RejectionReason::DeadlineUnreachable { budget, .. } => is_late == budget.is_zero(),
+            RejectionReason::LimitExceeded { limit, .. } => match limit {
                 Limiter::Concurrency => limits.all.concurrency.is_some(),
                 Limiter::Rate => limits.all.rate.is_some(),
                 Limiter::KeyConcurrency => limits.per_key.concurrency.is_some(),
@@ -208,15 +208,15 @@ impl Lives {
     }
 
     /// A job that never began ends.
-    fn end_held(&mut self, told: Told) -> Result<(), String> {
+    fn end_held(&mut self, told: &Told) -> Result<(), String> {
         let (Told::Ended { job, .. } | Told::Refused { job, .. } | Told::Start { job, .. }) = told;
-        let life = &mut self.jobs[job as usize];
+        let life = &mut self.jobs[*job as usize];
         if life.at != At::Held {
             return Err(format!("{told:?}, and it does not wait"));
         }
         life.at = At::Over;
         if let Told::Ended { outcome, retry_after, .. } = told
-            && retry_after.is_some() != (outcome == Outcome::Shed)
+            && retry_after.is_some() != (*outcome == Outcome::Shed)
         {
             return Err(format!("{told:?}: only jobs that were evicted come back"));
         }

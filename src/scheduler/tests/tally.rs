@@ -50,7 +50,7 @@ impl Tally {
             Answer::Started { .. } => "starts",
             Answer::Queued => "queued",
             Answer::Waiting => "waits",
-            Answer::Refused(refusal) => match reason_name(refusal.reason) {
+            Answer::Refused(refusal) => match reason_name(&refusal.reason) {
                 "full" => "refused: full",
                 "past" => "refused: past",
                 "unreachable" => "refused: unreachable",

@@ -1,7 +1,7 @@
 use tokio::time::Instant;
 
 use super::{
-    super::{Core, Effect, Host, RefusalReason, limit::UNLIMITED},
+    super::{Core, Effect, Host, limit::UNLIMITED},
     sizer::{Bounds, Decision, Sample, Sizer},
     slowdown::Slowdown,
 };
@@ -124,8 +124,8 @@ impl<H: Host> Core<H> {
             accepted: counts.accepted,
             completed: counts.completed,
             refused: refused(RejectionReason::NoRoomInTime.index())
-                + refused(RefusalReason::QueueFull.index())
-                + refused(RefusalReason::PAST.index()),
+                + refused(RejectionReason::QueueFull.index())
+                + refused(RejectionReason::PAST.index()),
         }
     }
 }
