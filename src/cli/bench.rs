@@ -52,8 +52,6 @@ pub(super) struct BenchArgs {
     /// Kind of the jobs.
     #[arg(default_value = "echo")]
     kind: String,
-    #[command(flatten)]
-    server: ServerArgs,
     /// Method to call.
     #[arg(long, value_enum, default_value_t = Rpc::Submit)]
     rpc: Rpc,
@@ -77,6 +75,8 @@ pub(super) struct BenchArgs {
     deadline: Duration,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// A method that takes jobs.

@@ -25,8 +25,10 @@ where
     let exit = runtime.block_on(async {
         let mut console = Console::standard();
         let ended = tokio::select! {
-            ended = command(&mut console) => ended,
+            // Before the command calls anything: a Ctrl-C that comes at once is not missed.
+            biased;
             _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
+            ended = command(&mut console) => ended,
         };
         match ended {
             Ok(exit) => exit,

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
 use tokio::time::Instant;
 
 use super::{
@@ -147,6 +148,8 @@ impl<H: Host> Core<H> {
             before.first_of_tenant += job.work;
         }
         let own = before.first_of_tenant + entry.work;
+        let runs = self.entries.iter().map(|(_, other)| other).filter(|other| other.is_undecided_run());
+        let runs: FxHashSet<_> = runs.filter_map(|other| other.tenant).collect();
         for (slot, tenant, flow) in self.queue.tenants.flows() {
             let (kind_queue, class) = (slot / 4, slot % 4);
             let is_own = slot == own_slot && Some(tenant) == entry.tenant;
@@ -163,12 +166,13 @@ impl<H: Host> Core<H> {
                 before.add(job, entry.kind_queue);
                 before.has_later |= class == rank && job.sequence > entry.sequence;
             }
-            if class == rank {
+            if class < rank {
+                before.first += queued;
+            } else if queued > 0.0 || runs.contains(&tenant) {
+                // A tenant that has no job has sent its last one, for all that is known.
                 let pace =
                     self.admission.demand.per_second(self.queue.tenants.name(tenant), self.admission.window_at(now));
                 before.others.push((queued, pace));
-            } else {
-                before.first += queued;
             }
         }
         before.first += before.first_of_tenant;

@@ -82,7 +82,10 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     let (position, second) = queued(&pool, second);
     assert_eq!((position, second.ahead), (3, 2));
     let expected = second.expected_start.expect("the pool is not paused");
-    assert!((SECOND..SECOND * 3).contains(&expected), "two jobs, by two workers, and what others send until then");
+    assert!(
+        (SECOND..SECOND * 3).contains(&expected),
+        "two jobs, by two workers, and what others send until then: {expected:?}"
+    );
     let (position, low) = queued(&pool, low);
     assert_eq!((position, low.ahead), (5, 3));
     assert_eq!(queued(&pool, first).0, 2);
