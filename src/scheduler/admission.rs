@@ -144,11 +144,12 @@ impl Expected {
         (self.share * self.budget.as_secs_f64()).min(self.patience.as_secs_f64())
     }
 
-    /// Its caller comes back once the wait has become as short as allowed, and a job has run.
-    fn refuse(self, reason: RejectionReason) -> Refusal {
+    /// Its caller comes back once the wait has become as short as `allowed`, in seconds, and a job has run. Where places are
+    /// short, no wait is allowed.
+    fn refuse(self, reason: RejectionReason, allowed: f64) -> Refusal {
         // What a limit says is no guess.
         let longest = if self.by.is_some() { LONGEST_TURN } else { LONGEST_PUSHBACK };
-        let hint = seconds(self.wait - self.allowed() + self.service).clamp(SHORTEST_PUSHBACK, longest);
+        let hint = seconds(self.wait - allowed + self.service).clamp(SHORTEST_PUSHBACK, longest);
         Refusal { reason, retry_after: Some(hint) }
     }
 }
@@ -158,14 +159,12 @@ impl<H: Host> Core<H> {
     pub(super) fn over_its_part(&self, now: Instant, candidate: &Candidate<'_>) -> Option<Refusal> {
         let Candidate { class, known_tenant, bytes, .. } = *candidate;
         let part = self.over_part(class, known_tenant, bytes)?;
-        Some(
-            self.expect(now, candidate)
-                .refuse(RejectionReason::TenantShare { tenant: candidate.names.tenant.to_owned(), part }),
-        )
+        let share = RejectionReason::TenantShare { tenant: candidate.names.tenant.to_owned(), part };
+        Some(self.expect(now, candidate).refuse(share, 0.0))
     }
 
     pub(super) fn full(&self, now: Instant, arrival: &Candidate<'_>) -> Refusal {
-        self.expect(now, arrival).refuse(RejectionReason::QueueFull)
+        self.expect(now, arrival).refuse(RejectionReason::QueueFull, 0.0)
     }
 
     /// The rule at the door for a job that cannot start at once, but for room. Returns whether it is a
@@ -179,15 +178,15 @@ impl<H: Host> Core<H> {
         let Expected { wait, by, service, share, patience, budget } = expected;
         let over = |limit| RejectionReason::LimitExceeded { limit, expected: seconds(wait), budget };
         if self.has_kind_cap(kind_queue) && self.queue.jobs_of(kind_queue) >= self.kind_cap() {
-            return Err(expected.refuse(over(by.unwrap_or_else(|| self.limits.any(kind_queue)))));
+            return Err(expected.refuse(over(by.unwrap_or_else(|| self.limits.any(kind_queue))), 0.0));
         }
         // A guess from nothing refuses no job. What a rate says is no guess.
         if !self.admission.estimates.is_measured() && by.is_none() {
             return Ok(false);
         }
         let left = budget.as_secs_f64();
-        let is_probe = wait + service > left;
-        if wait > expected.allowed() || (is_probe && !self.admission.estimates.may_probe(arrival.kind, now)) {
+        let (is_probe, allowed) = (wait + service > left, expected.allowed());
+        if wait > allowed || (is_probe && !self.admission.estimates.may_probe(arrival.kind, now)) {
             // A bound of the caller on the wait alone is not met by a longer deadline.
             let late = if wait <= share * left && !is_probe {
                 RejectionReason::WaitTooLong { expected: seconds(wait), patience }
@@ -195,14 +194,14 @@ impl<H: Host> Core<H> {
                 let needed = seconds((wait / share).max(wait + service));
                 RejectionReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
             };
-            return Err(expected.refuse(by.map_or(late, over)));
+            return Err(expected.refuse(by.map_or(late, over), allowed));
         }
         let each = self.admission.estimates.mean().max(self.limits.interval(kind_queue, by));
         let longest = (LONGEST_WAIT * each).max(SHORTEST_LONGEST_WAIT.as_secs_f64());
         // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
         if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
             let long = RejectionReason::QueueTooLong { expected: seconds(wait) };
-            return Err(expected.refuse(by.map_or(long, over)));
+            return Err(expected.refuse(by.map_or(long, over), longest));
         }
         Ok(is_probe)
     }
