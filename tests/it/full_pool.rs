@@ -90,7 +90,8 @@ async fn reject_refuses_at_once_and_says_when_to_come_back() {
     let refused = full.put("third").expect_err("no room");
     assert_eq!(refused.reason, RejectionReason::QueueFull);
     let retry_after = refused.retry_after.expect("it may come back");
-    assert!(retry_after > Duration::ZERO && retry_after < Duration::from_secs(8), "{retry_after:?}");
+    // However long its deadline is, it is told the wait that others have, and not the shortest one.
+    assert!((Duration::from_millis(20)..Duration::from_secs(8)).contains(&retry_after), "{retry_after:?}");
     assert_eq!(full.pool.stats().counts.rejected[RejectionReason::QueueFull.index()], 1);
     assert_eq!(full.rest().await, ["running", "first", "second"]);
 }
