@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::{RngExt, rngs::StdRng};
 use tonic::Status;
 
-/// What callers do who are refused. Their deadline bounds all of their attempts.
+/// What refused callers do. Their deadline bounds all of their attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// They go away.
@@ -61,7 +61,7 @@ impl Told {
     }
 }
 
-/// How long until a caller comes back who was refused so many times; `None` where it does not.
+/// Time until a caller that was refused so many times comes back; `None` where it does not.
 pub(crate) fn pause(retry: Retry, told: Told, attempts: u32, dice: &mut StdRng) -> Option<Duration> {
     if attempts >= ATTEMPTS {
         return None;

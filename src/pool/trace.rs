@@ -23,7 +23,7 @@ pub(super) fn queue_span(cx: &Context) -> Span {
 }
 
 /// Span that one run of a job is polled in, from which its log lines have the identity of the job. `None` where the call
-/// has a span that is enough, or nobody takes this one. Boxed, for a run moves.
+/// has a span that is enough, or no subscriber takes this one. Boxed, for a run moves.
 ///
 /// The span of a job that is not traced is no part of any trace.
 pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {

@@ -87,7 +87,7 @@ impl Edge {
         Self { browsers, ..self }
     }
 
-    /// Lets in whom `entrance` lets in.
+    /// Lets in the callers that `entrance` lets in.
     pub(super) fn guarded_by(self, entrance: Option<Entrance>) -> Self {
         Self { entrance, ..self }
     }

@@ -68,7 +68,7 @@ enum Event {
     Tick,
 }
 
-/// All that a transition shows to its caller and to those who wait.
+/// All that a transition shows to its caller and to waiting callers.
 #[derive(Debug, Clone)]
 struct Step {
     answer: Answer,

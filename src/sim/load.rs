@@ -53,7 +53,7 @@ impl Pattern {
     }
 }
 
-/// What callers do who are refused. Their deadline bounds all of their attempts, and they make five at most, as gRPC's
+/// What refused callers do. Their deadline bounds all of their attempts, and they make five at most, as gRPC's
 /// retry policy allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {

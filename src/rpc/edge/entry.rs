@@ -1,4 +1,4 @@
-//! Lets in who may call.
+//! Refuses callers without sound credentials.
 
 use std::sync::Arc;
 

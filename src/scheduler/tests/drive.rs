@@ -99,14 +99,14 @@ impl Drive {
         Ok(seen)
     }
 
-    /// Lets all that runs end, over and over. With a worker and without new jobs, nobody may be left over.
+    /// Lets all that runs end, over and over. With a worker and without new jobs, no job may be left over.
     pub(super) fn run_dry(&mut self) -> Result<(), String> {
         self.apply(Event::Resume)?;
         loop {
             while let Some((job, ..)) = self.view().running.first().copied() {
                 self.apply(Event::Release { job })?;
             }
-            // What is left waits for tokens: whoever keeps the time is told until when.
+            // What is left waits for tokens, until a time that the machine tells.
             let now = self.origin + self.now;
             let Some(at) = self.machine.wake_at() else { break };
             self.apply(Event::Pass { by: at.saturating_duration_since(now) })?;

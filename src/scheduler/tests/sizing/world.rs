@@ -29,7 +29,7 @@ pub(super) enum Spread {
     Exponential,
 }
 
-/// Who sends, as whom, and with how much patience.
+/// The callers: how many, of which tenant, and with how much patience.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Callers {
     pub(super) class: Criticality,

@@ -221,7 +221,7 @@ proptest! {
         prop_assert!(demand >= 0.3 * rest as f64 - 1.0 || rest as f64 <= needed, "{rest} for {demand}");
     }
 
-    /// With a downstream that does no more whoever asks, the pool has twice its workers at most, now and then.
+    /// With a downstream that does no more however many workers ask, the pool has twice its workers at most, now and then.
     #[test]
     fn a_slow_downstream_is_not_scaled_into(start in 3usize..=32, slowdown in SLOW..20.0, looks in 1usize..2000) {
         let sizes = follow_anew(start, looks, slow(slowdown, |_| 2.0));
