@@ -11,8 +11,8 @@ use crate::{memory::ConnectionMemory, rpc::telling::AnswerBody};
 
 /// One question to each call.
 pub trait Check<R> {
-    /// The answer to a call that does not pass. It tells no load: that is for those who may call, and a balancer keeps the
-    /// weight of the last report that it got (gRFC A58).
+    /// The answer to a call that does not pass. It tells no load, which only callers that pass may know. A balancer keeps
+    /// the weight of the last report that it got (gRFC A58).
     fn refuse(&self, call: &mut R) -> Option<Response<Body>>;
 }
 

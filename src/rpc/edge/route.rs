@@ -17,7 +17,7 @@ use crate::{
     rpc::{calls::Method, catalog::Catalog, context::Arrival, single::Single, upload::Upload},
 };
 
-/// Counts what a call brings, says who calls, and finds the service: calls of the worker pool pass the router by, which
+/// Counts what a call brings, adds its caller, and finds the service. Calls of the worker pool pass the router by, which
 /// costs as much as the pool.
 #[derive(Clone)]
 pub struct Route {

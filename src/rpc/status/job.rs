@@ -24,7 +24,7 @@ fn rejected(rejection: &Rejection) -> Answer {
         return Answer { facts: place(rejection), ..Answer::of(Reason::ExpiredInQueue).never() };
     }
     let pushback = match reason {
-        // A job in flight ends with another job of the same tenant, whose time nobody knows.
+        // A job in flight ends with another job of the same tenant, whose time is unknown.
         RejectionReason::OverInFlight { .. } | RejectionReason::PayloadTooLarge { .. } => Pushback::Never,
         _ => retry_after.map_or(Pushback::Unsaid, Pushback::after),
     };
