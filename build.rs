@@ -1,4 +1,4 @@
-//! Compiles `proto/` with a pure-Rust compiler, so that a machine with cargo alone builds the crate.
+//! Compiles `proto/` with a pure-Rust compiler, so that the build needs no protoc.
 
 use std::{env, error::Error, fs, path::PathBuf};
 

@@ -1,6 +1,7 @@
 //! The command line: one tree of commands, what each prints, and the exit codes.
 //!
-//! Every command is one file with its arguments and one `run`; [`run`] is the only place that names them all.
+//! Every command is one file with its arguments and one `run`. A new command is also a row of [`Command`], of [`run`]
+//! and of the groups of the help in `groups.rs`.
 //! A command gets a [`console::Console`] to write to and never touches the process's own streams, so that tests run
 //! it against a buffer and a server on a port of their own.
 
@@ -106,12 +107,12 @@ enum Command {
 ///
 /// Wrong arguments end the process with code 2 and a message; `--help` and `--version` end it with code 0.
 pub fn main() -> ExitCode {
-    // What this process was handed, such as sockets of the service manager, is none of the programs that it starts.
+    // Programs that this process starts must not inherit its descriptors, such as sockets of the service manager.
     close_fds::set_fds_cloexec(3, &[]);
     let parsed = groups::grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let exit = match parsed {
         Ok(cli) => run(cli),
-        Err(told) => tell(&without_secrets(told)),
+        Err(error) => print_clap_error(&without_secrets(error)),
     };
     exit.into()
 }
@@ -131,10 +132,10 @@ fn without_secrets(mut error: clap::Error) -> clap::Error {
 }
 
 /// Prints help, the version, or what is wrong with the arguments.
-fn tell(told: &clap::Error) -> Exit {
-    let printed = told.print().and_then(|()| io::stdout().flush());
+fn print_clap_error(error: &clap::Error) -> Exit {
+    let printed = error.print().and_then(|()| io::stdout().flush());
     match printed {
-        _ if told.use_stderr() => Exit::Usage,
+        _ if error.use_stderr() => Exit::Usage,
         Ok(()) => Exit::Done,
         Err(error) => {
             let failure = failure::Failure::from(error);

@@ -29,9 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Advise sizes of pools and queues, by what a server measures.
 ///
-/// It takes two snapshots and what lies between them: how many jobs came, and how long they ran. Little's law makes of
-/// it how many workers are busy, and what a queue may hold; each step is shown. Watch the server under its usual load,
-/// at its busiest time.
+/// It takes two snapshots and compares them: how many jobs came, and how long they ran. From these, Little's law gives
+/// the busy workers and the queue length; each step is shown. Watch the server under its usual load, at its busiest
+/// time.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct AdviseArgs {
@@ -41,7 +41,7 @@ pub(super) struct AdviseArgs {
     /// How long to watch the server.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = watched)]
     over: Duration,
-    /// Share of the time for which the workers should be busy, from 0.05 to 0.95; the rest is for rushes.
+    /// Share of the time for which the workers should be busy, from 0.05 to 0.95; the rest is for bursts.
     #[arg(long, value_name = "SHARE", default_value = "0.7", value_parser = share)]
     busy: f64,
     /// Longest that a job should wait in the queue. [default: 20 mean run times, 100ms at the least]
@@ -59,7 +59,7 @@ impl AdviseArgs {
     }
 }
 
-/// What was seen, and what it says.
+/// The figures of the time that was watched, and the advice for each pool.
 #[derive(Debug, Serialize)]
 struct Report {
     watched_s: f64,
@@ -73,7 +73,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Idle {
     pool: String,
-    /// Jobs that came all the same.
+    /// Jobs that arrived.
     arrived: u64,
 }
 
@@ -97,12 +97,12 @@ pub(super) async fn run(args: AdviseArgs, console: &mut Console<'_>) -> Result<E
 async fn snapshot(args: &AdviseArgs, call: &Call, connection: &Connection) -> Result<Stats, Failure> {
     let request = call.request(StatsRequest { pool: args.pool.clone() });
     let response = call.wait(connection.worker_pool().stats(request)).await?;
-    let missing = || Failure::Incomplete { address: args.server.server.clone(), missing: "it has no snapshot" };
+    let missing = || Failure::Incomplete { address: args.server.server.clone(), missing: "snapshot" };
     response.into_inner().stats.ok_or_else(missing)
 }
 
 fn compare(args: &AdviseArgs, before: &Stats, after: &Stats) -> Result<Report, Failure> {
-    let restarted = || Failure::Incomplete { address: args.server.server.clone(), missing: "it restarted meanwhile" };
+    let restarted = || Failure::Restarted { address: args.server.server.clone() };
     let watched = duration(after.uptime.as_ref()).checked_sub(duration(before.uptime.as_ref()));
     let watched = watched.filter(|watched| !watched.is_zero()).ok_or_else(restarted)?;
     let goals = Goals { busy: args.busy, max_wait: args.max_wait };
@@ -124,13 +124,13 @@ fn watched(text: &str) -> Result<Duration, String> {
     if (Duration::from_millis(100)..=Duration::from_secs(86_400)).contains(&time) {
         Ok(time)
     } else {
-        Err("pass 100ms to 1day".to_owned())
+        Err("must be from 100ms to 1day".to_owned())
     }
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    let share: f64 = text.parse().map_err(|_| "send a number, such as 0.7".to_owned())?;
-    if (0.05..=0.95).contains(&share) { Ok(share) } else { Err("out of range: from 0.05 to 0.95".to_owned()) }
+    let share: f64 = text.parse().map_err(|_| "must be a number, such as 0.7".to_owned())?;
+    if (0.05..=0.95).contains(&share) { Ok(share) } else { Err("must be from 0.05 to 0.95".to_owned()) }
 }
 
 #[cfg(test)]

@@ -51,10 +51,13 @@ pub(crate) enum Failure {
     #[error("no answer by the deadline of {}; whether the job started is unknown", setting(*deadline))]
     NoAnswer { deadline: Duration },
     /// The answer lacks what the contract promises.
-    #[error("the answer of {address} is incomplete: {missing}")]
+    #[error("the answer of {address} has no {missing}")]
     Incomplete { address: Address, missing: &'static str },
+    /// The server restarted while it was watched.
+    #[error("the server at {address} restarted while it was watched")]
+    Restarted { address: Address },
     /// The connection ended while the server still had jobs.
-    #[error("lost sight of the drain with {queued} queued and {running} running")]
+    #[error("the connection ended during the drain, with {queued} queued and {running} running")]
     DrainUnseen { queued: u64, running: u64 },
     /// Another operator ended the drain of a pool.
     #[error("the pool was resumed before it was drained, with {queued} queued and {running} running")]
@@ -119,6 +122,7 @@ impl Failure {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::OutputClosed,
             Self::Lost { .. }
             | Self::Incomplete { .. }
+            | Self::Restarted { .. }
             | Self::DrainUnseen { .. }
             | Self::DrainResumed { .. }
             | Self::Output(_)
@@ -196,8 +200,9 @@ impl Failure {
             Self::Lost { .. } => "check that a waterwheel listens there, and its log",
             Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",
             Self::Incomplete { .. } => "use a client of the same version as the server",
+            Self::Restarted { .. } => "run the command again",
             Self::DrainUnseen { .. } => "the receipt, the last line of the server's output, names what was lost",
-            Self::DrainResumed { .. } => "drain it again, once nobody needs it",
+            Self::DrainResumed { .. } => "drain it again when it is no longer needed",
             Self::Call(error) => return error.help(),
             Self::Access(error) => error.help(),
             Self::Replay(error) => error.help(),

@@ -74,7 +74,7 @@ async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failur
     let stats = response
         .into_inner()
         .stats
-        .ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "it has no snapshot" })?;
+        .ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "snapshot" })?;
     console.out.text(&shown(&stats, format)?).await?;
     Ok(Exit::Done)
 }

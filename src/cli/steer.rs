@@ -85,7 +85,7 @@ impl SteerArgs {
 
     /// Shows the pool that an answer holds.
     pub(super) async fn show(&self, pool: Option<PoolState>, console: &mut Console<'_>) -> Result<Exit, Failure> {
-        let missing = || Failure::Incomplete { address: self.operator.ops.clone(), missing: "it has no pool" };
+        let missing = || Failure::Incomplete { address: self.operator.ops.clone(), missing: "pool" };
         let pool = pool.ok_or_else(missing)?;
         let line = match self.format() {
             Format::Text => text(&pool),

@@ -58,7 +58,7 @@ pub(super) async fn run(args: StreamArgs, console: &mut Console<'_>) -> Result<E
     };
     match finished {
         Some(_) => Ok(Exit::Done),
-        None => Err(Failure::Incomplete { address: address.clone(), missing: "it ended before the job did" }),
+        None => Err(Failure::Incomplete { address: address.clone(), missing: "end of the job" }),
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<E
     let request = call.request(SubmitRequest { job });
     let response = call.wait(client.submit(request)).await?.into_inner();
     let result =
-        response.result.ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "it has no result" })?;
+        response.result.ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "result" })?;
     match format {
         Format::Json => {
             let line = json::message(&result)?;

@@ -1,4 +1,5 @@
-//! What a valid configuration says, converted once to rich types.
+//! The types of a valid configuration. Each value was checked, and its default filled in, by the table in `keys.rs`,
+//! which also documents the keys; `settings.rs` fills in these types.
 
 use std::time::Duration;
 
@@ -11,14 +12,14 @@ use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::{ConnectionLimits, Http2, ListenAddress, TlsConfig};
 use crate::{auth, ops, telemetry};
 
-/// The whole configuration: every value checked, every default filled in.
+/// The whole configuration: every value checked, every default of `keys.rs` filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Listeners and limits of one call.
     pub server: Server,
     /// Pages of the operator's listener.
     pub ops: ops::Options,
-    /// Deadlines of jobs; its default is at most its maximum.
+    /// Deadlines of jobs. The default is at most the maximum.
     pub deadline: DeadlinePolicy,
     /// Phases of the drain.
     pub drain: Drain,
@@ -38,40 +39,40 @@ pub struct Config {
 /// `[server]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Server {
-    /// Addresses of the gRPC listener. Default 127.0.0.1:7070; port 0 lets the system choose. Never empty.
+    /// Addresses of the gRPC listener; port 0 lets the system choose. Never empty.
     #[serde(skip)]
     pub listen: Vec<ListenAddress>,
-    /// Addresses of the operator's listener. Default 127.0.0.1:7071; port 0 lets the system choose. Never empty.
+    /// Addresses of the operator's listener; port 0 lets the system choose. Never empty.
     #[serde(skip)]
     pub ops_listen: Vec<ListenAddress>,
-    /// Whether other machines are served in plaintext. Default false.
+    /// Whether other machines are served in plaintext.
     pub allow_plaintext: bool,
-    /// Whether the operator's listener alone serves other machines in plaintext. Default false.
+    /// Whether the operator's listener serves other machines in plaintext.
     pub ops_allow_plaintext: bool,
-    /// Names by which the operator's listener may be called, beside `localhost` and addresses. Default none: on a loopback
-    /// address no other name, elsewhere any.
+    /// Names by which the operator's listener may be called, beside `localhost` and addresses. With none, a loopback
+    /// address takes `localhost` only, and other addresses take any name.
     pub ops_hosts: Vec<String>,
-    /// Networks of proxies whose connections begin with a PROXY header. Default none.
+    /// Networks of proxies whose connections begin with a PROXY header.
     #[serde(skip)]
     pub proxies: Vec<IpNet>,
-    /// Networks of proxies that make connections of their own, without a PROXY header: `max_per_address` does not bound
-    /// them. Default none.
+    /// Networks of proxies that open connections of their own, without a PROXY header. `max_per_address` does not bound
+    /// them.
     #[serde(skip)]
     pub http_proxies: Vec<IpNet>,
-    /// Threads that serve connections. Default one per CPU; 1 to 256.
+    /// Threads that serve connections.
     pub threads: usize,
-    /// Largest payload of one job, in bytes. Default 4 MiB.
+    /// Largest payload of one job, in bytes.
     pub max_payload: usize,
-    /// Most output that one unary result may hold, in bytes. Default 4 MiB less 64 KiB: with what is beside it in the
-    /// message, it is within what a client takes that sets no limit of its own.
+    /// Largest output of one unary result, in bytes. The default leaves room for the rest of the message within 4 MiB,
+    /// the limit of most clients.
     pub max_output: usize,
-    /// Jobs in flight on one `SubmitMany` call. Default 256; 1 to 65536.
+    /// Jobs in flight on one `SubmitMany` call.
     pub submit_many_window: usize,
-    /// Whether each answer tells the load of the process in an ORCA trailer. Default false: it is 90 bytes.
+    /// Whether each answer reports the load of the process in an ORCA trailer, of 90 bytes.
     pub load_reports: bool,
-    /// Origins of pages that may call by gRPC-Web, which also lets callers speak HTTP/1.1. Default none: gRPC-Web is off.
+    /// Origins of pages that may call by gRPC-Web, which also lets callers speak HTTP/1.1. Empty turns gRPC-Web off.
     pub grpc_web_origins: Vec<String>,
-    /// TLS of the gRPC listeners of a network; none where it names no certificate.
+    /// TLS of the gRPC listeners; `None` without a certificate.
     #[serde(skip)]
     pub tls: Option<TlsConfig>,
     /// How many connections there may be, and how long they last.
@@ -80,8 +81,7 @@ pub struct Server {
     /// Bounds of HTTP/2 on one connection.
     #[serde(skip)]
     pub http2: Http2,
-    /// `[server.memory]`: bounds of what unfinished messages and unread answers hold. `total` by default 256 MiB, or four
-    /// payloads; `per_connection` 64 MiB, or two payloads, at most `total`; `stall` 10 s.
+    /// `[server.memory]`: bounds of unfinished messages and unread answers.
     #[serde(skip)]
     pub memory: MemoryLimits,
 }
@@ -89,11 +89,11 @@ pub struct Server {
 /// `[drain]`: the sum of the phases must fit the orchestrator's grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Drain {
-    /// Time in which health says NOT_SERVING while jobs are still accepted. Default 5 s.
+    /// Time in which health says NOT_SERVING while jobs are still accepted.
     pub notice: Duration,
-    /// Time in which new jobs are refused while queued and running ones finish. Default 30 s.
+    /// Time in which new jobs are refused while queued and running ones finish.
     pub finish: Duration,
-    /// Time for what still runs to stop before it is forced. Default 5 s.
+    /// Time that running jobs have to stop before they are forced.
     pub kill: Duration,
 }
 
@@ -102,35 +102,33 @@ pub struct Drain {
 pub struct Pool {
     /// Name, of the form `[a-z][a-z0-9_-]{0,62}`.
     pub name: String,
-    /// `workers`, or `workers.min`: workers that the pool keeps. Default one per CPU; 1 to 65536. Of `min` the default is 1.
+    /// `workers`, or `workers.min`: workers that the pool keeps.
     pub workers: usize,
-    /// `workers.max`: most workers, between which and the least the pool chooses by its load. As many as the least where
-    /// `workers` is a number. Default one per CPU; 1 to 65536.
+    /// `workers.max`: the pool chooses the number of its workers between the two by its load. The same as the least
+    /// where `workers` is a number.
     pub max_workers: usize,
     /// Bounds of the queue.
     pub queue: Queue,
-    /// What becomes of a job that meets a full queue. Default reject.
+    /// What happens to a job that finds the queue full.
     pub when_full: WhenFull,
-    /// Time between asking a job to stop and forcing it. Default 1 s.
+    /// Time between asking a job to stop and forcing it.
     pub cancel_grace: Duration,
-    /// Blocking workers that may be replaced while stuck. Default 4; 0 to 1024.
+    /// Blocking workers that may be replaced while stuck.
     pub max_stuck: usize,
-    /// Most of the queue that one tenant may hold while another is present; 1 lets it have all. Default 0.25; above 0, at
-    /// most 1.
+    /// Largest part of the queue for one tenant while another is present; 1 lets it have all.
     pub tenant_share: f64,
-    /// Ended jobs that are remembered, for `waterwheel jobs` and `explain`, a share of each thread. Default 1024; 0 to 1048576.
+    /// Ended jobs that are remembered, for `waterwheel jobs` and `explain`, divided among the threads.
     pub ended_jobs: usize,
 }
 
 /// `queue` of a pool.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Queue {
-    /// Most jobs in the queue. Default 1024; 1 to 16777216.
+    /// Most jobs in the queue.
     pub jobs: usize,
-    /// Most bytes of payload in the queue; each worker holds one payload beside that. Default 64 MiB; at least
-    /// `server.max_payload`.
+    /// Most payload bytes in the queue, at least `server.max_payload`. Each worker holds one payload beside that.
     pub bytes: usize,
-    /// Most callers that wait for room where `when_full` is wait. Default 1024; 0 to 16777216.
+    /// Most callers that wait for capacity where `when_full` is wait.
     pub waiting: usize,
 }
 

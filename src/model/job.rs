@@ -175,8 +175,8 @@ impl Job {
     }
 }
 
-/// How important a job is. Classes are served in strict order; the names are those of Google's SRE book, chapter
-/// "Handling Overload".
+/// How important a job is. More important classes go first; one start in twenty goes to the classes below. The names
+/// are those of Google's SRE book, chapter "Handling Overload".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Criticality {

@@ -26,8 +26,8 @@ use waiting::Waiting;
 /// While several classes have jobs, one start in so many goes to those below the most important one.
 const RESERVE: u32 = 20;
 
-/// The queued jobs: strict order among the classes but for the reserve, fair sharing of worker time among the tenants of a
-/// class, first in first out within a tenant.
+/// The queued jobs. More important classes go first, but for the [`RESERVE`]; within a class, tenants share worker time
+/// fairly, and a tenant's jobs start in order of arrival.
 ///
 /// Each kind with limits has a kind queue of its own; the others share one. A kind queue whose limit is reached is passed
 /// over. Where several kind queues of a class have jobs, each gets worker time as it has tenants.

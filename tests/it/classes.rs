@@ -1,4 +1,4 @@
-//! The four classes are served in strict order, and each first come, first served.
+//! More important classes go first, and within a class jobs start in order of arrival.
 
 use std::{sync::Arc, time::Duration};
 

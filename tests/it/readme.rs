@@ -1,5 +1,5 @@
-//! Every command of the README and of `docs/` runs, in its order, and prints what they show. Every file that they show is
-//! sound.
+//! Every command of the README and of `docs/` runs, in its order, and prints what they show. Every configuration that
+//! they show is valid.
 
 use std::{
     collections::BTreeSet,
@@ -44,13 +44,20 @@ fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
 }
 
 #[test]
+fn the_rust_of_the_readme_is_that_of_the_example() {
+    let example = include_str!("../../docs/rust.md");
+    let lines: Vec<&str> = blocks(README, "rust").into_iter().flat_map(str::lines).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| example.contains(line)), "{lines:?}");
+}
+
+#[test]
 fn the_table_of_reasons_has_each_of_them() {
     let rows = CALLING.lines().skip_while(|line| !line.starts_with("| reason |")).skip(2);
     let first_cells = rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
-    let told: BTreeSet<String> =
+    let documented: BTreeSet<String> =
         first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
     let of_failures = Reason::ALL.iter().filter(|reason| **reason != Reason::Completed);
-    assert_eq!(told, of_failures.map(|reason| reason.name().to_owned()).collect());
+    assert_eq!(documented, of_failures.map(|reason| reason.name().to_owned()).collect());
 }
 
 /// A command that a document shows, and the output below it.
@@ -72,11 +79,12 @@ fn commands(document: &str) -> Vec<Shown<'_>> {
     shown
 }
 
-/// The configurations of a document that begin with a comment of their name, which its commands serve.
+/// The files of a document that begin with a comment of their name, which its commands use.
 fn named_files(document: &str) -> impl Iterator<Item = (&str, &str)> {
-    blocks(document, "toml").into_iter().filter_map(|text| {
+    let shown = blocks(document, "toml").into_iter().chain(blocks(document, "python"));
+    shown.filter_map(|text| {
         let name = text.lines().next()?.strip_prefix("# ")?;
-        name.ends_with(".toml").then_some((name, text))
+        (name.ends_with(".toml") || name.ends_with(".py")).then_some((name, text))
     })
 }
 
@@ -158,7 +166,7 @@ async fn first_run(shown: &[&str]) -> Process {
     server
 }
 
-/// Has a server drain, which is well.
+/// Drains a server, which ends without an error.
 async fn end(server: Option<Process>) {
     if let Some(server) = server {
         server.signal(Signal::TERM);
@@ -204,7 +212,7 @@ impl Scene {
             let mut client = caller.0.clone();
             calls.spawn(async move { client.submit(request).await.map(drop) });
         };
-        // Pools are told by name: cpu, io.
+        // Pools are reported by name: cpu, io.
         call("report", "", "shop", "report-17");
         caller.until_all(|pools| counts(&pools[1]).failed == 1).await;
         for (running, id) in [(1, "thumb-1"), (2, "thumb-2")] {
@@ -227,7 +235,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn the_files_that_are_shown_are_sound() {
+async fn the_configurations_that_are_shown_are_valid() {
     let directory = tempfile::tempdir().unwrap();
     let (file, documents) = (directory.path().join("shown.toml"), documents());
     let shown = documents.iter().flat_map(|(_, text)| blocks(text, "toml"));

@@ -1,5 +1,4 @@
-//! What happened to a failed call, and what to do: what the server says of it, with its figures, and the flags of the
-//! command line.
+//! The text of a failed call: the server's message with its figures, and what to do, by flags of the command line.
 
 use std::time::Duration;
 
@@ -8,8 +7,11 @@ use tonic::Code;
 use super::status::{CallError, Execution};
 use crate::{
     cli::output::{rough, setting},
-    model::{DeadlinePolicy, Reason},
+    model::Reason,
 };
+
+/// Longest `deadline.reply_margin` of a server.
+const MAX_REPLY_MARGIN: Duration = Duration::from_secs(1);
 
 /// Facts that are not shown beside the message.
 const UNSHOWN: [&str; 5] = ["accepts", "execution", "job", "kind", "rung"];
@@ -24,9 +26,9 @@ impl CallError {
         };
         let started = match (self.execution, self.code) {
             _ if self.reason.is_none() => "",
-            (Execution::Started, _) if self.known().is_some_and(tells_the_start) => "",
+            (Execution::Started, _) if self.known().is_some_and(implies_the_start) => "",
             (Execution::Started, _) => "; the job had started",
-            // Of a call that no retry mends, or that has no job, there is nothing to say.
+            // Nothing to say where no retry helps, or where there is no job.
             (
                 _,
                 Code::InvalidArgument
@@ -41,7 +43,7 @@ impl CallError {
         format!("{}{started}", what.trim_end())
     }
 
-    /// What the server tells beside its words, which are the same for all such calls.
+    /// The figures of this call; the message is the same for all calls of one reason.
     fn figures(&self) -> String {
         let figures = self.metadata.iter().filter(|(key, _)| !UNSHOWN.contains(&key.as_str()));
         let figures = figures.map(|(key, value)| match (key.strip_suffix("_ms"), self.milliseconds(key)) {
@@ -55,16 +57,16 @@ impl CallError {
     /// What to do about it, where something can be done.
     pub(super) fn help(&self) -> Option<String> {
         let retry = self.retry_after.map(|delay| format!("try again in {}", rough(delay)));
-        match (retry, self.flags().or_else(|| self.advice.clone())) {
+        match (retry, self.flag_advice().or_else(|| self.advice.clone())) {
             (Some(retry), Some(advice)) => Some(format!("{retry}, or {advice}")),
             (retry, advice) => retry.or(advice),
         }
     }
 
-    /// The flags that mend it, where the server cannot say it as well.
-    fn flags(&self) -> Option<String> {
+    /// Flags of the command line, where they are clearer than the server's advice.
+    fn flag_advice(&self) -> Option<String> {
         let flags = match self.known()? {
-            Reason::DeadlineUnreachable => format!("pass --deadline {}", setting(enough(self.needed()?))),
+            Reason::DeadlineUnreachable => format!("pass --deadline {}", setting(with_headroom(self.needed_deadline()?))),
             Reason::NoCredentials => match self.fact("accepts")? {
                 "certificate" => "pass --cert and --key".to_owned(),
                 "token" => "pass --token-file".to_owned(),
@@ -78,11 +80,11 @@ impl CallError {
         Some(flags)
     }
 
-    /// The deadline with which the job would have been accepted. The server speaks of what is left of it before the
-    /// answer must go out.
-    fn needed(&self) -> Option<Duration> {
+    /// A deadline that is long with_headroom for the job to be accepted. The server speaks of the time until its answer goes
+    /// out. That is its reply margin before the deadline: at most a second, and at most a tenth of the deadline.
+    fn needed_deadline(&self) -> Option<Duration> {
         let needed = self.milliseconds("needed_budget_ms")?;
-        (!needed.is_zero()).then(|| needed + DeadlinePolicy::default().reply_margin)
+        (!needed.is_zero()).then(|| needed + (needed / 9).min(MAX_REPLY_MARGIN))
     }
 
     /// The job that failed. One that was asked for is in the message.
@@ -92,8 +94,8 @@ impl CallError {
     }
 }
 
-/// Whether the words of a reason say by themselves that the job had started.
-fn tells_the_start(reason: Reason) -> bool {
+/// Whether the reason itself says that the job had started.
+fn implies_the_start(reason: Reason) -> bool {
     matches!(
         reason,
         Reason::DrainKilled
@@ -105,8 +107,8 @@ fn tells_the_start(reason: Reason) -> bool {
     )
 }
 
-/// A deadline that leaves a twentieth of room, rounded up to two digits.
-fn enough(expected: Duration) -> Duration {
+/// The same duration, 5 % longer and rounded up to two digits.
+fn with_headroom(expected: Duration) -> Duration {
     let ms = (expected.as_secs_f64() * 1e3 * 1.05).max(1.0);
     let step = 10f64.powi(ms.log10().floor() as i32 - 1).max(1.0);
     // Without the small part, 1600.0000001 ms would round up to 1.7 s.
@@ -117,13 +119,13 @@ fn enough(expected: Duration) -> Duration {
 mod tests {
     use std::time::Duration;
 
-    use super::enough;
+    use super::with_headroom;
 
     #[test]
-    fn enough_is_a_little_more_in_two_digits() {
+    fn headroom_is_five_percent_in_two_digits() {
         let cases = [(0, 1), (3, 4), (15, 16), (120, 130), (1500, 1600), (1503, 1600), (95_238, 100_000)];
         for (expected, deadline) in cases {
-            assert_eq!(enough(Duration::from_millis(expected)), Duration::from_millis(deadline), "{expected} ms");
+            assert_eq!(with_headroom(Duration::from_millis(expected)), Duration::from_millis(deadline), "{expected} ms");
         }
     }
 }

@@ -76,7 +76,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED, ("expected_wait_ms", "1503"), ("needed_budget_ms", "3006"), ("budget_ms", "1000")],
         retry: Some(500),
         text: "DEADLINE_UNREACHABLE  what the server says (budget 1.0s, expected wait 1.5s, needed budget 3.0s); the job did not start\n  \
-               help: try again in 500ms, or pass --deadline 3.2s",
+               help: try again in 500ms, or pass --deadline 3.6s",
         exit: Exit::Refused,
     },
     Case {

@@ -90,9 +90,9 @@ async fn watching_prints_snapshot_after_snapshot() {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_snapshot_is_incomplete() {
+async fn an_answer_without_a_snapshot_is_reported() {
     let ran = stats(&[], ReadBy::Program, Vec::new()).await;
-    assert!(ran.err.contains("it has no snapshot"), "{}", ran.err);
+    assert!(ran.err.contains("has no snapshot"), "{}", ran.err);
     assert_eq!(ran.exit, Exit::Failed);
 }
 

@@ -131,11 +131,11 @@ async fn a_failure_in_the_middle_keeps_what_came_and_fails() {
 }
 
 #[tokio::test]
-async fn a_stream_without_its_end_is_incomplete() {
+async fn a_stream_without_its_end_is_reported() {
     for format in ["text", "json"] {
         let events = vec![started(), chunk(b"ab")];
         let ran = stream(&["gzip", "--output", format], ReadBy::Program, events).await;
-        assert!(ran.err.contains("it ended before the job did"), "{}", ran.err);
+        assert!(ran.err.contains("has no end of the job"), "{}", ran.err);
         assert_eq!(ran.exit, Exit::Failed);
     }
 }
