@@ -1,7 +1,7 @@
-//! The composition root: the only file, with those below it, that names every layer.
+//! The composition root: with the files below `app/`, the only place that names every layer.
 //!
-//! [`App::start`] builds pools from the configuration and serves them; [`App::start_with`] adds handlers of the
-//! caller's own. [`App::run`] returns when the drain, which a [`Control`] starts, has ended.
+//! [`App::start`] builds pools from the configuration and serves them; [`App::start_with`] adds Rust handlers.
+//! [`App::run`] returns when the drain, which a [`Control`] starts, has ended.
 
 mod assemble;
 mod control;
@@ -45,32 +45,32 @@ pub struct App {
     guard: Guard,
 }
 
-/// Why the service could not start.
+/// Why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address could not be taken.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}: {error}\n  help: set {key} to a free address of this machine")]
     Listen {
         /// The address.
         address: ListenAddress,
-        /// Key of the configuration that names it.
+        /// Key of the configuration that sets it.
         key: &'static str,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// The service manager passed a socket that other machines reach.
+    /// The service manager passed a socket that other machines can reach.
     #[error(
-        "{address}, which the service manager passed for {key}, would serve other machines in plaintext\n  help: let its \
+        "{address}, passed by the service manager for {key}, would serve other machines in plaintext\n  help: let its \
          unit listen on a loopback address or a Unix socket, {}",
         exception(key)
     )]
     Plaintext {
         /// The address.
         address: ListenAddress,
-        /// Key of the configuration that names it.
+        /// Key of the configuration that sets it.
         key: &'static str,
     },
-    /// The pools could not be built.
+    /// The pools cannot be built.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
     /// The files of TLS, or of authentication, cannot be used.
@@ -82,10 +82,10 @@ pub enum StartError {
 }
 
 impl App {
-    /// Binds, builds the pools, and serves. Health answers NOT_SERVING until the workers are there.
+    /// Binds, builds the pools, and serves. Health is NOT_SERVING until the workers are ready.
     ///
-    /// It must be called within a runtime, which then takes connections and runs the drain; calls and jobs run on
-    /// threads of their own.
+    /// It must be called within a runtime, which accepts connections and runs the drain. Calls and jobs run on threads
+    /// of their own.
     ///
     /// # Errors
     /// [`StartError`], with nothing left running.
@@ -93,8 +93,8 @@ impl App {
         Self::start_with(config, Vec::new(), sample_ratio)
     }
 
-    /// [`start`](Self::start) with Rust handlers of the caller's own, beside the configured kinds. This is the way to
-    /// put gRPC, with all that the program does, in front of a handler.
+    /// [`start`](Self::start) with Rust handlers beside the configured kinds. They get gRPC, deadlines, drain and all
+    /// else that the program does.
     ///
     /// ```
     /// use waterwheel::{Job, Output, app::{App, OwnKind}, config::{SourceFile, Sources, load_pools}};
@@ -134,11 +134,11 @@ impl App {
         Self::serve(config, own, sample_ratio, listen(&config.server)?, places)
     }
 
-    /// [`start_with`](Self::start_with) on listeners of the caller's own, in place of the configured ones, and on the
-    /// runtime of the caller: no thread is started but those of blocking kinds. This is the way to serve over pipes in
-    /// memory, or to test a service with its clients in a simulated network.
+    /// [`start_with`](Self::start_with) on the given listeners in place of the configured ones, and on the caller's
+    /// runtime. Only blocking kinds start threads. Use it to serve over in-memory pipes, or to test a service with its
+    /// clients in a simulated network.
     ///
-    /// Connections in plaintext are taken from wherever the listeners bring them.
+    /// Plaintext connections are accepted from any address.
     ///
     /// # Errors
     /// [`StartError`], with nothing left running.
@@ -177,7 +177,7 @@ impl App {
             tls: security.tls.clone(),
             memory: Memory::new(config.server.memory.with(MAX_ENVELOPE)),
             stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
-            // Browsers speak HTTP/2 with TLS alone, and what stands in front of a page may not speak it at all.
+            // Browsers speak HTTP/2 only with TLS, and a proxy in front of a page may not speak it at all.
             http1: !config.server.grpc_web_origins.is_empty(),
         };
         let serving = runtimes.clone();
@@ -204,44 +204,44 @@ impl App {
         Ok(Self { control, public, ops, tasks, own, guard: security.guard })
     }
 
-    /// The first address that callers reach.
+    /// The first address for callers.
     #[must_use]
     pub fn address(&self) -> &ListenAddress {
         self.addresses().first().expect("there is a listener")
     }
 
-    /// The addresses that callers reach.
+    /// The addresses for callers.
     #[must_use]
     pub fn addresses(&self) -> &[ListenAddress] {
         self.public.addresses()
     }
 
-    /// The first address that operators reach.
+    /// The first address for operators.
     #[must_use]
     pub fn ops_address(&self) -> &ListenAddress {
         self.ops_addresses().first().expect("there is a listener")
     }
 
-    /// The addresses that operators reach.
+    /// The addresses for operators.
     #[must_use]
     pub fn ops_addresses(&self) -> &[ListenAddress] {
         self.ops.addresses()
     }
 
-    /// The connections of callers.
+    /// The callers' connections.
     #[must_use]
     pub fn connections(&self) -> &Census {
         self.public.census()
     }
 
-    /// What starts and hurries the drain.
+    /// Starts and speeds up the drain.
     #[must_use]
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    /// Lets operators have the configuration read again, by [`Control::reload`] and by `waterwheel reload`: `loaded` is the
-    /// one that this service was started with, `load` reads it, and `log` takes over its filter of log lines.
+    /// Enables reloads, by [`Control::reload`] and by `waterwheel reload`. `loaded` is the configuration that this
+    /// service was started with, `load` reads it again, and `log` replaces the filter of log lines.
     pub fn reload_by(
         &self,
         loaded: Loaded,
@@ -253,23 +253,23 @@ impl App {
         self.control.set_reloading(Reloading { current, load, own: own.clone(), guard: guard.clone(), log });
     }
 
-    /// Keeps the service manager informed: ready, stopping, alive. It is to be polled beside [`run`](Self::run).
+    /// Reports to the service manager: ready, stopping, alive. Poll it beside [`run`](Self::run).
     pub fn keep_informed(&self, manager: ServiceManager) -> impl Future<Output = Infallible> + Send + use<> {
         let (control, pulses) = (self.control(), [self.public.pulse(), self.ops.pulse()]);
         async move { manager.keep_informed(&control, &pulses).await }
     }
 
-    /// Serves until the drain has ended, and says what it left undone.
+    /// Serves until the drain has ended, and returns what it left undone.
     pub async fn run(self) -> Receipt {
         let Self { control, public, ops, tasks, .. } = self;
         let receipt = drain::run(&control, public, ops, &tasks).await;
-        incidents::tell_rest();
+        incidents::log_rest();
         receipt
     }
 }
 
 impl Receipt {
-    /// Most time that is left to flush telemetry within what the drain may take: at least 50 ms, at most 2 s.
+    /// Longest time to flush telemetry within the time of the drain: at least 50 ms, at most 2 s.
     #[must_use]
     pub fn flush_within(&self) -> Duration {
         self.time_left().clamp(Duration::from_millis(50), Duration::from_secs(2))
@@ -278,7 +278,7 @@ impl Receipt {
 
 const OPS_LISTEN: &str = "server.ops_listen";
 
-/// What allows a listener to be public, to end a sentence with.
+/// What makes a public listener legal, as the end of a sentence.
 fn exception(key: &str) -> &'static str {
     match key {
         OPS_LISTEN => "or set server.ops_allow_plaintext = true",
@@ -286,12 +286,12 @@ fn exception(key: &str) -> &'static str {
     }
 }
 
-/// What a service listens on.
+/// Listeners for [`App::start_on`].
 #[derive(Debug)]
 pub struct Listeners {
-    /// For callers; one at least.
+    /// For callers; at least one.
     pub public: Vec<Bound>,
-    /// For operators; one at least.
+    /// For operators; at least one.
     pub ops: Vec<Bound>,
 }
 

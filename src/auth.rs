@@ -1,8 +1,8 @@
-//! Who calls, what they may do, and how much of it.
+//! Authentication, authorization and quotas: the caller of each call, what it may do, and how much of it.
 //!
-//! A [`Gate`] turns a client certificate or a bearer token into a [`Caller`], which carries the rules that name it: what
-//! no rule allows is denied. [`Quotas`] bound what each tenant may send and have in flight. Nothing here knows of HTTP: a
-//! header comes in as text, and a [`Denial`] goes out as data.
+//! A [`Gate`] turns a client certificate or a bearer token into a [`Caller`], which carries the rules that name it.
+//! What no rule allows is denied. [`Quotas`] bound the jobs of each tenant. Nothing here depends on HTTP: a header
+//! comes in as text, and a [`Denial`] goes out as data, which `src/rpc/guard.rs` turns into a status.
 
 mod cache;
 mod caller;

@@ -1,5 +1,5 @@
-//! Files that somebody names, in a configuration or on a command line: only regular ones are read, and no more of them
-//! than what they are for can need. A FIFO would be waited for without an end, and a device may have none.
+//! Reads files that a configuration or a command line names. Only regular files up to a size limit are read: a FIFO
+//! could block for ever, and a device may have no end.
 
 use std::{
     fmt,
@@ -12,36 +12,36 @@ use std::{
 use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
-/// A file, and what it is for.
+/// A file, and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedFile {
-    /// What it is for, such as `private key`.
+    /// Its purpose, such as `private key`.
     pub what: &'static str,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Most bytes that it may have.
-    pub most: u64,
+    /// Largest size, in bytes.
+    pub max: u64,
 }
 
-/// Why a file cannot be read, to end a sentence with. Nothing of what is in it is told.
+/// Why a file cannot be read, as the end of a sentence. The contents are never quoted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileFault {
-    /// The system does not let it be read.
+    /// The system refused to read it.
     #[error("{text}")]
     Unreadable {
-        /// What the system said.
+        /// Kind of the system's error.
         kind: io::ErrorKind,
-        /// The same in words.
+        /// Text of the system's error.
         text: String,
     },
-    /// It is none that has an end.
+    /// It is not a regular file.
     #[error("it is a {0}, and only regular files are read")]
     NotRegular(&'static str),
-    /// It is larger than any sound one.
-    #[error("it is larger than {}", Size(*most))]
+    /// It is larger than the limit.
+    #[error("it is larger than {}", Size(*max))]
     TooLarge {
-        /// Most bytes that are read.
-        most: u64,
+        /// Largest size, in bytes.
+        max: u64,
     },
 }
 
@@ -49,14 +49,14 @@ impl NamedFile {
     /// Reads the whole file.
     ///
     /// # Errors
-    /// As for [`read`].
+    /// The same as [`read`].
     pub fn read(&self) -> Result<Zeroizing<Vec<u8>>, FileFault> {
-        read(&self.path, self.most).map(Zeroizing::new)
+        read(&self.path, self.max).map(Zeroizing::new)
     }
 }
 
 impl FileFault {
-    /// Whether there is no such file.
+    /// Whether the file does not exist.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Unreadable { kind: io::ErrorKind::NotFound, .. })
@@ -66,7 +66,7 @@ impl FileFault {
 impl From<io::Error> for FileFault {
     fn from(error: io::Error) -> Self {
         let text = error.to_string();
-        // The number says no more than the words, which go on a sentence.
+        // The number adds nothing to the words, which continue a sentence.
         let words = text.split_once(" (os error ").map_or(&*text, |(words, _)| words);
         let mut letters = words.chars();
         let text = letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect());
@@ -74,26 +74,26 @@ impl From<io::Error> for FileFault {
     }
 }
 
-/// Reads a regular file of at most `most` bytes. It may block for as long as the file system does.
+/// Reads a regular file of at most `max` bytes. It may block as long as the file system does.
 ///
 /// # Errors
 /// [`FileFault`].
-pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, FileFault> {
-    // Opening is an act for some devices, so that what stands there is looked at before.
+pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileFault> {
+    // Opening some devices has an effect, so check the type first.
     check(fs::metadata(path)?.file_type())?;
-    // Something else may have come in its place: a FIFO does not hold an opening that need not wait.
+    // The file may have been replaced since. With `NONBLOCK`, a FIFO does not block the opening.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     let metadata = file.metadata()?;
     check(metadata.file_type())?;
-    let too_large = FileFault::TooLarge { most };
-    if metadata.len() > most {
+    let too_large = FileFault::TooLarge { max };
+    if metadata.len() > max {
         return Err(too_large);
     }
-    // As long as it says that it is, so that no copy of a key is left behind where the bytes were before they grew.
+    // Allocate the whole length at once, so that no copy of a key is left behind by a growing buffer.
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
-    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most { Err(too_large) } else { Ok(bytes) }
+    file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max { Err(too_large) } else { Ok(bytes) }
 }
 
 fn check(file: FileType) -> Result<(), FileFault> {
@@ -107,7 +107,7 @@ fn check(file: FileType) -> Result<(), FileFault> {
     Err(FileFault::NotRegular(other))
 }
 
-/// A number of bytes, in words.
+/// A number of bytes as text.
 struct Size(u64);
 
 impl fmt::Display for Size {
@@ -127,8 +127,8 @@ mod tests {
 
     use super::*;
 
-    fn told(path: &Path, most: u64) -> String {
-        read(path, most).expect_err("a fault").to_string()
+    fn fault_text(path: &Path, max: u64) -> String {
+        read(path, max).expect_err("a fault").to_string()
     }
 
     /// The call returns, which no reader of a FIFO without a writer does.
@@ -148,9 +148,9 @@ mod tests {
             (dir.path(), "directory"),
             (Path::new("/dev/zero"), "device"),
         ] {
-            assert_eq!(told(path, 10), format!("it is a {what}, and only regular files are read"));
+            assert_eq!(fault_text(path, 10), format!("it is a {what}, and only regular files are read"));
         }
-        assert_eq!(told(&dir.path().join("none"), 10), "no such file or directory");
+        assert_eq!(fault_text(&dir.path().join("none"), 10), "no such file or directory");
         assert!(read(&dir.path().join("none"), 10).is_err_and(|fault| fault.is_missing()));
     }
 
@@ -160,11 +160,11 @@ mod tests {
         let path = dir.path().join("file");
         fs::write(&path, [7; 1024]).expect("written");
         assert_eq!(read(&path, 1024), Ok(vec![7; 1024]));
-        assert_eq!(told(&path, 1023), "it is larger than 1023 bytes");
+        assert_eq!(fault_text(&path, 1023), "it is larger than 1023 bytes");
         fs::File::create(&path).and_then(|file| file.set_len((1 << 20) + 1)).expect("written");
-        assert_eq!(told(&path, 1 << 20), "it is larger than 1 MiB");
+        assert_eq!(fault_text(&path, 1 << 20), "it is larger than 1 MiB");
         // It says that it is empty, as all files of the kernel do.
         assert!(!read(Path::new("/proc/self/status"), 1 << 20).expect("read").is_empty());
-        assert_eq!(told(Path::new("/proc/self/status"), 10), "it is larger than 10 bytes");
+        assert_eq!(fault_text(Path::new("/proc/self/status"), 10), "it is larger than 10 bytes");
     }
 }

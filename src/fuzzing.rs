@@ -1,7 +1,7 @@
-//! Every parser of outside bytes as a function of bytes, with what must hold of its result.
+//! Fuzz targets: every parser of outside bytes, with checks of its result.
 //!
-//! It exists in tests and under a fuzzer only, where it may see what is private. `tests/fuzz/run.sh` looks for inputs
-//! that break a function; what is worth keeping of them is in `tests/fuzz/corpus`, which the test below replays.
+//! They exist only in tests and under a fuzzer, and may access private items. `tests/fuzz/run.sh` searches for failing
+//! inputs. Useful ones are in `tests/fuzz/corpus`, which the test below replays.
 
 pub use crate::auth::fuzzing::{authorization, jwks, jwt};
 pub use crate::config::fuzzing::{config, overlay, quantity};
@@ -12,7 +12,7 @@ pub use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
 #[cfg(test)]
 type Target = fn(&[u8]);
 
-/// All of them, by the name of the file that holds their inputs.
+/// All targets, by the name of their corpus file.
 #[cfg(test)]
 const TARGETS: [(&str, Target); 12] = [
     ("authorization", authorization),
@@ -29,7 +29,7 @@ const TARGETS: [(&str, Target); 12] = [
     ("trace", trace),
 ];
 
-/// The inputs that are kept for a function, by their names: lines of a name and hexadecimal digits.
+/// The corpus of a target: lines of a name and hexadecimal digits.
 #[cfg(test)]
 fn kept(target: &str) -> Vec<(String, Vec<u8>)> {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");

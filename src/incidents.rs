@@ -1,5 +1,5 @@
-//! Lines of log for what goes wrong by the thousand in an incident. The first of its sort in a pool is told at once;
-//! those of the next ten seconds are told together, by their number and one example.
+//! Log lines for failures that come by the thousand. The first of its sort in a pool is logged at once. Those of the
+//! next ten seconds share one line, with their number and one example.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,15 +10,15 @@ use tokio::{
 };
 use tracing::warn;
 
-/// Time that one line speaks for.
+/// Time between two lines about the same failure.
 const PERIOD: Duration = Duration::from_secs(10);
 
 static INCIDENTS: Incidents = Incidents { records: Mutex::new(BTreeMap::new()), held_back: Notify::const_new() };
 
-/// What was told of each reason, by the pool. Pools and reasons are few: callers do not make them up.
+/// The last line of each reason and pool. Both are few: callers cannot make them up.
 struct Incidents {
     records: Mutex<BTreeMap<&'static str, Vec<Record>>>,
-    /// Something waits for the end of its period.
+    /// Some failures wait for the end of their period.
     held_back: Notify,
 }
 
@@ -29,10 +29,10 @@ struct Record {
     example: Incident,
 }
 
-/// One thing that went wrong. What is empty is not told.
+/// One failure. Empty fields are not logged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Incident {
-    /// What happened, in general.
+    /// What happened.
     pub(crate) what: &'static str,
     pub(crate) kind: String,
     pub(crate) job: String,
@@ -40,11 +40,11 @@ pub(crate) struct Incident {
     pub(crate) tenant: String,
     pub(crate) principal: String,
     pub(crate) peer: String,
-    /// What the caller was told.
+    /// The message that the caller got.
     pub(crate) cause: String,
 }
 
-/// A line that is due.
+/// A line to be logged.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     pool: String,
@@ -53,14 +53,14 @@ struct Line {
     example: Incident,
 }
 
-/// Tells of an incident in `pool`, which is empty for none. `example` is asked for where this one is told by name.
-pub(crate) fn tell(pool: &str, reason: &'static str, example: impl FnOnce() -> Incident) {
+/// Logs a failure in `pool`, which may be empty. `example` is called only if this failure is the one that is logged.
+pub(crate) fn log(pool: &str, reason: &'static str, example: impl FnOnce() -> Incident) {
     if let Some(line) = INCIDENTS.note(Instant::now(), pool, reason, example) {
         line.write();
     }
 }
 
-/// Tells what was held back when its time is over, for ever.
+/// Logs the remaining failures at the end of their periods. It never returns.
 pub(crate) async fn follow() {
     loop {
         INCIDENTS.held_back.notified().await;
@@ -70,13 +70,13 @@ pub(crate) async fn follow() {
     }
 }
 
-/// Tells what was held back, for this process ends.
-pub(crate) fn tell_rest() {
+/// Logs the remaining failures at the end of the process.
+pub(crate) fn log_rest() {
     INCIDENTS.rest(|_| true).iter().for_each(Line::write);
 }
 
 impl Incidents {
-    /// The line that is due at once, where one is.
+    /// The line to log now, if there is one.
     fn note(&self, now: Instant, pool: &str, reason: &'static str, example: impl FnOnce() -> Incident) -> Option<Line> {
         let mut records = self.records.lock();
         let of_reason = records.entry(reason).or_default();
@@ -102,7 +102,7 @@ impl Incidents {
         }
     }
 
-    /// The lines of what was held back, of those that are due by when they were told last.
+    /// The lines about remaining failures, for records whose last line passes `is_due`.
     fn rest(&self, is_due: impl Fn(Instant) -> bool) -> Vec<Line> {
         let mut lines = Vec::new();
         for (reason, of_reason) in &mut *self.records.lock() {
@@ -120,18 +120,18 @@ impl Line {
     fn write(&self) {
         let Self { pool, reason, count, example } = self;
         let Incident { what, kind, job, request_id, tenant, principal, peer, cause } = example;
-        let told = |text: &String| (!text.is_empty()).then(|| text.clone());
+        let present = |text: &String| (!text.is_empty()).then(|| text.clone());
         warn!(
-            pool = told(pool),
+            pool = present(pool),
             reason,
             count,
-            kind = told(kind),
-            job = told(job),
-            request_id = told(request_id),
-            tenant = told(tenant),
-            principal = told(principal),
-            peer = told(peer),
-            cause = told(cause),
+            kind = present(kind),
+            job = present(job),
+            request_id = present(request_id),
+            tenant = present(tenant),
+            principal = present(principal),
+            peer = present(peer),
+            cause = present(cause),
             "{what}",
         );
     }

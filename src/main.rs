@@ -1,10 +1,10 @@
-//! The `waterwheel` program: arguments in, exit code out.
+//! The `waterwheel` program. The command line is in `src/cli.rs`.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-/// A short call allocates much for what it does; this allocator takes some CPU off each.
+/// Short calls allocate much for their work, and this allocator costs less CPU.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

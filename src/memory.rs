@@ -1,9 +1,9 @@
-//! The account of what callers make the server hold outside of its pools: messages that are not whole, and answers that
-//! are not read. Both are counted for each connection and in all, and each is bounded in both ways.
+//! Memory that callers use outside of the pools: incomplete messages and unread answers. Both are counted for each
+//! connection and in total, and each has both bounds.
 //!
-//! A bound is not met by refusing at first. Uploads are held back by flow control (see [`uploads`]), and a connection
-//! that does not read its answers has no further message handed on ([`ConnectionMemory::poll_room`]). What is refused
-//! is only what would go over the bound all the same.
+//! Bounds first slow callers down. Flow control holds uploads back (see [`uploads`]), and a connection with unread
+//! answers gets no further message ([`ConnectionMemory::poll_room`]). Only what would exceed a bound even then is
+//! refused.
 
 mod uploads;
 
@@ -23,17 +23,17 @@ use parking_lot::Mutex;
 use uploads::Uploads;
 pub use uploads::{Turn, Upload};
 
-/// Pieces of answers from this length on are counted, in bytes. What is smaller is as small as what a call takes anyway.
+/// Smallest piece of an answer that is counted, in bytes. A smaller one takes no more than the call itself.
 const COUNTED: usize = 4 << 10;
 
-/// Bounds of what callers make the server hold, each for unfinished messages and for unread answers by themselves.
+/// Bounds of the memory that callers use. They apply to incomplete messages and to unread answers separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct MemoryLimits {
     /// Most bytes over all connections. Default 256 MiB.
     pub total: usize,
     /// Most bytes on one connection. Default 64 MiB.
     pub per_connection: usize,
-    /// Time after which an answer of which nothing is read is given up. Default 10 s.
+    /// Time after which an answer that is not read is dropped. Default 10 s.
     pub stall: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Default for MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// The same with room for so many bytes beside the payload of a message.
+    /// The same bounds, with so many bytes added for the parts of a message beside its payload.
     #[must_use]
     pub fn with(self, envelope: usize) -> Self {
         let Self { total, per_connection, stall } = self;
@@ -64,14 +64,14 @@ struct Account {
     answers: AtomicUsize,
 }
 
-/// What one connection holds.
+/// The account of one connection.
 #[derive(Debug)]
 pub struct ConnectionMemory {
     memory: Memory,
     number: u64,
-    /// Bytes of its unfinished messages.
+    /// Bytes of its incomplete messages.
     uploads: AtomicUsize,
-    /// Bytes that were received and are not given back to the windows of their streams.
+    /// Bytes that were received, but not yet given back to the windows of their streams.
     held: AtomicUsize,
     answers: AtomicUsize,
     /// The task of the connection.
@@ -80,30 +80,30 @@ pub struct ConnectionMemory {
     waiting: Mutex<Vec<Waker>>,
 }
 
-/// What a peer sends, and whose sender can be held back.
+/// The source of a message, which can hold its sender back.
 pub trait HeldBack {
-    /// From now on the peer may send no more than it is given back.
+    /// Stops window updates: the peer may send only what it is given back.
     fn hold_back(&mut self) {}
 
-    /// Lets the peer send so many bytes again.
+    /// Lets the peer send so many more bytes.
     fn give_back(&mut self, bytes: usize) {
         let _ = bytes;
     }
 }
 
-/// Room of an answer; dropped, it is free again.
+/// Memory of an answer, given back on drop.
 #[derive(Debug)]
 pub struct Charge {
     connection: Arc<ConnectionMemory>,
     bytes: usize,
 }
 
-/// An answer would go over a bound.
+/// An answer would exceed a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswersFull;
 
 impl Memory {
-    /// Nothing is held yet.
+    /// An empty account.
     #[must_use]
     pub fn new(limits: MemoryLimits) -> Self {
         Self(Arc::new(Account { limits, ..Account::default() }))
@@ -130,7 +130,7 @@ impl Memory {
         })
     }
 
-    /// Bytes of unfinished messages.
+    /// Bytes of incomplete messages.
     #[must_use]
     pub fn uploads(&self) -> usize {
         self.0.uploads.lock().bytes()
@@ -144,10 +144,10 @@ impl Memory {
 }
 
 impl ConnectionMemory {
-    /// Takes room for an answer of `bytes`; none is needed for a small one.
+    /// Reserves memory for an answer of `bytes`; `None` for a small one, which is not counted.
     ///
     /// # Errors
-    /// Where it would go over a bound.
+    /// If it would exceed a bound.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Option<Charge>, AnswersFull> {
         if bytes < COUNTED {
             return Ok(None);
@@ -159,10 +159,10 @@ impl ConnectionMemory {
         if own > per_connection || all > total { Err(AnswersFull) } else { Ok(Some(charge)) }
     }
 
-    /// Counts a piece of an answer for as long as any part of it is kept.
+    /// Counts a piece of an answer until all of it is dropped.
     ///
     /// # Errors
-    /// Where it would go over a bound.
+    /// If it would exceed a bound.
     pub fn charge(self: &Arc<Self>, piece: Bytes) -> Result<Bytes, AnswersFull> {
         Ok(match self.reserve(piece.len())? {
             Some(charge) => Bytes::from_owner(Charged { piece, _charge: charge }),
@@ -170,14 +170,15 @@ impl ConnectionMemory {
         })
     }
 
-    /// Ready when a further message may be handed on. A connection with unread answers has a quarter of its own bound,
-    /// and no more than what half of the bound for all leaves free: however many do not read, there is room for others.
+    /// Ready when a further message may be delivered. A connection with unread answers may use a quarter of its own
+    /// bound, and at most what half of the total bound leaves free. So there is memory for others, however many
+    /// connections do not read.
     pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_room() {
             return Poll::Ready(());
         }
         self.waiting.lock().push(cx.waker().clone());
-        // The last answer may have been read before the waker was there.
+        // The last answer may have been read before the waker was registered.
         if self.has_room() { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -190,19 +191,19 @@ impl ConnectionMemory {
         own < (per_connection / 4).min((total / 2).saturating_sub(self.memory.answers()))
     }
 
-    /// Counts bytes that were received while their message has to wait. Their stream's window is not renewed.
+    /// Counts bytes that were received for a message that waits. The window of their stream is not renewed.
     pub fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
         self.transport.wake();
     }
 
-    /// Counts that bytes were given back to the window of their stream.
+    /// Counts bytes that were given back to the window of their stream.
     pub fn let_go(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Relaxed);
         self.transport.wake();
     }
 
-    /// What the transport is to grant: it is woken when this changes.
+    /// What the transport may grant now. It is woken when this changes.
     #[must_use]
     pub fn grant(&self, waker: &Waker) -> Grant {
         self.transport.register(waker);
@@ -213,14 +214,14 @@ impl ConnectionMemory {
     }
 }
 
-/// What the windows of a connection depend on.
+/// The figures that the windows of a connection follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Bytes that the window of the connection is to be wider by, as messages that wait keep as many.
+    /// Bytes by which the window of the connection is widened, to replace those that waiting messages hold.
     pub held: usize,
-    /// Whether messages wait, or waited and there are still many.
+    /// Whether messages wait, or waited while many are still incomplete.
     pub is_crowded: bool,
-    /// Bytes that may be received and not read, of what all connections together may have so.
+    /// This connection's share of the bytes that may be received and not read.
     pub share: usize,
 }
 
@@ -239,7 +240,7 @@ impl Drop for Charge {
     }
 }
 
-/// A piece of an answer with its room.
+/// A piece of an answer, with its memory.
 struct Charged {
     piece: Bytes,
     _charge: Charge,
@@ -269,7 +270,7 @@ mod tests {
     fn answers_are_counted_while_a_part_of_them_is_kept() {
         let memory = memory();
         let connection = memory.of(1);
-        let mut piece = connection.charge(vec![1; 8 << 10].into()).expect("room");
+        let mut piece = connection.charge(vec![1; 8 << 10].into()).expect("capacity");
         let part = piece.split_to(10);
         drop(piece);
         assert_eq!(memory.answers(), 8 << 10);
@@ -283,9 +284,9 @@ mod tests {
     fn each_bound_of_answers_holds() {
         let memory = memory();
         let connections = [1, 2, 3].map(|number| memory.of(number));
-        let own = connections[0].reserve(40 << 10).expect("room");
+        let own = connections[0].reserve(40 << 10).expect("capacity");
         assert_eq!(connections[0].reserve(COUNTED).map(drop), Err(AnswersFull), "its own bound");
-        let other = connections[1].reserve(40 << 10).expect("room");
+        let other = connections[1].reserve(40 << 10).expect("capacity");
         assert_eq!(connections[2].reserve(30 << 10).map(drop), Err(AnswersFull), "the bound of all");
         assert!(!has_room(&connections[0]) && has_room(&connections[2]), "those that read are not held back");
         drop((own, other));

@@ -1,6 +1,5 @@
-//! Plain data that every layer speaks: jobs, deadlines, outcomes and rejections.
-//!
-//! Nothing here knows of queues, workers or gRPC.
+//! Plain data that every layer shares: jobs, deadlines, outcomes, refusals. Nothing here depends on queues, workers or
+//! gRPC.
 
 mod call;
 mod deadline;
@@ -30,7 +29,7 @@ pub use outcome::{
 pub use peer::{Origin, Peer};
 pub use program::ProgramEnd;
 pub use reason::{CODE_NAMES, Code, Reason};
-pub use rejection::{LONGEST_HINT, Rejection, RejectionReason, TenantPart};
+pub use rejection::{MAX_RETRY_AFTER, Rejection, RejectionReason, TenantPart};
 pub use request_id::{InvalidRequestId, RequestId};
 pub use span_target::{JOB_TARGET, TRACE_TARGET};
 pub use trace_context::TraceContext;

@@ -1,12 +1,11 @@
-//! The transport: listeners dealing connections to one current-thread runtime per core.
+//! The transport: listeners that hand connections to one current-thread runtime per core.
 //!
-//! A connection lives on one core, so that replies which are ready together leave in one write. Listeners of a caller's
-//! own can be served by its own runtime instead ([`Place::Here`]), which puts a whole service on one clock. Nothing here knows of
-//! jobs: a server is given a service for each connection, and told when to stop taking connections, when to say GOAWAY
-//! and when to cut.
+//! A connection stays on one core, so that replies that are ready together leave in one write. Listeners can also be
+//! served by the caller's runtime ([`Place::Here`]), so that a whole service runs on one clock. Nothing here depends on
+//! jobs: a server gets a service for each connection, and orders to stop accepting, to send GOAWAY and to cut.
 //!
-//! A connection is counted and bounded from its acceptance to its end ([`Census`]), goes through the stages of
-//! `establish`, and then speaks HTTP/2 within the bounds of its [`Transport`].
+//! A connection is counted from its acceptance to its end ([`Census`]), goes through the stages of `establish`, and
+//! then speaks HTTP/2 within the bounds of its [`Transport`].
 
 mod accept;
 mod address;

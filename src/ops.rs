@@ -1,4 +1,4 @@
-//! What operators and their tools read by HTTP, beside the gRPC services of their listener.
+//! HTTP pages for operators and their tools, beside the gRPC services of the same listener.
 //!
 //! | path | what |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `/metrics` | Prometheus, with names in the manner of OpenTelemetry |
 //! | `/debug/tasks` | the workers and the jobs that the pools hold, as JSON |
 //!
-//! All figures are read from counters that exist anyway, when somebody asks.
+//! All figures are read on request, from counters that exist anyway.
 
 mod metrics;
 mod probes;
@@ -27,14 +27,14 @@ use crate::{
     rpc::{Calls, Guard, Health, Pages},
 };
 
-/// Which pages there are. Whoever reaches the listener can drain the service: it is private in any case.
+/// Which pages are served. A client that reaches the listener can drain the service, so that it is private in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Options {
     /// `/livez` and `/readyz`. Default true.
     pub probes: bool,
     /// `/metrics`. Default true.
     pub metrics: bool,
-    /// `/debug/tasks`, which shows ids of requests and names of kinds. Default true.
+    /// `/debug/tasks`, which shows request ids and names of kinds. Default true.
     pub debug_tasks: bool,
 }
 
@@ -47,23 +47,23 @@ impl Default for Options {
 /// What the pages show.
 #[derive(Clone)]
 pub struct Subject {
-    /// The pools that are served.
+    /// The served pools.
     pub pools: Pools,
-    /// Where the process is in its life.
+    /// Phase of the process.
     pub phase: PhaseCell,
-    /// What calls took.
+    /// Durations of calls.
     pub calls: Calls,
-    /// Tells how the process feels.
+    /// Health of the process.
     pub health: Health,
-    /// The runtimes that serve.
+    /// The serving runtimes.
     pub runtimes: Runtimes,
     /// The connections of each listener, once there are any.
     pub connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
-    /// Who is let in.
+    /// Counts of denied calls.
     pub guard: Guard,
     /// TLS of the callers' listeners.
     pub tls: Option<Arc<Tls>>,
-    /// When the process began.
+    /// Start of the process.
     pub started: Instant,
 }
 
@@ -73,19 +73,19 @@ pub type ReadConnections = Box<dyn Fn() -> Connections + Send + Sync>;
 /// The connections of a listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// That are open.
+    /// Open now.
     pub open: u64,
-    /// That were taken.
+    /// Accepted.
     pub accepted: u64,
-    /// That were refused, by reason.
+    /// Refused, by reason.
     pub refused: Vec<(&'static str, u64)>,
-    /// That were taken and closed, by reason.
+    /// Accepted and closed, by reason.
     pub closed: Vec<(&'static str, u64)>,
-    /// Bytes of unfinished messages and of unread answers.
+    /// Bytes of incomplete messages and of unread answers.
     pub held: Vec<(&'static str, usize)>,
 }
 
-/// The pages about `subject` that `options` ask for.
+/// The pages about `subject` that `options` enable.
 #[must_use]
 pub fn pages(options: Options, subject: Subject) -> Pages {
     let Options { probes, metrics, debug_tasks } = options;

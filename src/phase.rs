@@ -1,24 +1,24 @@
-//! Where a process or a pool is in its life.
+//! The phase of a process or a pool: starting, serving, draining, stopped.
 
 use tokio::sync::watch;
 
-/// Where a process or a pool is in its life. It only moves forward.
+/// The phase of a process or a pool. It only moves forward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// The workers are being made.
+    /// Workers are being started.
     #[default]
     Starting,
-    /// Jobs are taken.
+    /// Jobs are accepted.
     Serving,
-    /// The drain has begun. The process still takes jobs during the notice; a pool takes none.
+    /// The drain has begun. The process still accepts jobs during the notice; a pool accepts none.
     Draining,
-    /// What still runs is being stopped.
+    /// Running jobs are being stopped.
     Stopping,
     /// Nothing runs.
     Stopped,
 }
 
-/// A phase that others can watch.
+/// A phase that can be watched.
 #[derive(Debug, Clone)]
 pub struct PhaseCell(watch::Sender<Phase>);
 
@@ -29,13 +29,13 @@ impl Default for PhaseCell {
 }
 
 impl PhaseCell {
-    /// The phase.
+    /// The current phase.
     #[must_use]
     pub fn get(&self) -> Phase {
         *self.0.borrow()
     }
 
-    /// Moves forward to `next`. Returns whether that was a move: a phase that was reached before stays.
+    /// Moves forward to `next`. Returns false if that phase was already reached.
     pub fn advance(&self, next: Phase) -> bool {
         self.0.send_if_modified(|phase| {
             let forward = next > *phase;
@@ -46,16 +46,16 @@ impl PhaseCell {
         })
     }
 
-    /// Follows the phase.
+    /// Watches the phase.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Phase> {
         self.0.subscribe()
     }
 
-    /// Returns when `phase`, or a later one, is reached. Cancel safe.
+    /// Returns when `phase` or a later one is reached. Cancel safe.
     pub async fn reached(&self, phase: Phase) {
         let mut watched = self.0.subscribe();
-        // The sender lives in `self`, so the wait cannot end by its loss.
+        // The sender lives in `self`, so that the wait cannot fail.
         let _ = watched.wait_for(|reached| *reached >= phase).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The contract in `proto/waterwheel/v1`, as generated.
+//! Generated code of the contract in `proto/waterwheel/v1`, and its codec.
 
 mod codec;
 mod envelope;
@@ -9,12 +9,12 @@ pub(crate) use envelope::MAX_ENVELOPE;
 pub use generated::*;
 pub use waterfall::{Waterfall, WaterfallParts};
 
-/// The vendored contract of health.
+/// Generated code of the vendored health contract.
 pub mod health {
     pub use super::generated::health::*;
 }
 
-/// The vendored contract of load reports.
+/// Generated code of the vendored contract of load reports.
 pub mod xds {
     pub use super::generated::xds::*;
 }

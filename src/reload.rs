@@ -1,7 +1,7 @@
-//! Files that are read again while the process runs.
+//! Reloading of files while the process runs: certificates, keys.
 //!
-//! They are polled and compared by their contents: a mounted secret is swapped by a link above it, and a time stamp may
-//! be as coarse as the swap is quick.
+//! Files are polled and compared by content. A mounted secret is replaced through a link above it, and two versions may
+//! have the same time stamp.
 
 use std::{
     sync::{
@@ -21,34 +21,34 @@ use crate::{
     task::off_thread,
 };
 
-/// What a look at a file has found.
+/// What one read of a file returned.
 pub type Contents = Result<Zeroizing<Vec<u8>>, FileFault>;
 
-/// Something that is made of files.
+/// State that is made from files.
 pub trait Reload: Send + Sync + 'static {
     /// The files, always the same ones.
     fn files(&self) -> Vec<NamedFile>;
 
-    /// Takes over what is new and sound in the files, which come in the order of [`files`](Self::files). It may take as
-    /// long as it takes to verify them.
+    /// Loads the valid parts of files that changed. The contents come in the order of [`files`](Self::files). It may
+    /// block while it verifies them.
     fn reload(&self, contents: Vec<Contents>);
 }
 
-/// Looks at the files of `target` at every `interval`, for ever.
+/// Checks the files of `target` at every `interval`. It never returns.
 pub async fn keep_fresh(target: Arc<impl Reload>, every: Duration) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let target = Arc::clone(&target);
-        let look = move || target.reload(target.files().iter().map(NamedFile::read).collect());
-        if let Err(error) = off_thread(look).await {
+        let check = move || target.reload(target.files().iter().map(NamedFile::read).collect());
+        if let Err(error) = off_thread(check).await {
             tracing::error!(%error, "a reload of files panicked");
         }
     }
 }
 
-/// What became of new contents.
+/// Counts of reloads.
 #[derive(Debug, Default)]
 pub struct Reloads {
     done: AtomicU64,
@@ -56,28 +56,28 @@ pub struct Reloads {
 }
 
 impl Reloads {
-    /// Counts new contents that were taken over.
+    /// Counts a reload that succeeded.
     pub fn count_done(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts new contents that are broken.
+    /// Counts a reload that failed.
     pub fn count_failed(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// New contents that were taken over.
+    /// Reloads that succeeded.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// New contents that were broken.
+    /// Reloads that failed.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-/// The contents that were seen last of files that belong together, which their digest tells apart without keeping them.
+/// The digest of the last contents of some files: a change is noticed without keeping the contents.
 #[derive(Debug)]
 pub struct Seen(Mutex<[u8; 32]>);
 
@@ -88,20 +88,20 @@ impl Seen {
         Self(Mutex::new(digest(first)))
     }
 
-    /// Whether these contents differ from the ones before. Each is new once, so that what is broken is told once.
+    /// Whether the contents changed since the last call. A broken file is new only once, so that it is logged once.
     pub fn is_new(&self, contents: &[&Contents]) -> bool {
         let contents = digest(contents);
         std::mem::replace(&mut *self.0.lock(), contents) != contents
     }
 }
 
-/// The digest of several files, of which some may be unread.
+/// The digest of several files, some of which may be unreadable.
 fn digest(files: &[&Contents]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for file in files {
         let fault = file.as_ref().err().map_or_else(String::new, ToString::to_string);
         let bytes = file.as_deref().map_or(fault.as_bytes(), Vec::as_slice);
-        // Lengths keep the files apart: what moves from one to the next is a change.
+        // Lengths keep the files apart: bytes that move from one file to the next are a change.
         hash.update([u8::from(file.is_err())]);
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);

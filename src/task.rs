@@ -1,4 +1,4 @@
-//! The one place that spawns tasks and threads, so that none is an orphan.
+//! Spawning of tasks and threads. Nothing else spawns, so that every task has an owner.
 
 use std::{io, thread};
 
@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-/// Tracks the tasks of one owner, so that it can wait for all of them.
+/// The tasks of one owner, which can wait for all of them.
 #[derive(Debug, Clone)]
 pub struct Tasks {
     tracker: TaskTracker,
@@ -23,7 +23,7 @@ impl Default for Tasks {
 }
 
 impl Tasks {
-    /// An empty set. Tasks run on the runtime that spawns them, else on the one that this call was made from.
+    /// An empty set. Tasks run on the runtime that spawns them; outside of one, on the runtime of this call.
     #[must_use]
     pub fn new() -> Self {
         let tracker = TaskTracker::new();
@@ -31,10 +31,9 @@ impl Tasks {
         Self { tracker, fallback: Handle::try_current().ok() }
     }
 
-    /// Runs `future` on the current runtime, so that work stays on the core that it began on.
+    /// Runs `future` on the current runtime, so that work stays on its core.
     ///
-    /// Outside of any runtime, and without one when the set was made, the future is dropped: its guards then give back
-    /// what it holds.
+    /// Without any runtime, the future is dropped, and its guards release what it holds.
     #[expect(clippy::disallowed_methods, reason = "this is the tracked helper that the ban points to")]
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let future = self.tracker.track_future(future);
@@ -45,11 +44,11 @@ impl Tasks {
         }
     }
 
-    /// Runs `work` to its end, even where this future is dropped. `None` where it panicked, or the runtime went away.
+    /// Runs `work` to its end, even if this future is dropped. `None` if it panicked, or the runtime is gone.
     pub async fn shield<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let (done, result) = oneshot::channel();
         self.spawn(async move {
-            // A future that was dropped does not look at the result.
+            // The receiver may have been dropped.
             let _ = done.send(work.await);
         });
         result.await.ok()
@@ -73,12 +72,12 @@ impl Tasks {
     }
 }
 
-/// Runs a short piece of `work` that blocks, such as a walk over a directory, on a thread of the runtime's own.
+/// Runs a short blocking piece of `work`, such as a directory walk, on a blocking thread of the runtime.
 ///
-/// It runs to its end even when the future is dropped; its result is dropped then.
+/// It runs to its end even if the future is dropped; then its result is dropped.
 ///
 /// # Errors
-/// Where the work panicked, or the runtime went away before it began.
+/// If the work panicked, or the runtime ended before it began.
 #[expect(clippy::disallowed_methods, reason = "short work that a drain need not wait for; jobs do not run here")]
 pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     spawn_blocking(work).await
@@ -87,7 +86,7 @@ pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
 /// Starts a named thread.
 ///
 /// # Errors
-/// Where the system has no thread left.
+/// If the system has no thread left.
 #[expect(clippy::disallowed_methods, reason = "this is the named thread that the ban points to")]
 pub fn spawn_thread(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(body)

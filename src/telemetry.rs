@@ -3,8 +3,8 @@
 //! Log lines go to stderr: text on a terminal, one JSON object a line elsewhere. Each line of a job carries its
 //! `request_id`, `job`, `kind`, `pool` and `worker`, which it has from the span of the job.
 //!
-//! Spans go to an OpenTelemetry collector where one is configured. Which calls are traced is chosen before their span
-//! exists, by [`Sampler`](crate::rpc::trace::Sampler); the pipeline here exports all that it gets.
+//! Spans go to an OpenTelemetry collector if one is configured. [`Sampler`](crate::rpc::trace::Sampler) chooses the
+//! traced calls before their spans exist; the pipeline here exports everything that it gets.
 
 #[cfg(test)]
 mod capture;
@@ -34,72 +34,71 @@ use tracing_subscriber::{
 pub use self::filter::LogControl;
 use self::{filter::LogFilter, one_line::OneLine};
 
-/// What is logged and traced, and where to.
+/// What is logged and traced, and where it goes.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 pub struct Config {
-    /// Which lines are logged: directives of [`Targets`](tracing_subscriber::filter::Targets), such as `warn,waterwheel=debug`. The spans
-    /// and events that handlers add to a trace pass the same directives, those of calls and jobs need not. Default
-    /// `info`.
+    /// Which lines are logged: directives of [`Targets`](tracing_subscriber::filter::Targets), such as
+    /// `warn,waterwheel=debug`. They also apply to the spans and events that handlers add to a trace, but not to the
+    /// spans of calls and jobs. Default `info`.
     pub log: String,
-    /// How lines are written. Default [`LogFormat::Auto`].
+    /// Format of the lines. Default [`LogFormat::Auto`].
     #[serde(rename = "log_format")]
     pub format: LogFormat,
-    /// Collector that takes spans by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. `None`, the default,
-    /// exports nothing.
+    /// Collector for spans, by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. Default `None`: nothing is
+    /// exported.
     pub otlp: Option<String>,
-    /// Share of the calls that are traced, from 0 to 1, of those whose caller sent no trace context; one that was sent
-    /// decides itself, within `caller_traces`. Jobs that are submitted in process under no exported span count as such calls. Default 0.01.
+    /// Share of traced calls, from 0 to 1, among those without a trace context. A trace context decides by itself,
+    /// within `caller_traces`. Jobs that are submitted in process outside of an exported span count as calls. Default
+    /// 0.01.
     pub sample_ratio: f64,
-    /// Most calls in a second that are traced because their caller asks for it by its trace context: anybody may, and a
-    /// trace costs more than a short job. Default 100.
+    /// Most calls per second that are traced because their trace context asks for it. Any caller may ask, and a trace
+    /// costs more than a short job. Default 100.
     pub caller_traces: u32,
     /// Name of the service in traces. Default `waterwheel`.
     pub service_name: String,
 }
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// [`Text`](Self::Text) where stderr is a terminal, else [`Json`](Self::Json).
+    /// [`Text`](Self::Text) if stderr is a terminal, else [`Json`](Self::Json).
     #[default]
     Auto,
-    /// `<timestamp> <level> <span>{<name>=<value>…}: <target>: <message> <name>=<value>…`; in colour on a terminal that
-    /// wants it.
+    /// `<timestamp> <level> <span>{<name>=<value>…}: <target>: <message> <name>=<value>…`, in colour if the terminal
+    /// supports it.
     Text,
-    /// One JSON object a line: `timestamp`, `level`, `target`, `message`, and the fields. `span` holds the fields of the
-    /// spans that the line is in, and `openTelemetry` the `traceId` and `spanId` of a traced call.
+    /// One JSON object a line: `timestamp`, `level`, `target`, `message`, and the fields. `span` holds the fields of
+    /// the line's spans, and `openTelemetry` the `traceId` and `spanId` of a traced call.
     Json,
 }
 
-/// Why logs or traces cannot be set up.
+/// Why telemetry cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// The directives do not parse.
-    #[error(
-        "`{directives}` does not say what to log: {reason}; use a level such as `info`, or `warn,waterwheel=debug`"
-    )]
+    #[error("`{directives}` is not a log filter: {reason}; use a level such as `info`, or `warn,waterwheel=debug`")]
     Log {
-        /// What was configured.
+        /// The configured directives.
         directives: String,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
-    /// The ratio is no share.
+    /// The ratio is out of range.
     #[error("the sample ratio {0} is out of range; use a number from 0 to 1")]
     SampleRatio(f64),
     /// The collector's address cannot be used.
     #[error("cannot export to `{endpoint}`: {reason}; use an address such as `http://127.0.0.1:4317`")]
     Otlp {
-        /// What was configured.
+        /// The configured address.
         endpoint: String,
-        /// What the exporter says.
+        /// The exporter's message.
         reason: String,
     },
-    /// No thread or no reactor for the exporter.
+    /// The exporter has no thread or no reactor.
     #[error("cannot start the exporter: {0}")]
     Runtime(#[from] io::Error),
-    /// The process has a global subscriber.
+    /// The process has a global subscriber already.
     #[error("a tracing subscriber is installed in this process; set up telemetry once, and before others do")]
     Installed,
 }
@@ -112,11 +111,11 @@ pub struct Telemetry {
     log: LogControl,
 }
 
-/// The way that spans take out of the process.
+/// The export of spans.
 #[derive(Debug)]
 struct Traces {
     provider: SdkTracerProvider,
-    /// Carries the exporter's connection, so that no serving thread does. `None` where spans stay in the process.
+    /// Runs the exporter's connection, so that serving threads do not. `None` if spans stay in the process.
     runtime: Option<Runtime>,
 }
 
@@ -174,21 +173,21 @@ where
 }
 
 impl Telemetry {
-    /// Share of the calls to trace; `None` where nothing is exported.
+    /// Share of the calls to trace; `None` if nothing is exported.
     #[must_use]
     pub fn sample_ratio(&self) -> Option<f64> {
         self.traces.as_ref().map(|_| self.sample_ratio)
     }
 
-    /// What replaces the filter of log lines.
+    /// Replaces the filter of log lines.
     #[must_use]
     pub fn log(&self) -> LogControl {
         self.log.clone()
     }
 
-    /// Sends the spans that wait and ends the export. Spans that end later are dropped; lines are logged as before.
+    /// Sends the pending spans and ends the export. Spans that end later are dropped; logging continues.
     ///
-    /// It blocks for up to `timeout`, so it is the last thing that a process does, not the work of a serving thread.
+    /// It blocks for up to `timeout`, so call it last, and never on a serving thread.
     pub fn shutdown(mut self, timeout: Duration) {
         if let Some(traces) = &mut self.traces
             && let Err(error) = traces.provider.shutdown_with_timeout(timeout)
@@ -200,7 +199,7 @@ impl Telemetry {
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // A runtime that is dropped in asynchronous code panics; in the background it never waits.
+        // A runtime that is dropped in asynchronous code panics. `shutdown_background` never waits.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

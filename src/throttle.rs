@@ -1,4 +1,4 @@
-//! Lines of log that somebody outside could cause without end.
+//! Limits log lines that peers could cause in any number.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Lets one line of log pass in ten seconds, and counts the others.
+/// Passes one log line in ten seconds, and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle(Mutex<Passed>);
 
@@ -18,7 +18,7 @@ struct Passed {
 }
 
 impl Throttle {
-    /// How many were held back before this one, where it may pass.
+    /// If this line may pass, the number of lines held back before it.
     pub(crate) fn pass(&self) -> Option<u64> {
         let mut passed = self.0.lock();
         let now = Instant::now();

@@ -1,3 +1,5 @@
+//! Builds the pools from the configuration and from Rust handlers.
+
 use std::{num::NonZeroUsize, time::Duration};
 
 use crate::{
@@ -6,13 +8,14 @@ use crate::{
     pool::{Pool, PoolBuilder, Settings},
 };
 
-/// What `exec` waits beyond the grace before it kills by itself: the pool's stop ladder comes first, and tells its rung.
+/// Time that `exec` waits beyond the grace before it kills by itself. The pool's stop ladder acts first, so that its
+/// rung is reported.
 const EXEC_SLACK: Duration = Duration::from_millis(500);
 
-/// Why the pools could not be built. Without handlers of the caller's own, a checked configuration does not get here.
+/// Why the pools cannot be built. Without Rust handlers, a checked configuration always builds.
 #[derive(Debug, thiserror::Error)]
 pub enum AssembleError {
-    /// A program cannot be run as configured.
+    /// The program cannot be run as configured.
     #[error("kind {kind:?}: {error}")]
     Exec {
         /// Name of the kind.
@@ -20,7 +23,7 @@ pub enum AssembleError {
         /// What is wrong.
         error: InvalidExecCommand,
     },
-    /// A handler of the caller's own is to run in a pool that does not exist.
+    /// A Rust handler names a pool that does not exist.
     #[error("kind {kind:?} runs in pool {pool:?}, which is not configured; add [pool.{pool}]")]
     UnknownPool {
         /// Name of the kind.
@@ -28,7 +31,7 @@ pub enum AssembleError {
         /// The pool that was named.
         pool: String,
     },
-    /// Two handlers have one name.
+    /// Two handlers have the same name.
     #[error("there are two kinds {kind:?}; rename one of them")]
     KindTwice {
         /// Name of the kinds.
@@ -36,17 +39,17 @@ pub enum AssembleError {
     },
 }
 
-/// A handler of the caller's own, and the pool that runs it.
+/// A Rust handler, and the pool that runs it.
 #[derive(Debug, Clone)]
 pub struct OwnKind {
-    /// Name of the pool, as configured.
+    /// Name of the pool in the configuration.
     pub pool: String,
     /// Name, options and factory of the handler.
     pub kind: Kind,
 }
 
 impl OwnKind {
-    /// Runs `kind` in the pool of that name.
+    /// Runs `kind` in the pool named `pool`.
     #[must_use]
     pub fn new(pool: impl Into<String>, kind: Kind) -> Self {
         Self { pool: pool.into(), kind }
@@ -61,14 +64,14 @@ pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, Assem
     Ok(setups.map(build).collect())
 }
 
-/// What a pool is made of.
+/// The parts of a pool.
 pub(super) struct Setup {
     pub(super) name: String,
     pub(super) settings: Settings,
     pub(super) kinds: Vec<Kind>,
 }
 
-/// What the pools are made of, their configured kinds by `make`.
+/// The parts of all pools; `make` makes the configured kinds.
 pub(super) fn setups(
     config: &Config,
     own: &[OwnKind],

@@ -1,3 +1,5 @@
+//! Starts and speeds up the drain, and reports its progress. The drain itself is in `drain.rs`.
+
 use std::sync::{Arc, OnceLock};
 
 use tokio::{sync::watch, time::Instant};
@@ -11,7 +13,7 @@ use crate::{
     rpc::{DrainControl, DrainProgress, ReloadFault, SettingChange},
 };
 
-/// Starts and hurries the drain. Clones share it.
+/// Starts and speeds up the drain. Clones share it.
 #[derive(Clone)]
 pub struct Control(Arc<Inner>);
 
@@ -23,15 +25,15 @@ struct Inner {
     hurry: CancellationToken,
     begin: OnceLock<Begin>,
     reloading: OnceLock<Reloading>,
-    /// Answers that the drain cut, once that is known.
+    /// Number of answers that the drain cut, once it is known.
     cut: watch::Sender<Option<u64>>,
 }
 
-/// What held when the drain began.
+/// Figures from the start of the drain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begin {
     pub(super) at: Instant,
-    /// Jobs that had ended.
+    /// Jobs that had ended by then.
     ended: u64,
 }
 
@@ -50,20 +52,20 @@ impl Control {
         }))
     }
 
-    /// Starts the drain. Doing it again does nothing.
+    /// Starts the drain. Further calls do nothing.
     pub fn drain(&self) {
         self.begin();
         self.0.phase.advance(Phase::Draining);
         self.0.drain.cancel();
     }
 
-    /// Goes straight to stopping what runs, drain begun or not.
+    /// Stops running jobs at once, whether or not the drain has begun.
     pub fn kill(&self) {
         self.drain();
         self.0.hurry.cancel();
     }
 
-    /// The pools that are served.
+    /// The served pools.
     #[must_use]
     pub fn pools(&self) -> &Pools {
         &self.0.pools
@@ -94,7 +96,7 @@ impl Control {
         self.0.drain.cancelled().await;
     }
 
-    /// Waits for `future` until `end`, or until somebody is in a hurry. Returns whether it ended.
+    /// Waits for `future` until `end`, or until the drain is sped up. Returns whether it completed.
     pub(super) async fn within(&self, end: Instant, future: impl Future<Output = ()>) -> bool {
         tokio::select! {
             biased;
@@ -113,7 +115,7 @@ impl Control {
         (ended(&self.stats()) - self.begin().ended).saturating_sub(lost)
     }
 
-    /// Tells that the drain is over but for its connections, and how many answers it cut.
+    /// Records that only connections are left, and how many answers the drain cut.
     pub(super) fn settle(&self, cut: usize) {
         self.0.cut.send_replace(Some(cut as u64));
     }
@@ -157,7 +159,7 @@ impl DrainControl for Control {
             lost,
             cut: *self.0.cut.borrow(),
             elapsed,
-            // Jobs are taken during the notice, so that it does not end before.
+            // Jobs are accepted during the notice, so that the drain lasts at least until its end.
             expected: self.0.plan.notice.saturating_sub(elapsed)
                 + stats.iter().map(|pool| pool.expected_wait).max().unwrap_or_default(),
             hard_stop: (self.0.plan.notice + self.0.plan.finish).saturating_sub(elapsed),

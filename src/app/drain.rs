@@ -1,3 +1,5 @@
+//! The steps of the drain. `control.rs` starts it.
+
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -7,25 +9,25 @@ use tracing::info;
 use super::{Control, Receipt};
 use crate::{net::Server, phase::Phase, pool::Pool, task::Tasks};
 
-/// Time for the last answers to leave once nothing runs any more.
+/// Time for the last answers to be sent once no job runs.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// Time for the last report to leave.
+/// Time for the last report to be sent.
 const REPORTED: Duration = Duration::from_millis(20);
-/// Time that the threads of connections have to see that these are cut. They need next to none of it, unless the machine
-/// is behind; then the last answers may still be theirs to write.
+/// Time for the threads of connections to see that these are cut. On a busy machine they may still have the last
+/// answers to write.
 const BEHIND: Duration = Duration::from_millis(500);
 
-/// Waits for the order to drain and carries it out.
+/// Waits for the start of the drain, and carries it out.
 ///
 /// 1. The phase is Draining: health says NOT_SERVING.
-/// 2. Jobs are still taken for the notice, for load balancers need time to see it.
+/// 2. Jobs are still accepted during the notice: load balancers need time to react.
 /// 3. New jobs are refused.
 /// 4. The listener is closed.
-/// 5. Peers are told to open no more streams.
+/// 5. Clients are asked to open no more streams.
 /// 6. Queued and running jobs are finished.
-/// 7. What still runs is stopped, and every caller answered.
-/// 8. Answers on their way are awaited until the hard stop, and what is left of the connections is cut.
+/// 7. What still runs is stopped, and every caller gets its answer.
+/// 8. Answers that are being sent are awaited until the hard stop. Then the remaining connections are cut.
 pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &Tasks) -> Receipt {
     control.asked().await;
     let begin = control.begin().at;
@@ -43,7 +45,7 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
         let end = Instant::now().min(hard_stop) + plan.kill;
         info!(kill_ms = plan.kill.as_millis(), "stopping what still runs");
         pools.iter().for_each(|pool| pool.stop_within(end.saturating_duration_since(Instant::now())));
-        // What does not stop is in the receipt.
+        // Jobs that do not stop are in the receipt.
         let _ = timeout_at(end, emptied(pools)).await;
     }
 
@@ -51,7 +53,7 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
     control.phase().advance(Phase::Stopped);
     ops.close_listener();
     ops.go_away();
-    // Nothing runs any more. The last answers leave, and those whose callers read slowly have until the hard stop.
+    // No job runs any more. Answers to slow readers have until the hard stop.
     let quiet = Instant::now() + LINGER;
     let _ = timeout_at(quiet - REPORTED, public.ended()).await;
     while !public.is_answered() && control.within(hard_stop, public.answered()).await {

@@ -1,3 +1,5 @@
+//! The receipt: the last line of a server's output.
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -9,16 +11,16 @@ use crate::{
     pool::{LostJob, LostWhile},
 };
 
-/// What a drain did, and every accepted job that it could not finish.
+/// The result of a drain, with every accepted job that it could not finish.
 #[derive(Debug, Clone)]
 pub struct Receipt {
-    /// Time that the drain took.
+    /// Duration of the drain.
     pub elapsed: Duration,
-    /// Jobs that ended during the drain as they should.
+    /// Jobs that ended normally during the drain.
     pub finished: u64,
     /// Jobs that could not be finished.
     pub lost: Vec<LostJob>,
-    /// Answers that were cut, as their callers did not read them in time.
+    /// Answers that were cut because their callers did not read them in time.
     pub cut: Vec<UnsentAnswer>,
     end: Instant,
 }
@@ -52,7 +54,7 @@ impl Receipt {
         .to_string()
     }
 
-    /// What is left of the time that the drain may take.
+    /// Time left of the drain's total.
     pub(super) fn time_left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }

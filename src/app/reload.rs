@@ -1,4 +1,4 @@
-//! The configuration, read again while the process serves.
+//! Reload of the configuration while the process serves. Certificates and keys reload by `src/reload.rs`.
 
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -16,7 +16,7 @@ use crate::{
 /// Reads the configuration again.
 pub(super) type Load = Box<dyn Fn() -> Result<Loaded, Faults> + Send + Sync>;
 
-/// What is configured, and all that a changed configuration changes.
+/// The loaded configuration, and everything that a reload changes.
 pub(super) struct Reloading {
     pub(super) current: Mutex<Loaded>,
     pub(super) load: Load,
@@ -26,9 +26,8 @@ pub(super) struct Reloading {
 }
 
 impl Control {
-    /// Reads the configuration again, and takes over what changed: all, or nothing. What became of it is in the log. It may
-    /// block for as long as the files take, and does nothing where [`App::reload_by`](super::App::reload_by) did not tell
-    /// how to read them.
+    /// Reads the configuration again, and applies all changes or none. The result is logged. It may block while it
+    /// reads files, and does nothing unless [`App::reload_by`](super::App::reload_by) enabled it.
     ///
     /// # Errors
     /// Why nothing was changed.
@@ -66,7 +65,7 @@ impl Reloading {
         if is_dry_run {
             return Ok(changes);
         }
-        // By the filter that still holds: the new one may let none of it through.
+        // Logged with the old filter: the new one may suppress these lines.
         for SettingChange { key, old, new, .. } in &changes {
             info!(key, "{key}: {old} → {new}");
         }

@@ -1,3 +1,5 @@
+//! Opens certificates and keys, and follows changes of their files.
+
 use std::sync::Arc;
 
 use crate::{
@@ -9,10 +11,10 @@ use crate::{
     task::Tasks,
 };
 
-/// Why the files that callers are trusted by cannot be used.
+/// Why certificates or keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
-    /// Those of TLS, each of them.
+    /// Every file of TLS that cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsErrors),
     /// The keys of the token issuer.
@@ -20,7 +22,7 @@ pub enum SecurityError {
     Keys(#[from] KeysError),
 }
 
-/// What stands between a peer and the pools.
+/// TLS and authentication of callers.
 pub(super) struct Security {
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) guard: Guard,
@@ -35,7 +37,7 @@ pub(super) fn open(config: &Config) -> Result<Security, SecurityError> {
 }
 
 impl Security {
-    /// Follows the files until the process has stopped.
+    /// Reloads the files when they change, until the process has stopped.
     pub(super) fn follow(&self, config: &Config, phase: &PhaseCell, tasks: &Tasks) {
         let Self { tls, guard } = self;
         if let Some(tls) = tls {
@@ -47,7 +49,7 @@ impl Security {
     }
 }
 
-/// Does `work` until nothing runs any more.
+/// Runs `work` until the process has stopped.
 pub(super) fn follow(work: impl Future<Output = ()> + Send + 'static, phase: &PhaseCell, tasks: &Tasks) {
     let phase = phase.clone();
     tasks.spawn(async move {

@@ -1,4 +1,4 @@
-//! What the service manager is told, in the words of systemd's `sd_notify`.
+//! Reports to the service manager, in systemd's `sd_notify` protocol.
 
 use std::{convert::Infallible, future::pending, io, sync::mpsc::sync_channel, time::Duration};
 
@@ -9,59 +9,59 @@ use tokio::time::sleep;
 use super::Control;
 use crate::{net::Pulse, phase::Phase, rpc::DrainControl, task::spawn_thread};
 
-/// Words that may wait for the service manager to listen.
+/// Messages that may wait to be sent.
 const BACKLOG: usize = 16;
-/// Between two reports of a drain.
+/// Time between two reports of a drain.
 const TICK: Duration = Duration::from_secs(1);
-/// What each report asks for: some reports may come late, and a process that hangs is not waited for much longer.
+/// Extra time requested by each report; long enough to survive late ones.
 const EXTENSION: Duration = Duration::from_secs(5);
 
-type Tell = dyn Fn(&[NotifyState<'_>]) + Send + Sync;
+type SendMessage = dyn Fn(&[NotifyState<'_>]) + Send + Sync;
 
-/// Who started the process, and wants to know how it is.
+/// The service manager that started the process.
 pub struct ServiceManager {
-    send: Box<Tell>,
+    send: Box<SendMessage>,
     watchdog: Option<Duration>,
 }
 
 impl ServiceManager {
-    /// The one that the environment names; without one, nobody hears what is said.
+    /// The service manager that the environment names; without one, messages are dropped.
     ///
-    /// What is said leaves on a thread of its own: a service manager that does not listen holds nothing else up.
+    /// Messages are sent by a thread of their own, so that a service manager that does not read delays nothing else.
     ///
     /// # Errors
-    /// Where the system has no thread left.
+    /// If the system has no thread left.
     pub fn from_env() -> io::Result<Self> {
-        let (words, said) = sync_channel::<String>(BACKLOG);
-        let tell = move || {
-            while let Ok(words) = said.recv() {
-                if let Err(error) = sd_notify::notify(&[NotifyState::Custom(&words)]) {
+        let (sender, receiver) = sync_channel::<String>(BACKLOG);
+        let forward = move || {
+            while let Ok(message) = receiver.recv() {
+                if let Err(error) = sd_notify::notify(&[NotifyState::Custom(&message)]) {
                     tracing::debug!(%error, "the service manager cannot be reached");
                 }
             }
         };
-        spawn_thread("notify".to_owned(), tell)?;
+        spawn_thread("notify".to_owned(), forward)?;
         let send = move |states: &[NotifyState<'_>]| {
             let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
-            // One that is so far behind hears the next word, or has given this process up.
-            let _ = words.try_send(lines.join("\n"));
+            // If the channel is full, drop this message.
+            let _ = sender.try_send(lines.join("\n"));
         };
         Ok(Self::new(send, sd_notify::watchdog_enabled()))
     }
 
-    /// One that hears by `send`, and takes the process for dead where it heard nothing for as long as `watchdog`.
+    /// Sends with `send`. The manager considers the process dead after `watchdog` without a message.
     #[must_use]
     pub fn new(send: impl Fn(&[NotifyState<'_>]) + Send + Sync + 'static, watchdog: Option<Duration>) -> Self {
         Self { send: Box::new(send), watchdog }
     }
 
-    /// Tells that calls are taken, then that the drain goes on, and all the time that the threads make progress.
+    /// Reports that the process serves, then the drain, and meanwhile that the threads make progress.
     pub(super) async fn keep_informed(&self, control: &Control, pulses: &[Pulse]) -> Infallible {
         (self.send)(&[NotifyState::Ready, NotifyState::Status("serving")]);
         join(self.watch(pulses), self.follow(control)).await.0
     }
 
-    /// A thread that hangs gives no answer, so that the watchdog hears nothing.
+    /// A blocked thread does not answer, so that no message goes to the watchdog.
     async fn watch(&self, pulses: &[Pulse]) -> Infallible {
         let Some(watchdog) = self.watchdog else { return pending().await };
         loop {
@@ -71,15 +71,15 @@ impl ServiceManager {
         }
     }
 
-    /// Reports the drain, and asks for more time as long as it is within its own.
+    /// Reports the drain, and requests more time until the planned time is over.
     async fn follow(&self, control: &Control) -> Infallible {
         control.phase().reached(Phase::Draining).await;
         (self.send)(&[NotifyState::Stopping]);
         let plan = control.plan();
-        let most = plan.notice + plan.finish + plan.kill;
+        let planned = plan.notice + plan.finish + plan.kill;
         loop {
             let progress = control.progress();
-            if progress.elapsed > most {
+            if progress.elapsed > planned {
                 return pending().await;
             }
             let (queued, running, finished) = (progress.queued, progress.running, progress.finished);

@@ -1,3 +1,5 @@
+//! Builds the services of both listeners: for callers and for operators.
+
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
@@ -16,21 +18,21 @@ use crate::{
     task::Tasks,
 };
 
-/// Most calls of `WatchStats` at once: each may ask ten times a second for all that there is to tell.
-const MOST_STATS_WATCHES: usize = 256;
+/// Most open calls of `WatchStats`: each may request all figures ten times a second.
+const MAX_STATS_WATCHES: usize = 256;
 
-/// What callers and operators reach, before there is a listener.
+/// The services for callers and operators, before there is a listener.
 pub(super) struct Surface {
     pub(super) public: Edge,
     pub(super) ops: Edge,
-    /// Takes the runtimes that serve.
+    /// Collects the serving runtimes.
     pub(super) runtimes: Runtimes,
-    /// Takes the figures of the listeners.
+    /// Collects the figures of the listeners.
     pub(super) connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
 }
 
-/// Names by which operators may call at these addresses. Pages of browsers reach a loopback address by whatever name they
-/// give it; where no address is one, any name will do.
+/// Host names under which operators may call at these addresses. On a loopback address they are restricted, because any
+/// web page can reach it under a name of its own choice. Otherwise any name is accepted.
 pub(super) fn hosts<'a>(config: &Config, addresses: impl Iterator<Item = &'a ListenAddress>) -> Option<Hosts> {
     let names = &config.server.ops_hosts;
     let mut of_a_network = addresses.filter(|address| address.tcp().is_some());
@@ -38,7 +40,7 @@ pub(super) fn hosts<'a>(config: &Config, addresses: impl Iterator<Item = &'a Lis
     is_limited.then(|| Hosts::new(names))
 }
 
-/// Makes the services over the pools of `control`.
+/// Builds the services over the pools of `control`.
 pub(super) fn surface(
     config: &Config,
     control: &Control,
@@ -64,7 +66,7 @@ pub(super) fn surface(
         guard: guard.clone(),
         started,
         calls: calls.clone(),
-        watches: Watches::new(phase.clone(), MOST_STATS_WATCHES),
+        watches: Watches::new(phase.clone(), MAX_STATS_WATCHES),
     });
     let limits = Limits {
         max_payload: config.server.max_payload,
@@ -74,7 +76,7 @@ pub(super) fn surface(
         worker_pool,
         health: health.clone(),
         orca: Orca::new(load.clone(), phase.clone()),
-        answers_tell: config.server.load_reports.then_some(load),
+        load_in_answers: config.server.load_reports.then_some(load),
         calls: calls.clone(),
         browsers: Browsers::of(&config.server.grpc_web_origins),
         limits,
@@ -99,7 +101,7 @@ pub(super) fn surface(
     Surface { public, ops, runtimes, connections }
 }
 
-/// Has the metrics tell of the connections of these listeners.
+/// Adds the connections of these listeners to the metrics.
 pub(super) fn watch(
     connections: &OnceLock<Vec<(&'static str, ReadConnections)>>,
     listeners: [(&'static str, &Server); 2],
@@ -114,6 +116,6 @@ pub(super) fn watch(
             closed: Closed::ALL.iter().map(|reason| (reason.as_str(), census.closed(*reason))).collect(),
         })
     };
-    // They are started once.
+    // It is set once.
     let _ = connections.set(listeners.map(|(name, server)| (name, read(server))).into());
 }

@@ -1,3 +1,5 @@
+//! The cache of verified tokens. `token.rs` fills and asks it.
+
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
@@ -7,17 +9,17 @@ use super::Caller;
 
 const SHARDS: usize = 16;
 /// Most tokens in one shard.
-const MOST: usize = 256;
+const MAX_TOKENS: usize = 256;
 
-/// What tells tokens apart, without keeping them.
+/// Identifies a token without keeping it.
 pub(super) type Digest = [u8; 32];
 
-/// Tokens that were verified, by their digests: a signature costs more than all else in a call.
+/// Verified tokens, by digest. Verifying a signature costs more than all other work of a call.
 pub(super) struct Cache([Mutex<HashMap<Digest, Verified>>; SHARDS]);
 
 struct Verified {
     caller: Arc<Caller>,
-    /// Until when the verdict holds.
+    /// When the entry expires.
     until: Instant,
     /// The set of keys that verified it.
     generation: u64,
@@ -37,12 +39,12 @@ impl Cache {
 
     pub(super) fn put(&self, token: Digest, caller: Arc<Caller>, until: Instant, generation: u64) {
         let mut shard = self.shard(&token).lock();
-        if shard.len() >= MOST {
+        if shard.len() >= MAX_TOKENS {
             let now = Instant::now();
             shard.retain(|_, verified| now < verified.until && verified.generation == generation);
         }
-        if shard.len() >= MOST {
-            // As good as any: the map is in no order.
+        if shard.len() >= MAX_TOKENS {
+            // Any entry will do: the map has no order.
             let one = shard.keys().next().copied();
             one.and_then(|one| shard.remove(&one));
         }
@@ -84,6 +86,6 @@ mod tests {
             cache.put(token, caller(), until, 1);
         }
         let held: usize = cache.0.iter().map(|shard| shard.lock().len()).sum();
-        assert_eq!(held, SHARDS * MOST);
+        assert_eq!(held, SHARDS * MAX_TOKENS);
     }
 }

@@ -1,3 +1,5 @@
+//! An authenticated caller and its rights. The rules come from `config.rs`, and `gate.rs` makes the callers.
+
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -5,18 +7,18 @@ use sha2::{Digest, Sha256};
 use super::{Denial, Rpc, Rpcs, Rule, token::Credentials};
 use crate::model::{Job, MAX_TENANT, WhenFull};
 
-/// Most bytes of a principal that are kept of each job.
+/// Most bytes of a principal that are kept with each job.
 const MAX_NAME: usize = 256;
 
-/// Somebody whose credentials are sound, with the rules that name them.
+/// An authenticated caller, with the rules that name it.
 #[derive(Debug)]
 pub struct Caller {
     principal: String,
-    /// The same, shortened to what is kept of each job.
+    /// The principal, shortened to what is kept with each job.
     name: Arc<str>,
     rpcs: Rpcs,
     grants: Vec<Grant>,
-    /// The token that it showed, where it did.
+    /// The token of the caller; `None` with a certificate or no credentials.
     credentials: Option<Credentials>,
 }
 
@@ -24,12 +26,12 @@ pub struct Caller {
 #[derive(Debug)]
 struct Grant {
     rule: Arc<Rule>,
-    /// Tenant of the jobs that it lets in.
+    /// Tenant of the jobs that the rule allows.
     tenant: String,
 }
 
 impl Caller {
-    /// The caller `principal`. `own_tenant` is the one that the credentials name.
+    /// The caller `principal`. `own_tenant` is the tenant that its credentials name.
     pub(super) fn new(principal: String, own_tenant: Option<String>, rules: impl Iterator<Item = Arc<Rule>>) -> Self {
         let own = short(own_tenant.as_ref().unwrap_or(&principal));
         let grant = |rule: Arc<Rule>| Grant { tenant: rule.tenant.clone().unwrap_or_else(|| own.clone()), rule };
@@ -39,7 +41,7 @@ impl Caller {
         Self { principal, name, rpcs, grants, credentials: None }
     }
 
-    /// The same caller, by a token.
+    /// The same caller, authenticated by a token.
     pub(super) fn by_token(self, credentials: Credentials) -> Self {
         Self { credentials: Some(credentials), ..self }
     }
@@ -54,7 +56,7 @@ impl Caller {
         &self.principal
     }
 
-    /// The same, at most 256 bytes of it.
+    /// The principal, cut to 256 bytes.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
@@ -63,12 +65,12 @@ impl Caller {
     /// Whether any rule allows `rpc` for some kind.
     ///
     /// # Errors
-    /// [`Denial::Rpc`] where none does.
+    /// [`Denial::Rpc`] if no rule does.
     pub fn may_call(&self, rpc: Rpc) -> Result<(), Denial> {
         if self.rpcs.has(rpc) { Ok(()) } else { Err(self.denied(rpc.name())) }
     }
 
-    /// That no rule can allow `rpc`.
+    /// The denial of an RPC that no rule can allow.
     #[must_use]
     pub fn denied(&self, rpc: &'static str) -> Denial {
         Denial::Rpc { principal: self.principal.clone(), rpc }
@@ -77,8 +79,8 @@ impl Caller {
     /// The tenant of a job, which the first rule that allows its kind decides.
     ///
     /// # Errors
-    /// [`Denial::Kind`] where no rule allows it, [`Denial::Tenant`] where it names another tenant,
-    /// [`Denial::Criticality`] and [`Denial::Shed`] where it claims more than that rule lets it.
+    /// [`Denial::Kind`] if no rule allows it, [`Denial::Tenant`] if it names another tenant, [`Denial::Criticality`]
+    /// and [`Denial::Shed`] if it claims more than that rule allows.
     pub fn tenant_of_job(&self, rpc: Rpc, job: &Job) -> Result<&str, Denial> {
         let Job { kind, tenant: asked, criticality, when_full, .. } = job;
         let principal = || self.principal.clone();
@@ -96,7 +98,7 @@ impl Caller {
             return Err(Denial::Criticality {
                 principal: principal(),
                 claimed: *criticality,
-                most: rule.max_criticality,
+                max: rule.max_criticality,
             });
         }
         if *when_full == Some(WhenFull::Shed) && !rule.may_shed {
@@ -106,7 +108,7 @@ impl Caller {
     }
 }
 
-/// A name as a tenant: its digest, where it is longer than a tenant may be.
+/// The tenant for a principal: the name itself, or its digest if it is longer than a tenant may be.
 fn short(name: &str) -> String {
     if name.len() <= MAX_TENANT {
         return name.to_owned();

@@ -1,3 +1,5 @@
+//! The identity in a client certificate. The handshake that verifies it is in `src/net/tls.rs`.
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -11,10 +13,10 @@ use x509_cert::{
 
 use super::{Caller, Denial, denial::CertificateFault};
 
-/// Longest SPIFFE ID, by its specification.
-const MOST_SPIFFE: usize = 2_048;
+/// Longest SPIFFE ID, as its specification says.
+const MAX_SPIFFE_ID: usize = 2_048;
 
-/// What RFC 4514 calls the attributes that it names, and OpenSSL others that certificates have.
+/// Short names of attributes: those of RFC 4514, and those of OpenSSL for others that are common.
 const SHORT: [(ObjectIdentifier, &str); 14] = [
     (ObjectIdentifier::new_unwrap("2.5.4.3"), "CN"),
     (ObjectIdentifier::new_unwrap("2.5.4.7"), "L"),
@@ -36,12 +38,12 @@ const SHORT: [(ObjectIdentifier, &str); 14] = [
 #[derive(Debug)]
 pub struct Certificate {
     principal: Result<String, CertificateFault>,
-    /// Who that is, once asked, by the rules of that generation.
+    /// The caller by the rules of that generation, made on first use.
     caller: Mutex<Option<(u64, Arc<Caller>)>>,
 }
 
 impl Certificate {
-    /// Reads the names of a certificate that was verified: its SPIFFE ID, else its subject.
+    /// Reads the names in a verified certificate: its SPIFFE ID, else its subject.
     #[must_use]
     pub fn read(der: &[u8]) -> Self {
         Self { principal: principal(der), caller: Mutex::default() }
@@ -50,12 +52,12 @@ impl Certificate {
     /// The name: `spiffe://…` or `subject:…`.
     ///
     /// # Errors
-    /// [`Denial::InvalidCertificate`] where it names nobody.
+    /// [`Denial::InvalidCertificate`] if it has no usable name.
     pub fn principal(&self) -> Result<&str, Denial> {
         self.principal.as_deref().map_err(|fault| Denial::InvalidCertificate(*fault))
     }
 
-    /// The caller, made once for the connection and these rules.
+    /// The caller, made once for this connection and these rules.
     pub(super) fn caller(&self, rules: u64, make: impl FnOnce(&str) -> Caller) -> Result<Arc<Caller>, Denial> {
         let principal = self.principal()?;
         let mut caller = self.caller.lock();
@@ -79,7 +81,7 @@ fn principal(der: &[u8]) -> Result<String, CertificateFault> {
         .collect();
     match ids.as_slice() {
         [] => subject(&certificate.subject),
-        [id] if is_sound(id) => Ok((*id).to_owned()),
+        [id] if is_valid_spiffe_id(id) => Ok((*id).to_owned()),
         _ => Err(CertificateFault::Spiffe),
     }
 }
@@ -88,10 +90,10 @@ fn is_spiffe(uri: &str) -> bool {
     uri.get(..9).is_some_and(|start| start.eq_ignore_ascii_case("spiffe://"))
 }
 
-/// Whether an ID is as SPIFFE's specification has it: a trust domain in lower case, and a path without empty or
-/// relative segments, so that one name has one spelling.
-fn is_sound(id: &str) -> bool {
-    let Some(rest) = id.strip_prefix("spiffe://").filter(|_| id.len() <= MOST_SPIFFE) else { return false };
+/// Whether an ID follows the SPIFFE specification: a trust domain in lower case, and a path without empty or relative
+/// segments. So each name has one spelling.
+fn is_valid_spiffe_id(id: &str) -> bool {
+    let Some(rest) = id.strip_prefix("spiffe://").filter(|_| id.len() <= MAX_SPIFFE_ID) else { return false };
     let (domain, path) = rest.split_once('/').map_or((rest, None), |(domain, path)| (domain, Some(path)));
     let in_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
     let in_path = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -99,7 +101,7 @@ fn is_sound(id: &str) -> bool {
     !domain.is_empty() && domain.bytes().all(in_domain) && path.is_none_or(|path| path.split('/').all(segment))
 }
 
-/// The subject as RFC 4514 writes it, and `openssl x509 -subject -nameopt RFC2253`: the last of the certificate first.
+/// The subject as RFC 4514 and `openssl x509 -subject -nameopt RFC2253` write it: the last attribute first.
 fn subject(name: &Name) -> Result<String, CertificateFault> {
     let mut text = String::new();
     for rdn in name.0.iter().rev() {
@@ -118,7 +120,7 @@ fn subject(name: &Name) -> Result<String, CertificateFault> {
     if text.is_empty() { Err(CertificateFault::Nameless) } else { Ok(text) }
 }
 
-/// Writes an attribute so that its value cannot pass for another one.
+/// Writes an attribute, escaped so that its value cannot look like another attribute.
 fn write_attribute(
     text: &mut String,
     AttributeTypeAndValue { oid, value: given }: &AttributeTypeAndValue,

@@ -1,41 +1,44 @@
+//! The settings of authentication: token issuer and algorithms, rules, quotas. Their defaults are in
+//! `src/config/keys.rs`.
+
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use super::{Pattern, PrincipalPattern, Rpcs};
 use crate::model::Criticality;
 
-/// `[auth]`: who is known, and what they may do.
+/// `[auth]`: how callers are authenticated, and what they may do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Bearer tokens; without it a client certificate is the only credential.
+    /// Bearer tokens. Without it, a client certificate is the only credential.
     pub jwt: Option<Jwt>,
-    /// Rules, in the order of the file. What none of them allows is denied.
+    /// Rules, in the order of the file. A call that no rule allows is denied.
     pub rules: Vec<Rule>,
-    /// Whether `AdminService` and reflection of the operator's listener are under the rules, too; its health and its
-    /// pages are not. Default true.
+    /// Whether the rules also cover `AdminService` and reflection on the operator's listener. Its health and its pages
+    /// stay open.
     pub ops: bool,
 }
 
-/// `[auth.jwt]`: tokens that are taken.
+/// `[auth.jwt]`: bearer tokens and their issuer.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 pub struct Jwt {
     /// File with the public keys (RFC 7517).
     pub jwks: PathBuf,
-    /// Signatures that are taken; none with a secret that both sides share.
+    /// Accepted signature algorithms. Those with a shared secret do not exist here.
     pub algorithms: Vec<Algorithm>,
-    /// What `iss` must be.
+    /// Required value of `iss`.
     pub issuer: String,
-    /// One of which `aud` must name.
+    /// Accepted values of `aud`.
     pub audience: Vec<String>,
-    /// Claim that names the tenant of a token, where no rule does. A token without it is its own tenant, by its
-    /// principal; one with a claim that is no name is refused. Default none.
+    /// Claim that names the tenant, if no rule does. Without the claim, the principal is the tenant; a claim that is
+    /// not a valid name makes the token invalid.
     pub tenant_claim: Option<String>,
-    /// Most difference of the clocks of issuer and server. Default 30 s.
+    /// Largest difference between the clocks of issuer and server.
     pub leeway: Duration,
-    /// Time between two looks at the file. Default 10 s.
+    /// How often the file is checked for changes.
     pub reload: Duration,
 }
 
-/// A signature by a private key.
+/// A signature algorithm with a private key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Algorithm {
@@ -60,31 +63,31 @@ pub enum Algorithm {
     EdDsa,
 }
 
-/// `[auth.rule.NAME]`: one row of the table.
+/// `[auth.rule.NAME]`: one rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// Its name, for people.
+    /// Its name, for logs.
     pub name: String,
-    /// Whom it is for.
+    /// Callers that the rule applies to.
     pub principals: Vec<PrincipalPattern>,
-    /// What it allows.
+    /// RPCs that it allows.
     pub rpcs: Rpcs,
-    /// Kinds of the jobs that it allows. Default all.
+    /// Kinds of jobs that it allows. Default all.
     pub kinds: Vec<Pattern>,
-    /// Tenant of the jobs. Default the one that the token names in its tenant claim, else the principal itself.
+    /// Tenant of the jobs. Default the tenant claim of the token, else the principal.
     pub tenant: Option<String>,
-    /// Highest class that the jobs may claim. Default [`Criticality::Critical`], as where callers are not told apart.
+    /// Highest class that the jobs may claim.
     pub max_criticality: Criticality,
-    /// Whether the jobs may ask for the place of a less important one. Default true.
+    /// Whether the jobs may evict less important ones.
     pub may_shed: bool,
 }
 
-/// `[quota]`: what one tenant may use, whatever the pool.
+/// `[quota]`: bounds for each tenant, over all pools.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuotaConfig {
-    /// Bounds of a tenant without any of its own.
+    /// Bounds of a tenant without its own.
     pub each: TenantQuota,
-    /// Most tenants that are told apart. Further ones share one quota. Default 10,000.
+    /// Most tenants that are counted separately; further ones share one quota.
     pub tenants: usize,
     /// Tenants with bounds of their own.
     pub named: Vec<(String, TenantQuota)>,
@@ -97,12 +100,12 @@ pub struct TenantQuota {
     pub rate: Option<NonZeroU32>,
     /// Jobs that may come at once after a pause. Default one second's worth.
     pub burst: Option<NonZeroU32>,
-    /// Jobs that are queued or run.
+    /// Jobs queued and running.
     pub in_flight: Option<usize>,
 }
 
 impl TenantQuota {
-    /// Whether it bounds anything.
+    /// Whether it has any bound.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.rate.is_some() || self.in_flight.is_some()
@@ -110,7 +113,7 @@ impl TenantQuota {
 }
 
 impl QuotaConfig {
-    /// Whether it bounds anybody.
+    /// Whether any tenant is bounded.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.each.is_bound() || self.named.iter().any(|(_, quota)| quota.is_bound())

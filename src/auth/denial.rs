@@ -1,76 +1,78 @@
+//! Why a call or a job is denied, with the text for its caller. `src/rpc/guard.rs` makes statuses of them.
+
 use super::Rpc;
 use crate::model::{Code, Criticality, Reason};
 
-/// Why a call is not let in. The texts are for the caller, and say nothing of keys or rules.
+/// Why a call is denied. The texts are for the caller, and reveal neither keys nor rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
-    /// No certificate and no token.
+    /// Neither a certificate nor a token.
     #[error("no credentials; {}", how(*tokens))]
     NoCredentials {
-        /// Whether tokens are taken.
+        /// Whether tokens are accepted.
         tokens: bool,
     },
-    /// No token, on a listener without TLS, which sees no certificate.
+    /// No token, on a listener without TLS, which cannot receive a certificate.
     #[error("no credentials; {}", how_in_plaintext(*tokens))]
     NoToken {
-        /// Whether tokens are taken.
+        /// Whether tokens are accepted.
         tokens: bool,
     },
-    /// No token, on a connection that could show no certificate: the client CA of the server is empty or gone.
+    /// No token, and the server could not ask for a certificate: its client CA is empty or missing.
     #[error(
-        "no credentials, and no client certificate is taken: the client CA of this server is empty or gone; ask its \
+        "no credentials, and no client certificate is accepted: the client CA of this server is empty or missing; ask its \
          operator to put the roots back, and connect anew{}", instead(*tokens)
     )]
     NobodyTrusted {
-        /// Whether tokens are taken.
+        /// Whether tokens are accepted.
         tokens: bool,
     },
-    /// The token is not a sound one of the issuer.
+    /// The token is invalid.
     #[error("the token is not accepted: {0}")]
     InvalidToken(TokenFault),
-    /// The certificate was verified and names nobody.
+    /// The certificate was verified, but has no usable name.
     #[error("the client certificate is not accepted: {0}")]
     InvalidCertificate(CertificateFault),
     /// No rule allows the call.
     #[error("{}", Reason::RpcDenied.words())]
     Rpc {
-        /// Who calls.
+        /// The principal.
         principal: String,
-        /// What was called.
+        /// The RPC.
         rpc: &'static str,
     },
     /// A rule allows the call, but not with this kind of job.
     #[error("{}", Reason::KindDenied.words())]
     Kind {
-        /// Who calls.
+        /// The principal.
         principal: String,
-        /// What was called.
+        /// The RPC.
         rpc: Rpc,
-        /// The kind, as the caller named it.
+        /// The kind, as the caller wrote it.
         kind: String,
     },
     /// The job names a tenant that is not the caller's.
     #[error("{}", Reason::TenantMismatch.words())]
     Tenant {
-        /// Who calls.
+        /// The principal.
         principal: String,
         /// Tenant of the caller.
         tenant: String,
     },
-    /// The job claims to be more important than its caller may.
+    /// The job claims a higher criticality than its caller may.
     #[error("{}", Reason::CriticalityDenied.words())]
     Criticality {
-        /// Who calls.
+        /// The principal.
         principal: String,
-        /// What the job claims.
+        /// Criticality that the job claims.
         claimed: Criticality,
-        /// What it may claim.
-        most: Criticality,
+        /// Highest criticality that it may claim.
+        max: Criticality,
     },
-    /// The job asks for the place of another one, and its caller may not.
+    /// The job may evict other jobs, and its caller may not ask for that.
     #[error("{}", Reason::ShedDenied.words())]
     Shed {
-        /// Who calls.
+        /// The principal.
         principal: String,
     },
 }
@@ -81,72 +83,72 @@ pub enum TokenFault {
     /// Not three parts of JSON, or not a bearer token at all.
     #[error("it cannot be read; send \"authorization: Bearer\" with a signed JWT, once")]
     Malformed,
-    /// Longer than any sound one.
+    /// Longer than the limit.
     #[error("it is too long; send one of at most 8 KiB")]
     TooLong,
-    /// Its algorithm is not one of the pinned ones.
-    #[error("its algorithm is not allowed; sign it as the issuer of this server does")]
+    /// Its algorithm is not accepted.
+    #[error("its algorithm is not accepted; sign it with an algorithm in auth.jwt.algorithms of the server")]
     Algorithm,
-    /// It has parts that must be understood and are not.
+    /// It has critical, encrypted or compressed parts.
     #[error("it has critical, encrypted or compressed parts; send a plain signed JWT")]
     Extensions,
-    /// No key of this name.
+    /// No key has this id.
     #[error(
         "it is signed by a key that this server does not know; get a new one from the issuer, and if that is refused too, \
          ask the operator of this server to put the issuer's keys in the file of auth.jwt.jwks"
     )]
     UnknownKey,
-    /// There are no keys: the operator has emptied the set.
+    /// The key set is empty.
     #[error(
-        "this server trusts no key at present, for its key set is empty; ask its operator to put the issuer's keys in the \
+        "the key set of this server is empty; ask its operator to put the issuer's keys in the \
          file of auth.jwt.jwks"
     )]
     NoKeys,
-    /// The signature is wrong.
+    /// The signature does not match.
     #[error("its signature is wrong; get a new one from the issuer")]
     Signature,
-    /// It was valid once.
+    /// Its `exp` has passed.
     #[error("it has expired; get a new one from the issuer")]
     Expired,
-    /// It is not valid yet.
+    /// Its `nbf` has not come.
     #[error("it is not valid yet; compare the clocks, or wait")]
     Immature,
-    /// `iss` is another.
+    /// `iss` is not the configured issuer.
     #[error("its issuer is not the one that this server trusts")]
     Issuer,
-    /// `aud` names others.
+    /// `aud` has none of the configured names.
     #[error("it is for another audience; ask the issuer for one that names this server")]
     Audience,
-    /// A claim that must be there is not, or is not of its form.
-    #[error("it lacks a sound claim {claim:?}; ask the issuer for one that has it")]
+    /// A required claim is missing or malformed.
+    #[error("its claim {claim:?} is missing or invalid; get a token that has it")]
     Claim {
         /// Name of the claim.
         claim: String,
     },
 }
 
-/// What is wrong with the names in a certificate.
+/// Why a client certificate has no usable name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateFault {
     /// It cannot be read.
     #[error("it cannot be read; issue it anew")]
     Malformed,
-    /// More than one SPIFFE ID, or one that is none.
-    #[error("its SPIFFE ID is not sound; it needs exactly one URI spiffe://TRUST-DOMAIN/PATH")]
+    /// More than one SPIFFE ID, or a malformed one.
+    #[error("its SPIFFE ID is invalid; it needs exactly one URI spiffe://TRUST-DOMAIN/PATH")]
     Spiffe,
     /// Neither a SPIFFE ID nor a subject.
-    #[error("it names nobody; it needs a SPIFFE ID or a subject")]
+    #[error("it has no name; it needs a SPIFFE ID or a subject")]
     Nameless,
 }
 
 impl Denial {
-    /// Whether better credentials are what it takes.
+    /// Whether other credentials would help.
     #[must_use]
     pub fn is_unauthenticated(&self) -> bool {
         self.reason().code() == Code::Unauthenticated
     }
 
-    /// What its caller is told.
+    /// The reason in the status.
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
@@ -161,7 +163,7 @@ impl Denial {
         }
     }
 
-    /// What is known of the call, by name.
+    /// Figures for the status, by name.
     #[must_use]
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
         match self {
@@ -173,9 +175,9 @@ impl Denial {
             Self::Rpc { principal, rpc } => vec![("principal", principal), ("rpc", rpc)],
             Self::Kind { principal, rpc, kind } => vec![("principal", principal), ("rpc", rpc.name()), ("kind", kind)],
             Self::Tenant { principal, tenant } => vec![("principal", principal), ("tenant", tenant)],
-            Self::Criticality { principal, claimed, most } => {
-                let [claimed, most] = [claimed, most].map(|class| Criticality::NAMES[class.rank()]);
-                vec![("principal", principal), ("criticality", claimed), ("max_criticality", most)]
+            Self::Criticality { principal, claimed, max } => {
+                let [claimed, max] = [claimed, max].map(|class| Criticality::NAMES[class.rank()]);
+                vec![("principal", principal), ("criticality", claimed), ("max_criticality", max)]
             }
             Self::Shed { principal } => vec![("principal", principal)],
         }
@@ -196,9 +198,9 @@ fn instead(tokens: bool) -> &'static str {
 
 fn how_in_plaintext(tokens: bool) -> &'static str {
     if tokens {
-        "send \"authorization: Bearer\" with a token: this listener speaks no TLS, so that it sees no certificate"
+        "send \"authorization: Bearer\" with a token: this listener has no TLS, so that it gets no certificate"
     } else {
-        "this listener speaks no TLS and takes no tokens: send SIGTERM for a drain, or ask the operator for [auth.jwt], for \
+        "this listener has no TLS and accepts no tokens: send SIGTERM for a drain, or ask the operator for [auth.jwt], for \
          a rule for \"anonymous\", or for auth.ops = false"
     }
 }

@@ -1,4 +1,4 @@
-//! What a caller shows, and the keys that it is held against: see [`crate::fuzzing`].
+//! Fuzz targets for credentials and key sets: see [`crate::fuzzing`].
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -12,8 +12,8 @@ const ISSUER: &str = "https://issuer.test";
 const AUDIENCE: &str = "waterwheel";
 const KEY_ID: &str = "one";
 const LEEWAY: u64 = 30;
-/// Longest token, subject and tenant that are taken.
-const MOST: (usize, usize) = (8 << 10, 1_024);
+/// Longest token, and longest subject and tenant.
+const MAX_LENGTHS: (usize, usize) = (8 << 10, 1_024);
 /// The year 2100.
 const FAR: u64 = 4_102_444_800;
 
@@ -57,7 +57,7 @@ impl Trusted {
             may_shed: true,
         };
         let gate =
-            Gate::open(&Config { jwt: Some(jwt.clone()), rules: vec![everyone], ops: true }).expect("sound keys");
+            Gate::open(&Config { jwt: Some(jwt.clone()), rules: vec![everyone], ops: true }).expect("valid keys");
         let claims = json!({ "iss": ISSUER, "aud": AUDIENCE, "sub": "me", "org": "acme", "exp": FAR });
         let header = json!({ "alg": "EdDSA", "kid": KEY_ID });
         let token = signed(&key, header.to_string().as_bytes(), claims.to_string().as_bytes());
@@ -65,7 +65,7 @@ impl Trusted {
     }
 }
 
-/// Values of `authorization`, a line each: nobody gets in but by the token that the issuer has signed, letter by letter.
+/// Values of `authorization`, a line each: only the issuer's own token is accepted, byte for byte.
 pub fn authorization(data: &[u8]) {
     let Trusted { gate, token, .. } = &*TRUSTED;
     let values: Vec<_> = data.split(|byte| *byte == b'\n').collect();
@@ -80,7 +80,8 @@ pub fn authorization(data: &[u8]) {
     }
 }
 
-/// Header and claims of a token, a line each, which the issuer signs: the caller is whom they name, or refused.
+/// Header and claims of a token, a line each, signed by the issuer: the caller is the token's subject, or the call is
+/// denied.
 pub fn jwt(data: &[u8]) {
     let Trusted { gate, key, .. } = &*TRUSTED;
     let mut lines = data.splitn(2, |byte| *byte == b'\n');
@@ -98,7 +99,7 @@ pub fn jwt(data: &[u8]) {
                 .expect("the rule allows everything");
             let named = facts.claim("org").as_str().unwrap_or(caller.principal());
             assert!(tenant.len() <= 128 && (named.len() > 128 || named == tenant));
-            assert!(authenticate().is_ok(), "the verdict is kept");
+            assert!(authenticate().is_ok(), "the result is cached");
             assert!(gate.authenticate(None, std::iter::once(&value.as_bytes()[..value.len() - 2])).is_err());
         }
         Err(denial) => {
@@ -108,7 +109,7 @@ pub fn jwt(data: &[u8]) {
     }
 }
 
-/// A file of keys: none of a set that is taken verifies by another algorithm than a pinned one of its own type.
+/// A key set: no key of an accepted set verifies with an algorithm other than a configured one of its own type.
 pub fn jwks(data: &[u8]) {
     let Trusted { jwt, token, .. } = &*TRUSTED;
     let Ok(keys) = Keys::parse(data, jwt, 0) else { return };
@@ -129,7 +130,7 @@ pub fn jwks(data: &[u8]) {
 
 fn signed(key: &EncodingKey, header: &[u8], claims: &[u8]) -> String {
     let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
-    let signature = sign(text.as_bytes(), key, Signature::EdDSA).expect("a sound key");
+    let signature = sign(text.as_bytes(), key, Signature::EdDSA).expect("a valid key");
     format!("{text}.{signature}")
 }
 
@@ -137,7 +138,7 @@ fn object(json: &[u8]) -> Value {
     serde_json::from_slice(json).unwrap_or_default()
 }
 
-/// What is known of a token besides that the issuer has signed it.
+/// The parts of a signed token, for the oracle.
 #[derive(Debug)]
 struct Facts {
     header: Value,
@@ -150,7 +151,7 @@ impl Facts {
         self.claims.get(name).unwrap_or(&Value::Null)
     }
 
-    /// Without this no token passes.
+    /// A token that fails this must be rejected.
     fn may_pass(&self) -> bool {
         let head = |name: &str| self.header.get(name).unwrap_or(&Value::Null);
         let names = |claim: &str, value: &str| match self.claim(claim) {
@@ -158,9 +159,9 @@ impl Facts {
             one => one == value,
         };
         let now = get_current_timestamp() as f64;
-        // A second of rounding, and one that passes meanwhile.
+        // One second for rounding, and one that may pass meanwhile.
         let slack = (LEEWAY + 2) as f64;
-        self.length <= MOST.0
+        self.length <= MAX_LENGTHS.0
             && head("alg") == "EdDSA"
             && (head("kid").is_null() || head("kid") == KEY_ID)
             && ["crit", "enc", "zip"].iter().all(|name| head(name).is_null())
@@ -172,8 +173,8 @@ impl Facts {
             && (self.claim("org").is_null() || self.claim("org").as_str().is_some_and(is_name))
     }
 
-    /// With this every token passes. A name that comes twice is the issuer's fault, and not to be told from here: only
-    /// texts that are as they would be written again are judged.
+    /// A token that passes this must be accepted. A name that comes twice cannot be seen here, so only texts in
+    /// canonical form are judged.
     fn must_pass(&self, header: &[u8], claims: &[u8]) -> bool {
         let is_plain = |value: &Value, text: &[u8]| value.to_string().as_bytes() == text;
         let known =
@@ -191,7 +192,7 @@ impl Facts {
 }
 
 fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= MOST.1 && !text.chars().any(char::is_control)
+    !text.is_empty() && text.len() <= MAX_LENGTHS.1 && !text.chars().any(char::is_control)
 }
 
 #[cfg(test)]
@@ -208,15 +209,15 @@ mod tests {
 
     #[test]
     fn what_is_kept_begins_with_tokens_that_pass() {
-        assert_eq!(kept("authorization", "sound"), format!("Bearer {}", TRUSTED.token).as_bytes());
-        for name in ["sound", "typed"] {
+        assert_eq!(kept("authorization", "valid"), format!("Bearer {}", TRUSTED.token).as_bytes());
+        for name in ["valid", "typed"] {
             let text = kept("jwt", name);
             let at = text.iter().position(|byte| *byte == b'\n').expect("two lines");
             let (header, claims) = (&text[..at], &text[at + 1..]);
             let value = format!("Bearer {}", signed(&TRUSTED.key, header, claims));
             assert!(TRUSTED.gate.authenticate(None, std::iter::once(value.as_bytes())).is_ok(), "{name}");
             let facts = Facts { header: object(header), claims: object(claims), length: value.len() };
-            assert_eq!(facts.must_pass(header, claims), name == "sound");
+            assert_eq!(facts.must_pass(header, claims), name == "valid");
         }
         assert!(Keys::parse(&kept("jwks", "all"), &TRUSTED.jwt, 0).is_ok());
     }

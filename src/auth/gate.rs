@@ -1,3 +1,5 @@
+//! The gate: finds the caller of each call. It exists only if some authentication is configured.
+
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -8,11 +10,11 @@ use arc_swap::ArcSwap;
 use super::{
     Caller, Certificate, Config, Denial, KeysError, PrincipalPattern, Rule,
     denial::TokenFault,
-    token::{Subject, Tokens},
+    token::{TokenIdentity, Tokens},
 };
 use crate::reload::keep_fresh;
 
-/// Tells who calls. There is one only where some authentication is configured.
+/// Authenticates callers. It exists only if some authentication is configured.
 pub struct Gate {
     rules: ArcSwap<Rules>,
     tokens: Option<Arc<Tokens>>,
@@ -21,25 +23,25 @@ pub struct Gate {
     denied: AtomicU64,
 }
 
-/// What callers may do.
+/// The rules, and the callers that they imply.
 struct Rules {
     all: Vec<Arc<Rule>>,
-    /// Those without credentials, where a rule names them.
+    /// Callers without credentials, if a rule names them.
     anonymous: Option<Arc<Caller>>,
-    /// How often they were replaced.
+    /// How often the rules were replaced.
     generation: u64,
 }
 
-/// What a gate has refused, and what became of the keys.
+/// Counts of denials and of reloaded keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls whose credentials were missing or unsound.
+    /// Calls whose credentials were missing or invalid.
     pub unauthenticated: u64,
     /// Calls and jobs that no rule allows.
     pub denied: u64,
-    /// Times that new keys were taken over.
+    /// Reloads of keys that succeeded.
     pub keys_reloaded: u64,
-    /// Times that new keys were broken.
+    /// Reloads of keys that failed.
     pub keys_broken: u64,
 }
 
@@ -47,7 +49,7 @@ impl Gate {
     /// Reads the keys of the token issuer.
     ///
     /// # Errors
-    /// Where they cannot be used.
+    /// If they cannot be used.
     pub fn open(config: &Config) -> Result<Self, KeysError> {
         let Config { jwt, rules, ops } = config;
         let tokens = jwt.clone().map(Tokens::open).transpose()?.map(Arc::new);
@@ -60,12 +62,12 @@ impl Gate {
         })
     }
 
-    /// Goes by these rules from now on. A call that goes on keeps those that it began with.
+    /// Replaces the rules. A call in progress keeps those that it began with.
     pub fn set_rules(&self, rules: &[Rule]) {
         self.rules.rcu(|before| Rules::new(rules, before.generation + 1));
     }
 
-    /// Follows the file of keys, for ever.
+    /// Reloads the keys when their file changes. It never returns.
     pub fn keep_fresh(&self, every: std::time::Duration) -> impl Future<Output = ()> + use<> {
         let tokens = self.tokens.clone();
         async move {
@@ -76,17 +78,18 @@ impl Gate {
         }
     }
 
-    /// Whether the operator's listener is under the rules, too.
+    /// Whether the rules cover the operator's listener.
     #[must_use]
     pub fn guards_ops(&self) -> bool {
         self.ops
     }
 
-    /// The caller, by what was sent: a token goes before a certificate. `authorization` holds the values of the header
-    /// of that name, which is not looked at where no tokens are taken.
+    /// The caller, from a token if there is one, else from the certificate. `authorization` holds the values of that
+    /// header; it is not read if no tokens are configured.
     ///
     /// # Errors
-    /// A [`Denial`] that is unauthenticated. Unsound credentials are refused even where others are sound, or none needed.
+    /// A [`Denial`] that is unauthenticated. Invalid credentials are denied even if others are valid, or none are
+    /// needed.
     pub fn authenticate<'a>(
         &self,
         certificate: Option<&Certificate>,
@@ -96,7 +99,7 @@ impl Gate {
         if let Some(tokens) = &self.tokens
             && let Some(token) = bearer(authorization).map_err(Denial::InvalidToken)?
         {
-            let make = |Subject { principal, tenant }| rules.caller(principal, tenant);
+            let make = |TokenIdentity { principal, tenant }| rules.caller(principal, tenant);
             return tokens.verify(token, rules.generation, make).map_err(Denial::InvalidToken);
         }
         match (certificate, &rules.anonymous) {
@@ -108,7 +111,7 @@ impl Gate {
         }
     }
 
-    /// Checks that the credentials of a caller hold still: a call may outlive them.
+    /// Checks that the credentials of a caller are still valid: a call may outlast them.
     ///
     /// # Errors
     /// [`Denial::InvalidToken`].
@@ -119,14 +122,14 @@ impl Gate {
         }
     }
 
-    /// Counts a refusal, and logs it for those who look for it.
+    /// Counts a denial, and logs it at `debug`.
     pub fn note(&self, denial: &Denial) {
         let count = if denial.is_unauthenticated() { &self.unauthenticated } else { &self.denied };
         count.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(reason = denial.reason().name(), "{denial}");
     }
 
-    /// What was refused so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let reloads = self.tokens.as_ref().map(|tokens| (tokens.reloads().done(), tokens.reloads().failed()));

@@ -1,3 +1,5 @@
+//! The key set of the token issuer (JWKS): which key may verify which algorithm. `token.rs` uses it.
+
 use std::sync::Arc;
 
 use jsonwebtoken::{
@@ -12,66 +14,66 @@ use crate::{
 };
 
 /// Largest file of keys.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// The public keys of the issuer.
 pub(super) struct Keys {
     keys: Vec<Key>,
-    /// Counts the sets of keys, so that a token that an older one verified is verified again.
+    /// Number of this set, so that a token that an older set verified is verified again.
     pub(super) generation: u64,
 }
 
-/// A key with what it may verify.
+/// A key, and what it may verify.
 pub(super) struct Key {
     pub(super) jwk: Arc<Jwk>,
     pub(super) decoding: DecodingKey,
-    /// Its algorithms are the pinned ones of this very key.
+    /// Its algorithms are the configured ones that fit this key.
     pub(super) validation: Validation,
 }
 
 /// Why a file of keys cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
-    /// It cannot be read, or has more than 1 MiB.
+    /// It cannot be read, or is larger than 1 MiB.
     #[error("cannot read it: {0}")]
     Unread(#[from] FileFault),
-    /// It is no set of keys.
-    #[error("it is no JSON Web Key Set, at line {line}")]
+    /// It is not a key set.
+    #[error("it is not a JSON Web Key Set, at line {line}")]
     Malformed {
         /// Where the parser stopped.
         line: usize,
     },
-    /// It is a set of keys without any.
+    /// The set is empty.
     #[error("there is no key in it")]
     Empty,
-    /// No key fits the pinned algorithms.
+    /// No key fits the configured algorithms.
     #[error("no key in it fits the algorithms of auth.jwt.algorithms")]
     NoKey,
 }
 
 /// The file of keys.
 pub(super) fn file(config: &Jwt) -> NamedFile {
-    NamedFile { what: "key set of the token issuer", path: config.jwks.clone(), most: MOST_BYTES }
+    NamedFile { what: "key set of the token issuer", path: config.jwks.clone(), max: MAX_BYTES }
 }
 
 impl Keys {
-    /// The keys to begin with, of which there is one at least.
+    /// The keys at the start, at least one.
     pub(super) fn first(read: &Contents, config: &Jwt) -> Result<Self, KeysError> {
         let keys = Self::read(read, config, 0)?;
         if keys.is_empty() { Err(KeysError::Empty) } else { Ok(keys) }
     }
 
-    /// The keys of a file; none where it is sound and says so.
+    /// The keys of a file. An empty set is valid here: the operator trusts no key any more.
     pub(super) fn read(read: &Contents, config: &Jwt, generation: u64) -> Result<Self, KeysError> {
         let json = read.as_ref().map_err(Clone::clone)?;
         Self::parse(json, config, generation)
     }
 
     pub(super) fn parse(json: &[u8], config: &Jwt, generation: u64) -> Result<Self, KeysError> {
-        // What the parser says may quote the file, which could hold a secret key by mistake.
+        // The parser's message may quote the file, which could hold a secret key by mistake.
         let set: JwkSet = serde_json::from_slice(json).map_err(|error| KeysError::Malformed { line: error.line() })?;
         let keys: Vec<_> = set.keys.iter().filter_map(|jwk| Key::new(jwk, config)).collect();
-        // Keys that do not fit are a slip; none at all is what an operator writes who trusts none any more.
+        // Keys that do not fit are a mistake. An empty set is deliberate: the operator trusts no key any more.
         if keys.is_empty() && !set.keys.is_empty() { Err(KeysError::NoKey) } else { Ok(Self { keys, generation }) }
     }
 
@@ -83,8 +85,7 @@ impl Keys {
         self.keys.is_empty()
     }
 
-    /// The key that a token names, and that may verify its algorithm. A token that names none gets the only one that
-    /// may.
+    /// The key with this id, if it may verify the algorithm. Without an id, the only key that may.
     pub(super) fn find(&self, id: Option<&str>, signature: Signature) -> Result<&Key, TokenFault> {
         if self.is_empty() {
             return Err(TokenFault::NoKeys);
@@ -108,7 +109,7 @@ impl Keys {
 }
 
 impl Key {
-    /// `None` for a key that may verify nothing here: one for encryption, one that is a secret, one that does not fit.
+    /// `None` for a key that cannot verify tokens here: for encryption, with a shared secret, or of another type.
     fn new(jwk: &Jwk, config: &Jwt) -> Option<Self> {
         if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) || !is_whole(jwk) {
             return None;
@@ -130,8 +131,8 @@ impl Key {
     }
 }
 
-/// Whether the numbers of a key are as long as its kind has them, in base64url: one that was cut verifies nothing, and must
-/// not take the place of one that does.
+/// Whether the numbers of a key have the length of its type, in base64url. A truncated key verifies nothing, and must
+/// not replace one that does.
 fn is_whole(jwk: &Jwk) -> bool {
     let all =
         |numbers: &[&String], length: usize| numbers.iter().all(|number| number.trim_end_matches('=').len() == length);
@@ -158,7 +159,7 @@ fn fits_type(jwk: &Jwk, signature: Signature) -> bool {
         AlgorithmParameters::OctetKeyPair(params) => {
             matches!((&params.curve, signature), (EllipticCurve::Ed25519, EdDSA))
         }
-        // A secret that both sides share, and what is yet to come.
+        // Shared secrets, and types that this version does not know.
         _ => false,
     }
 }
@@ -177,7 +178,7 @@ fn signature(algorithm: Algorithm) -> Signature {
     }
 }
 
-/// Whether the file of keys can be used.
+/// Checks whether the key set can be used.
 ///
 /// # Errors
 /// As for opening a gate with it.

@@ -1,6 +1,8 @@
+//! Patterns in rules, for principals and kinds.
+
 use std::str::FromStr;
 
-/// A name with wildcards: `*` stands for any characters but `/`, `**` for any at all.
+/// A name with wildcards: `*` matches any characters but `/`, `**` matches any characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(Vec<Part>);
 
@@ -13,24 +15,22 @@ enum Part {
     Rest,
 }
 
-/// Whom a rule is for.
+/// Callers that a rule applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrincipalPattern {
-    /// Callers that show neither a certificate nor a token. No wildcard stands for them.
+    /// Callers with neither a certificate nor a token. No wildcard matches them.
     Anonymous,
     /// Callers whose principal matches.
     Named(Pattern),
 }
 
-/// Why a text is no pattern of principals.
+/// The text is not a principal pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a principal begins with spiffe://, subject: or jwt:, or is anonymous; ** stands for everyone with credentials"
-)]
+#[error("a principal begins with spiffe://, subject: or jwt:, or is anonymous; ** matches everyone with credentials")]
 pub struct InvalidPattern;
 
 impl Pattern {
-    /// Reads a pattern. Every text is one.
+    /// Reads a pattern. Every text is valid.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let mut parts = Vec::new();
@@ -49,7 +49,7 @@ impl Pattern {
         Self(parts)
     }
 
-    /// Whether it stands for all of `name`.
+    /// Whether it matches all of `name`.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         match self.0.as_slice() {
@@ -58,8 +58,8 @@ impl Pattern {
             [Part::Rest] => return true,
             _ => {}
         }
-        // The places of `name` that the parts so far can lead to: no name makes this take more than its length times
-        // the parts, whatever stars a pattern has.
+        // Positions of `name` that the parts so far can lead to. The work is bounded by the length of the name times
+        // the number of parts.
         let mut ends = vec![false; name.len() + 1];
         ends[0] = true;
         for part in &self.0 {
@@ -92,7 +92,7 @@ fn after_wildcard(ends: &[bool], name: &[u8], takes: impl Fn(u8) -> bool) -> Vec
 }
 
 impl PrincipalPattern {
-    /// Whether it stands for the principal of this name.
+    /// Whether it matches this principal.
     #[must_use]
     pub fn matches(&self, principal: &str) -> bool {
         matches!(self, Self::Named(pattern) if pattern.matches(principal))
@@ -107,7 +107,7 @@ impl FromStr for PrincipalPattern {
             return Ok(Self::Anonymous);
         }
         let known = ["spiffe://", "subject:", "jwt:"].iter().any(|start| text.starts_with(start));
-        // A lone star stands for no principal at all, as each has a slash or begins with its kind.
+        // A single star matches no principal: each has a slash or begins with its type.
         (known || text == "**").then(|| Self::Named(Pattern::new(text))).ok_or(InvalidPattern)
     }
 }

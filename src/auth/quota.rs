@@ -15,25 +15,25 @@ use rustc_hash::FxBuildHasher;
 use tokio::time::Instant;
 
 use super::{QuotaConfig, TenantQuota};
-use crate::model::LONGEST_HINT;
+use crate::model::MAX_RETRY_AFTER;
 
 const SHARDS: usize = 16;
 const NANOS: u64 = 1_000_000_000;
-/// Least time between two sweeps of a shard that is full.
+/// Shortest time between two sweeps of a full shard.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// What each tenant has left.
+/// The remaining quota of each tenant.
 pub struct Quotas {
     each: TenantQuota,
-    /// Tenants with bounds of their own; they are never forgotten.
+    /// Tenants with their own bounds. They are never forgotten.
     named: HashMap<Box<str>, Arc<Tenant>>,
     shards: Box<[Mutex<Shard>]>,
     most_in_shard: usize,
-    /// Whoever finds no room in the table.
+    /// Shared by the tenants that do not fit in the table.
     others: Arc<Tenant>,
-    /// When the quotas were made: what is stored as a time is counted from there.
+    /// When the quotas were made. Stored times count from there.
     began: Instant,
-    /// Keyed at random: nobody can choose names that meet in one shard.
+    /// Keyed at random, so that callers cannot choose names that share one shard.
     hasher: std::hash::RandomState,
     refused: AtomicU64,
 }
@@ -51,33 +51,33 @@ pub enum OverQuota {
     Rate {
         /// Jobs per second that are allowed.
         rate: NonZeroU32,
-        /// When there is room again. Callers that are refused in a row are told times in a row.
+        /// When capacity is free again. Callers that are refused in a row get successive times.
         retry_after: Duration,
     },
-    /// Too many jobs at once; there is room again when one of them ends.
+    /// Too many jobs at once. Capacity is free again when one of them ends.
     InFlight {
         /// Jobs that are allowed.
         limit: usize,
     },
 }
 
-/// Room for one job of a tenant, given back on drop.
+/// One job's part of a quota, given back on drop.
 #[derive(Debug)]
-#[must_use = "the room is given back on drop"]
+#[must_use = "the quota is given back on drop"]
 pub struct Hold(Arc<Tenant>);
 
 #[derive(Debug)]
 struct Tenant {
     bounds: TenantQuota,
-    /// Time when its bucket will be full again, in nanoseconds since the quotas were made.
+    /// When its bucket will be full again, in nanoseconds since the quotas were made.
     full_at: AtomicU64,
     in_flight: AtomicUsize,
-    /// Time of the last room that a refused caller was told of, likewise.
+    /// The last retry time that was given to a refused caller, in the same unit.
     promised: AtomicU64,
 }
 
 impl Quotas {
-    /// `None` where nobody is bound.
+    /// `None` if no tenant is bounded.
     #[must_use]
     pub fn new(config: &QuotaConfig) -> Option<Self> {
         let QuotaConfig { each, tenants, named } = config;
@@ -97,10 +97,10 @@ impl Quotas {
         })
     }
 
-    /// Room for one job of `tenant`; `None` where it is not bound.
+    /// Takes one job of the quota of `tenant`; `None` if it has no bounds.
     ///
     /// # Errors
-    /// [`OverQuota`], which takes nothing.
+    /// [`OverQuota`]; nothing is taken.
     pub fn take(&self, tenant: &str) -> Result<Option<Hold>, OverQuota> {
         let tenant = match self.named.get(tenant) {
             Some(named) => Arc::clone(named),
@@ -145,7 +145,7 @@ impl Quotas {
 }
 
 impl Shard {
-    /// Forgets tenants that would be new again: nothing in flight, and their room refilled.
+    /// Forgets tenants without jobs whose bucket is full: they would start the same as new ones.
     fn sweep(&mut self, now: Duration) {
         if now < self.swept + SWEEP {
             return;
@@ -178,8 +178,8 @@ impl Tenant {
         Ok(hold)
     }
 
-    /// Takes one job out of the bucket, or says how long it takes until there is one in it: the generic cell rate
-    /// algorithm of ITU-T I.371.
+    /// Takes one token from the bucket, or returns the time until there is one: the generic cell rate algorithm of
+    /// ITU-T I.371.
     fn draw(&self, now: Duration, rate: NonZeroU32) -> Result<(), Duration> {
         let (now, step) = (nanos(now), NANOS / u64::from(rate.get()));
         let burst = self.bounds.burst.unwrap_or(rate);
@@ -189,16 +189,16 @@ impl Tenant {
         drawn.map(drop).map_err(|full_at| Duration::from_nanos(full_at - now - most))
     }
 
-    /// The time of the next room that no other caller was told of, as a wait from `now`. Where all the room of a minute was
-    /// told of, no more is booked: most of those callers do not come back.
+    /// The next retry time that no other caller was given, as a wait from `now`. At most a minute is booked ahead: most
+    /// of those callers do not come back.
     fn promise(&self, now: Duration, refill: Duration, rate: NonZeroU32) -> Duration {
-        let (next, latest) = (nanos(now + refill), nanos(now + LONGEST_HINT));
+        let (next, latest) = (nanos(now + refill), nanos(now + MAX_RETRY_AFTER));
         let step = NANOS / u64::from(rate.get());
         let turn = |last: u64| next.max(last.saturating_add(step));
         let book = |last: u64| Some(turn(last)).filter(|turn| *turn <= latest);
         match self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, book) {
             Ok(last) => Duration::from_nanos(turn(last)).saturating_sub(now),
-            Err(_) => LONGEST_HINT.mul_f64(rand::rng().random_range(0.5..1.0)),
+            Err(_) => MAX_RETRY_AFTER.mul_f64(rand::rng().random_range(0.5..1.0)),
         }
     }
 

@@ -1,4 +1,6 @@
-/// What a rule can allow.
+//! The RPCs that rules allow, and sets of them.
+
+/// An RPC that a rule can allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rpc {
     /// `WorkerPoolService.Submit`.
@@ -38,7 +40,7 @@ pub enum Rpc {
 pub struct Rpcs(u16);
 
 impl Rpc {
-    /// Every one, with its name in the configuration and in errors.
+    /// Every RPC, with its name in the configuration and in errors.
     pub const NAMES: [(&'static str, Self); 15] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
@@ -63,13 +65,13 @@ impl Rpc {
         Self::NAMES[self as usize].0
     }
 
-    /// Whether it is one of `WorkerPoolService`.
+    /// Whether it belongs to `WorkerPoolService`.
     #[must_use]
     pub fn is_of_worker_pool(self) -> bool {
         matches!(self, Self::Submit | Self::Stream | Self::SubmitMany | Self::Stats | Self::WatchStats)
     }
 
-    /// Whether it is one of `AdminService`.
+    /// Whether it belongs to `AdminService`.
     #[must_use]
     pub fn is_of_admin(self) -> bool {
         matches!(
@@ -85,7 +87,7 @@ impl Rpc {
         )
     }
 
-    /// The one of this name.
+    /// The RPC of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rpc)| *rpc)
@@ -108,7 +110,7 @@ impl Rpcs {
         Self(self.0 | other.0)
     }
 
-    /// Whether the set has it.
+    /// Whether the set contains it.
     #[must_use]
     pub fn has(self, rpc: Rpc) -> bool {
         self.0 & 1 << rpc as u16 != 0

@@ -1,3 +1,5 @@
+//! Verification of bearer tokens. The accepted algorithms are configured in `config.rs`, and the keys are in `keys.rs`.
+
 use std::{
     sync::{
         Arc,
@@ -31,13 +33,13 @@ use crate::{
 };
 
 /// Longest token, in bytes.
-const MOST_BYTES: usize = 8 << 10;
-/// Most characters of the name of a key that a line of log shows.
-const SHOWN: usize = 64;
-/// Longest time that a verdict is kept without looking again.
-const KEPT: Duration = Duration::from_secs(300);
-/// A token without end: ten years, which any clock can add.
-const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const MAX_BYTES: usize = 8 << 10;
+/// Longest key id in a line of the log, in characters.
+const MAX_LOGGED_KID: usize = 64;
+/// Longest time that a verified token is cached.
+const MAX_CACHE_AGE: Duration = Duration::from_secs(300);
+/// Longest life of a token: ten years, small enough to add to any `Instant`.
+const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Verifies bearer tokens.
 pub(super) struct Tokens {
@@ -46,22 +48,22 @@ pub(super) struct Tokens {
     cache: Cache,
     seen: Seen,
     reloads: Reloads,
-    generations: AtomicU64,
-    /// Tokens that name no key here.
-    strangers: Throttle,
+    next_generation: AtomicU64,
+    /// Limits the log lines about unknown keys.
+    unknown_key_log: Throttle,
 }
 
-/// What made a token sound, and until when: a call may outlive it.
+/// The key and expiry of a verified token, kept because a call may outlast it.
 #[derive(Debug)]
 pub(super) struct Credentials {
     until: Instant,
     key: Arc<Jwk>,
-    /// The set of keys that the key was seen in.
+    /// Key set that contained the key.
     generation: u64,
 }
 
-/// What a token says.
-pub(super) struct Subject {
+/// The identity in a token.
+pub(super) struct TokenIdentity {
     pub(super) principal: String,
     pub(super) tenant: Option<String>,
 }
@@ -74,8 +76,8 @@ impl Tokens {
             cache: Cache::new(),
             seen: Seen::new(&[&read]),
             reloads: Reloads::default(),
-            generations: AtomicU64::new(1),
-            strangers: Throttle::default(),
+            next_generation: AtomicU64::new(1),
+            unknown_key_log: Throttle::default(),
             config,
         })
     }
@@ -84,32 +86,32 @@ impl Tokens {
         &self.reloads
     }
 
-    /// The caller of a sound token, which `make` makes where the token was not seen before with these rules.
+    /// The caller of a valid token. Calls `make` on a cache miss.
     pub(super) fn verify(
         &self,
         token: &[u8],
         rules: u64,
-        make: impl FnOnce(Subject) -> Caller,
+        make: impl FnOnce(TokenIdentity) -> Caller,
     ) -> Result<Arc<Caller>, TokenFault> {
-        if token.len() > MOST_BYTES {
+        if token.len() > MAX_BYTES {
             return Err(TokenFault::TooLong);
         }
         let keys = self.keys.load();
         let digest: Digest = Sha256::digest(token).into();
-        // Both only grow: with either, what was verified before is no more.
+        // Both only grow: when either does, cached results no longer match.
         let generation = keys.generation + rules;
         if let Some(caller) = self.cache.get(&digest, generation) {
             return Ok(caller);
         }
         let (claims, key) = self.claims(token, &keys)?;
-        let (now, left) = (Instant::now(), self.left(&claims));
+        let (now, left) = (Instant::now(), self.time_left(&claims));
         let credentials = Credentials { until: now + left, key, generation: keys.generation };
-        let caller = Arc::new(make(self.subject(&claims)?).by_token(credentials));
-        self.cache.put(digest, Arc::clone(&caller), now + left.min(KEPT), generation);
+        let caller = Arc::new(make(self.identity(&claims)?).by_token(credentials));
+        self.cache.put(digest, Arc::clone(&caller), now + left.min(MAX_CACHE_AGE), generation);
         Ok(caller)
     }
 
-    /// That a token which was sound is so still: its time is not over, and its key is trusted.
+    /// Checks that a verified token is still valid: not expired, key still trusted.
     pub(super) fn recheck(&self, credentials: &Credentials) -> Result<(), TokenFault> {
         let Credentials { until, key, generation } = credentials;
         let keys = self.keys.load();
@@ -128,39 +130,39 @@ impl Tokens {
         }
         let key = keys
             .find(header.kid.as_deref(), header.alg)
-            .inspect_err(|fault| self.tell(fault, header.kid.as_deref()))?;
+            .inspect_err(|fault| self.log_unknown_key(fault, header.kid.as_deref()))?;
         let token = decode::<Claims>(token, &key.decoding, &key.validation).map_err(|error| fault(&error))?;
         Ok((token.claims, Arc::clone(&key.jwk)))
     }
 
-    /// Names a key that is unknown, which may be one that the file lacks: callers cannot mend that.
-    fn tell(&self, fault: &TokenFault, id: Option<&str>) {
+    /// Logs an unknown key, which may be one that the file lacks: only the operator can fix that.
+    fn log_unknown_key(&self, fault: &TokenFault, id: Option<&str>) {
         if *fault == TokenFault::UnknownKey
-            && let Some(others) = self.strangers.pass()
+            && let Some(others) = self.unknown_key_log.pass()
         {
-            let id: Option<String> = id.map(|id| id.chars().take(SHOWN).collect());
+            let id: Option<String> = id.map(|id| id.chars().take(MAX_LOGGED_KID).collect());
             let path = self.config.jwks.display();
             tracing::warn!(
                 kid = ?id, %path, others,
-                "refused a token of a key that is not in the file; where the issuer has it, put it there"
+                "refused a token signed by a key that is not in the file; if the issuer publishes it, add it"
             );
         }
     }
 
-    /// Whom the token names. A tenant that it does not name is left to the rule, or is the principal itself; one that is
-    /// no name is refused, for its jobs would count as another's.
-    fn subject(&self, claims: &Claims) -> Result<Subject, TokenFault> {
+    /// The identity in the token. Without a tenant claim, a rule or the principal decides the tenant. A tenant claim
+    /// that is not a valid name is an error: otherwise its jobs would be charged to another tenant.
+    fn identity(&self, claims: &Claims) -> Result<TokenIdentity, TokenFault> {
         let claim = self.config.tenant_claim.as_deref();
         let claim = claim.filter(|claim| claims.get(claim).is_some());
         let tenant = claim.map(|claim| claims.name(claim)).transpose()?;
-        Ok(Subject { principal: format!("jwt:{}", claims.name("sub")?), tenant })
+        Ok(TokenIdentity { principal: format!("jwt:{}", claims.name("sub")?), tenant })
     }
 
-    fn left(&self, claims: &Claims) -> Duration {
-        // A fraction of a second is left out: the token is looked at again a little early.
+    fn time_left(&self, claims: &Claims) -> Duration {
+        // Fractions of a second are ignored: the token is checked again a little early.
         let end = claims.get("exp").and_then(Value::as_f64).map_or(0, |end| end as u64);
         let left = end.saturating_add(self.config.leeway.as_secs()).saturating_sub(get_current_timestamp());
-        Duration::from_secs(left).min(FOR_EVER)
+        Duration::from_secs(left).min(MAX_LIFE)
     }
 }
 
@@ -175,7 +177,7 @@ impl Reload for Tokens {
         if !self.seen.is_new(&[read]) {
             return;
         }
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
         match Keys::read(read, &self.config, generation) {
             Ok(keys) => {
                 let is_empty = keys.is_empty();
@@ -184,11 +186,11 @@ impl Reload for Tokens {
                 if is_empty {
                     tracing::error!(
                         %path,
-                        "the key set of the token issuer is empty: every token is refused until there is a key in it; put \
+                        "the key set of the token issuer is empty: every token is refused; put \
                          the issuer's keys there, or take [auth.jwt] out of the configuration"
                     );
                 } else {
-                    tracing::info!(%path, "took over new keys of the token issuer");
+                    tracing::info!(%path, "loaded new keys of the token issuer");
                 }
             }
             Err(error) => {

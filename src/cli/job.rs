@@ -152,10 +152,10 @@ async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {
     read.map_err(|fault| Failure::ReadPayload { path, fault })
 }
 
-async fn to_the_end(input: impl AsyncRead + Unpin, most: u64) -> Result<Vec<u8>, FileFault> {
+async fn to_the_end(input: impl AsyncRead + Unpin, max: u64) -> Result<Vec<u8>, FileFault> {
     let mut bytes = Vec::new();
-    input.take(most + 1).read_to_end(&mut bytes).await?;
-    if bytes.len() as u64 > most { Err(FileFault::TooLarge { most }) } else { Ok(bytes) }
+    input.take(max + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 > max { Err(FileFault::TooLarge { max }) } else { Ok(bytes) }
 }
 
 /// The longest durations that a message holds stand for longer ones.
@@ -263,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn standard_input_has_an_end_too() {
         assert_eq!(to_the_end(&b"payload"[..], 7).await, Ok(b"payload".to_vec()));
-        assert_eq!(to_the_end(tokio::io::repeat(0), 1 << 20).await, Err(FileFault::TooLarge { most: 1 << 20 }));
+        assert_eq!(to_the_end(tokio::io::repeat(0), 1 << 20).await, Err(FileFault::TooLarge { max: 1 << 20 }));
     }
 
     #[test]

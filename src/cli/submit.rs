@@ -47,8 +47,7 @@ pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<E
     let mut client = connection.worker_pool();
     let request = call.request(SubmitRequest { job });
     let response = call.wait(client.submit(request)).await?.into_inner();
-    let result =
-        response.result.ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "result" })?;
+    let result = response.result.ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "result" })?;
     match format {
         Format::Json => {
             let line = json::message(&result)?;

@@ -1,14 +1,16 @@
-//! Messages that are not whole.
+//! Flow control for incomplete messages.
 //!
-//! A message goes on freely while its connection holds less than a quarter of its bound, and less than what half of the
-//! bound for all leaves free: the more is held, the less each connection may add (Choudhury and Hahne, "Dynamic queue
-//! length thresholds for shared-memory packet switches", 1998), so that newcomers find room. Beyond that, messages go on
-//! in the order of their age, as many as fit with what they miss into a quarter of each bound and into what is free of
-//! three quarters. The others are held back by flow control; the last quarter is for what they have already sent. The
-//! oldest of all always goes on: no message waits for one that waits for it.
+//! A message proceeds freely while its connection holds less than a quarter of its bound, and less than what half of
+//! the total bound leaves free. So the more is held, the less each connection may add, and new ones find memory
+//! (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
 //!
-//! Whoever may go on and does not, while others wait, gives way; so does the oldest where a bound is reached at last, by
-//! bytes that were under way before their senders were held back.
+//! Beyond that, messages proceed in order of age. Their missing bytes must fit into a quarter of each bound, and into
+//! what is free of three quarters. The other messages are held back by flow control; the last quarter is for bytes that
+//! they have already sent. The oldest message of all always proceeds, so that messages cannot wait for each other in a
+//! circle.
+//!
+//! A message that may proceed and does not, while others wait, is evicted. So is the oldest one when a bound is reached
+//! at last, by bytes that were on their way before their senders were held back.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -29,35 +31,35 @@ use tracing::debug;
 
 use super::{ConnectionMemory, MemoryLimits};
 
-/// Messages that are looked at in the order of their age.
-const LOOK: usize = 64;
+/// Messages that are checked in the order of their age.
+const MAX_CHECKED: usize = 64;
 /// Time in which a message that others wait for must make progress.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a message that is not whole is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Bytes that are progress.
+/// How often an incomplete message is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes that count as progress.
 const PROGRESS: usize = 64 << 10;
 
 const GO: u8 = 0;
 const WAIT: u8 = 1;
 const EVICTED: u8 = 2;
 
-/// What an unfinished message may do.
+/// What an incomplete message may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Its sender may send more.
     Go,
-    /// Its sender is to be held back.
+    /// Its sender must be held back.
     Wait,
-    /// It gave way to others.
+    /// It was evicted for others.
     Evicted,
 }
 
-/// The unfinished messages of a listener.
+/// The incomplete messages of a listener.
 #[derive(Debug, Default)]
 pub(super) struct Uploads {
     bytes: usize,
-    /// Age is the order in which messages turned out to be of more than one piece.
+    /// The next age. Messages get theirs when a second piece is needed.
     next: u64,
     by_age: BTreeMap<u64, Unfinished>,
     by_connection: HashMap<u64, BTreeSet<u64>>,
@@ -80,16 +82,16 @@ struct Signal {
     waker: AtomicWaker,
 }
 
-/// The count of one unfinished message; dropped, it holds nothing.
+/// The account of one incomplete message. Dropping it gives its memory back.
 #[derive(Debug)]
 pub struct Upload {
     connection: Arc<ConnectionMemory>,
     age: u64,
     signal: Arc<Signal>,
     bytes: usize,
-    /// What there was when progress was last looked for, and how often the alarm went since then.
+    /// Bytes at the last progress check, and the checks since then.
     seen: usize,
-    looks: u32,
+    checks: u32,
     alarm: Option<std::pin::Pin<Box<Sleep>>>,
 }
 
@@ -104,36 +106,36 @@ impl ConnectionMemory {
         let connection = Arc::clone(self);
         uploads.by_age.insert(age, Unfinished { bytes: 0, length, connection, signal: Arc::clone(&signal) });
         uploads.by_connection.entry(self.number).or_default().insert(age);
-        Upload { connection: Arc::clone(self), age, signal, bytes: 0, seen: 0, looks: 0, alarm: None }
+        Upload { connection: Arc::clone(self), age, signal, bytes: 0, seen: 0, checks: 0, alarm: None }
     }
 }
 
 impl Upload {
-    /// Counts that there are `bytes` of the message, and says whether its sender may send more.
+    /// Records that `bytes` of the message have arrived. Returns whether its sender may send more.
     pub fn hold(&mut self, bytes: usize) -> Turn {
         self.bytes = bytes;
         self.connection.memory.0.uploads.lock().hold(self.age, bytes)
     }
 
-    /// Ready when a message that waits may go on, or has to give way. A message that may go on has to make progress, and
-    /// is looked at ten times a second: its window may have become smaller since bytes were given back, which h2 notices
-    /// when bytes are given back again.
+    /// Ready when a waiting message may proceed, or is evicted. A message that may proceed is checked ten times a
+    /// second, and must make progress. Its window may have shrunk since bytes were given back, and h2 notices that only
+    /// when more bytes are given back.
     pub fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
         self.signal.waker.register(cx.waker());
         match self.signal.turn.load(Acquire) {
             WAIT => Poll::Pending,
             EVICTED => Poll::Ready(Turn::Evicted),
             _ => {
-                let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
+                let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(CHECK_INTERVAL)));
                 while alarm.poll_unpin(cx).is_ready() {
-                    self.looks += 1;
-                    if LOOK_EVERY * self.looks >= PATIENCE {
+                    self.checks += 1;
+                    if CHECK_INTERVAL * self.checks >= PATIENCE {
                         if self.bytes - self.seen < PROGRESS {
                             self.connection.memory.0.uploads.lock().give_way(self.age);
                         }
-                        (self.seen, self.looks) = (self.bytes, 0);
+                        (self.seen, self.checks) = (self.bytes, 0);
                     }
-                    alarm.as_mut().reset(Instant::now() + LOOK_EVERY);
+                    alarm.as_mut().reset(Instant::now() + CHECK_INTERVAL);
                 }
                 Poll::Ready(if self.signal.turn.load(Acquire) == EVICTED { Turn::Evicted } else { Turn::Go })
             }
@@ -178,7 +180,7 @@ impl Uploads {
         let turn = if self.may_go_on(age) { GO } else { WAIT };
         self.turn(age, turn);
         if self.waiting > 0 {
-            // What it misses now is less: the next one may fit too.
+            // It misses less now, so that the next one may fit too.
             self.advance(connection.number);
         }
         if turn == GO { Turn::Go } else { Turn::Wait }
@@ -192,30 +194,32 @@ impl Uploads {
             return true;
         }
         let of_connection = self.by_connection.get(&message.connection.number).into_iter().flatten().copied();
-        let room = |bound: usize, held: usize| (bound / 4).min((bound - bound / 4).saturating_sub(held));
-        self.fits(age, self.by_age.keys().copied(), room(total, self.bytes))
-            && self.fits(age, of_connection, room(per_connection, own))
+        let free = |bound: usize, held: usize| (bound / 4).min((bound - bound / 4).saturating_sub(held));
+        self.fits(age, self.by_age.keys().copied(), free(total, self.bytes))
+            && self.fits(age, of_connection, free(per_connection, own))
     }
 
-    /// Whether what a message misses fits into `room` beside what those before it miss. The first one always does.
-    fn fits(&self, age: u64, ages: impl Iterator<Item = u64>, room: usize) -> bool {
+    /// Whether the missing bytes of a message fit into `free`, beside those of the messages before it. The first one
+    /// always fits.
+    fn fits(&self, age: u64, ages: impl Iterator<Item = u64>, free: usize) -> bool {
         let mut missing = 0;
-        for (index, other) in ages.take(LOOK).enumerate() {
+        for (index, other) in ages.take(MAX_CHECKED).enumerate() {
             missing += self.by_age.get(&other).map_or(0, |message| message.length.saturating_sub(message.bytes));
             if other == age {
-                return index == 0 || missing <= room;
+                return index == 0 || missing <= free;
             }
         }
         false
     }
 
-    /// Lets those go on that may.
+    /// Lets messages proceed as far as they may.
     fn advance(&mut self, connection: u64) {
         if self.waiting == 0 {
             return;
         }
         let of_connection = self.by_connection.get(&connection).into_iter().flatten().copied();
-        let ages: Vec<_> = of_connection.take(LOOK).chain(self.by_age.keys().copied().take(LOOK)).collect();
+        let ages: Vec<_> =
+            of_connection.take(MAX_CHECKED).chain(self.by_age.keys().copied().take(MAX_CHECKED)).collect();
         for age in ages {
             let waits = self.by_age.get(&age).is_some_and(|message| message.signal.turn.load(Relaxed) == WAIT);
             if waits && self.may_go_on(age) {
@@ -238,7 +242,7 @@ impl Uploads {
         }
     }
 
-    /// Evicts a message that stands still, where others wait.
+    /// Evicts a message that makes no progress while others wait.
     fn give_way(&mut self, age: u64) {
         if self.waiting > 0 {
             let connection = self.by_age.get(&age).map(|message| message.connection.number);
@@ -250,7 +254,7 @@ impl Uploads {
     fn evict(&mut self, age: u64) {
         self.turn(age, EVICTED);
         if let Some(Unfinished { bytes, connection, .. }) = self.remove(age) {
-            debug!(connection = connection.number, size_bytes = bytes, "an unfinished message gives way to others");
+            debug!(connection = connection.number, size_bytes = bytes, "an incomplete message was evicted for others");
         }
     }
 
@@ -290,8 +294,8 @@ mod tests {
 
     /// Has a message make no progress for as long as it may.
     async fn stand(upload: &mut Upload) {
-        for _ in 0..=PATIENCE.as_millis() / LOOK_EVERY.as_millis() {
-            tokio::time::advance(LOOK_EVERY).await;
+        for _ in 0..=PATIENCE.as_millis() / CHECK_INTERVAL.as_millis() {
+            tokio::time::advance(CHECK_INTERVAL).await;
             turn(upload);
         }
     }
@@ -313,7 +317,7 @@ mod tests {
         // The oldest becomes whole.
         drop(uploads.remove(0));
         assert_eq!(turn(&mut uploads[0]), Some(Turn::Go), "it is the oldest now");
-        assert_eq!(turn(&mut uploads[2]), Some(Turn::Go), "there is room again");
+        assert_eq!(turn(&mut uploads[2]), Some(Turn::Go), "there is capacity again");
         drop(uploads);
         assert_eq!(held(&memory), (0, 0, 0, 0));
     }
@@ -326,7 +330,7 @@ mod tests {
         assert_eq!(still.hold(300 << 10), Turn::Go);
         assert_eq!(turn(&mut still), Some(Turn::Go));
         stand(&mut still).await;
-        assert_eq!(turn(&mut still), Some(Turn::Go), "nobody waits");
+        assert_eq!(turn(&mut still), Some(Turn::Go), "no message waits");
         assert_eq!(next.hold(100), Turn::Wait);
         stand(&mut still).await;
         assert_eq!(turn(&mut still), Some(Turn::Evicted));

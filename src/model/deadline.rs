@@ -1,3 +1,5 @@
+//! The deadline of a job, and how it follows from the caller's timeout. `src/rpc/timeout.rs` parses the header.
+
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,14 +15,14 @@ pub struct Deadline {
     reply_by: Instant,
 }
 
-/// How deadlines are made from what callers ask for.
+/// How deadlines follow from callers' timeouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct DeadlinePolicy {
     /// Budget of a job whose caller set none. Default 30 s.
     pub default: Duration,
     /// Largest budget of any job. Default 10 min.
     pub max: Duration,
-    /// How long before the deadline the answer goes out; never more than a tenth of the budget. Default 10 ms.
+    /// Time before the deadline at which the answer is sent; at most a tenth of the budget. Default 10 ms.
     pub reply_margin: Duration,
 }
 
@@ -35,7 +37,7 @@ impl Default for DeadlinePolicy {
 }
 
 impl DeadlinePolicy {
-    /// The deadline of a job that arrived at `arrival` and whose caller waits for `asked`.
+    /// The deadline of a job that arrived at `arrival` with a timeout of `asked`.
     #[must_use]
     pub fn fix(&self, arrival: Instant, asked: Option<Duration>) -> Deadline {
         let budget = asked.unwrap_or(self.default).min(self.max);
@@ -48,12 +50,12 @@ impl Deadline {
     #[must_use]
     pub fn new(arrival: Instant, budget: Duration, margin: Duration) -> Self {
         let end = after(arrival, budget);
-        // A tenth costs a division, which the usual margin spares.
+        // The branch avoids a division for the usual margin.
         let margin = if budget >= margin.saturating_mul(10) { margin } else { budget / 10 };
         Self { arrival, end, reply_by: end - margin }
     }
 
-    /// The same end for a job that arrives later.
+    /// The same end, for a job that arrives later.
     #[must_use]
     pub fn shared_by(self, arrival: Instant) -> Self {
         Self { arrival, ..self }
@@ -71,7 +73,7 @@ impl Deadline {
         self.end
     }
 
-    /// When the answer goes out at the latest.
+    /// When the answer must be sent at the latest.
     #[must_use]
     pub fn reply_by(&self) -> Instant {
         self.reply_by
@@ -83,14 +85,14 @@ impl Deadline {
         self.end - self.arrival
     }
 
-    /// What is left at `now` until the answer must go out. Zero when it is over.
+    /// Time left at `now` until the answer must be sent; zero when that has passed.
     #[must_use]
     pub fn left(&self, now: Instant) -> Duration {
         self.reply_by.saturating_duration_since(now)
     }
 }
 
-/// The instant `wait` after `from`. A wait that no clock can tell is taken for a century.
+/// The instant `wait` after `from`. A wait that overflows the clock becomes a century.
 fn after(from: Instant, wait: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
     from.checked_add(wait).unwrap_or_else(|| from + CENTURY)
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_caps_what_callers_ask_for() {
+    fn the_server_caps_timeouts() {
         let arrival = Instant::now();
         let deadline = DeadlinePolicy::default().fix(arrival, Some(Duration::from_secs(86_400)));
         assert_eq!(deadline.budget(), Duration::from_secs(600));

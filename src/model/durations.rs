@@ -1,11 +1,13 @@
+//! A histogram of durations with fixed bounds.
+
 use std::time::Duration;
 
-/// Durations by size, for figures that outlive single measurements: how many were at most each bound, and their sum.
+/// A histogram of durations: a count for each bound, and the sum.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Durations {
-    /// How many fell between the bound before and the one of the same place; the last, above all bounds.
+    /// Durations above the previous bound and up to this one; the last count is for those above all bounds.
     pub counts: [u64; Self::BOUNDS.len() + 1],
-    /// Sum of all.
+    /// Sum of all durations.
     pub sum: Duration,
 }
 
@@ -34,7 +36,7 @@ impl Durations {
         600_000_000_000,
     ];
 
-    /// The place in `counts` of a duration of so many nanoseconds.
+    /// The index in `counts` of a duration in nanoseconds.
     #[must_use]
     pub fn place(nanos: u64) -> usize {
         Self::BOUNDS.partition_point(|bound| *bound < nanos)
@@ -46,7 +48,7 @@ impl Durations {
         self.sum += Duration::from_nanos(nanos.saturating_mul(count));
     }
 
-    /// How many there are.
+    /// Number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

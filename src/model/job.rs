@@ -1,3 +1,5 @@
+//! A job as its caller describes it, its importance and its id. Bounds of its fields are checked in `job/check.rs`.
+
 mod check;
 mod parse;
 
@@ -21,8 +23,8 @@ use super::{Call, Deadline, RequestId};
 
 /// Longest tenant, in bytes.
 pub const MAX_TENANT: usize = 128;
-/// Ids that a thread draws at once.
-const IDS: u64 = 256;
+/// Ids that a thread reserves at once.
+const IDS_PER_BLOCK: u64 = 256;
 
 /// Free-form facts that a caller attaches to a job for its handler.
 pub type Labels = BTreeMap<String, String>;
@@ -47,7 +49,7 @@ pub struct Job {
     pub payload: Bytes,
     /// Media type of the payload; empty when unspecified. At most 128 bytes.
     pub content_type: String,
-    /// Budget that the caller gives. `None` means the default of the pool.
+    /// Time that the caller allows for the whole job. `None` means the default of the pool.
     pub timeout: Option<Duration>,
     /// Longest run that the caller allows.
     pub run_timeout: Option<Duration>,
@@ -55,7 +57,7 @@ pub struct Job {
     pub queue_timeout: Option<Duration>,
     /// How important the job is.
     pub criticality: Criticality,
-    /// Who the work is for; empty is the shared default tenant. At most 128 bytes.
+    /// Tenant that the job is charged to; empty is the shared default tenant. At most 128 bytes.
     pub tenant: String,
     /// Jobs of one pool with the same key run one at a time in order of acceptance; empty means unordered. At most
     /// 256 bytes.
@@ -67,10 +69,9 @@ pub struct Job {
     pub when_full: Option<WhenFull>,
     /// At most 16; keys of `[a-z0-9_.-]` up to 64 bytes, values up to 256 bytes.
     pub labels: Labels,
-    /// The deadline, where it was fixed before the job reached the pool. It wins over `timeout`.
+    /// The deadline, if it was fixed before the job reached the pool. It overrides `timeout`.
     pub deadline: Option<Deadline>,
-    /// The call that the job came with. `None` means one without a name, in the span that is entered when the job is
-    /// submitted.
+    /// The call that the job belongs to. `None` means no request id; the current tracing span at submit is used.
     pub call: Option<Arc<Call>>,
 }
 
@@ -103,7 +104,7 @@ impl Job {
         self
     }
 
-    /// Sets the budget.
+    /// Sets the timeout.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -131,7 +132,7 @@ impl Job {
         self
     }
 
-    /// Sets who the work is for.
+    /// Sets the tenant.
     #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = tenant.into();
@@ -166,7 +167,7 @@ impl Job {
         self
     }
 
-    /// Sets the correlation id of the job's call, which is the span that is entered now where there was none.
+    /// Sets the correlation id of the job's call. If none is set, a call in the current span is created.
     #[must_use]
     pub fn request_id(mut self, id: RequestId) -> Self {
         let call = self.call.get_or_insert_with(|| Arc::new(Call::here()));
@@ -205,39 +206,39 @@ impl Criticality {
     }
 }
 
-/// What happens to a job that arrives at a full pool.
+/// What happens to a job that finds the pool full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenFull {
     /// Refuse at once.
     #[default]
     Reject,
-    /// Wait for room until the deadline: the more important classes first, in order of arrival within one. A tenant that
-    /// has its part of the queue lets others pass.
+    /// Wait for capacity until the deadline. More important classes go first, then the order of arrival; tenants at
+    /// their share of the queue let others pass.
     Wait,
     /// Evict the newest queued job of the lowest class below the arriving one, else refuse.
     Shed,
 }
 
-/// How far a job is.
+/// Stage of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JobStage {
-    /// Its caller waits for room.
+    /// Its caller waits for capacity.
     Waiting,
-    /// It waits for a worker.
+    /// It is queued.
     Queued,
-    /// It has a worker.
+    /// It runs on a worker.
     Running,
-    /// It ended with a result.
+    /// It completed.
     Completed,
-    /// It ended otherwise.
+    /// It ended without a result.
     Failed,
 }
 
-/// Identifies a job in answers, logs, traces and receipts; unique over restarts.
+/// Identifies a job in answers, logs, traces and receipts; unique across restarts.
 ///
-/// Written as two hexadecimal numbers: one drawn at the start of the process, and one of the job in it. Those of one
-/// thread ascend.
+/// Written as two hexadecimal numbers: one drawn at the start of the process, and one of the job in it. The numbers of
+/// one thread increase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId {
     process: u64,
@@ -252,29 +253,30 @@ impl JobId {
         thread_local! {
             static BLOCK: Cell<Range<u64>> = const { Cell::new(0..0) };
         }
-        // Threads draw numbers in blocks: a counter that all of them touch costs as much as the rest of the id.
+        // Threads reserve numbers in blocks: one counter for all of them would cost as much as the rest of the id.
         static BLOCKS: AtomicU64 = AtomicU64::new(0);
         let mut block = BLOCK.take();
         if block.is_empty() {
-            let start = BLOCKS.fetch_add(1, Ordering::Relaxed) * IDS + 1;
-            block = start..start + IDS;
+            let start = BLOCKS.fetch_add(1, Ordering::Relaxed) * IDS_PER_BLOCK + 1;
+            block = start..start + IDS_PER_BLOCK;
         }
         let sequence = block.start;
         BLOCK.set(sequence + 1..block.end);
-        // The upper half of a UUIDv7: milliseconds and twelve random bits, so ids of later processes sort later.
+        // The upper half of a UUIDv7: milliseconds and twelve random bits, so that ids of later processes sort later.
         let process = *PROCESS.get_or_init(|| uuid::Uuid::now_v7().as_u64_pair().0);
         Self { process, sequence }
     }
 }
 
 impl JobId {
-    /// Hands on the text of the id. By hand, for every result carries one: the formatter takes five times as long.
+    /// Passes the text of the id to `read`. Hand-written: every result carries an id, and the formatter is five times
+    /// slower.
     fn with_text<T>(self, read: impl FnOnce(&str) -> T) -> T {
         let sequence = hex(self.sequence);
         let zeros = (self.sequence.leading_zeros() / 4).min(15) as usize;
-        let mut text = [b'-'; MOST_DIGITS];
+        let mut text = [b'-'; MAX_ID_LENGTH];
         text[..16].copy_from_slice(&hex(self.process));
-        let text = &mut text[..MOST_DIGITS - zeros];
+        let text = &mut text[..MAX_ID_LENGTH - zeros];
         text[17..].copy_from_slice(&sequence[zeros..]);
         read(std::str::from_utf8(text).expect("hexadecimal digits are ASCII"))
     }
@@ -293,7 +295,7 @@ impl fmt::Display for JobId {
 }
 
 /// Length of the longest id as text, in bytes.
-const MOST_DIGITS: usize = 33;
+const MAX_ID_LENGTH: usize = 33;
 
 fn hex(number: u64) -> [u8; 16] {
     let mut digits = [0; 16];

@@ -1,45 +1,47 @@
+//! Limits of kinds: concurrency and rate. `src/scheduler/limit.rs` applies them.
+
 use std::{num::NonZeroU32, time::Duration};
 
-/// Bounds on the jobs of one kind, for the sake of what they call: a database, an API, a device that breaks under load.
-/// What is over a bound waits in the queue, or is refused where it would wait too long.
+/// Limits of one kind, which protect what its handlers call: a database, an API, a device. A job over a limit waits in
+/// the queue, or is refused if it would wait too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KindLimits {
-    /// Bounds on all jobs of the kind together.
+    /// Limits on all jobs of the kind together.
     pub all: Limit,
-    /// Bounds on the jobs of each limit key.
+    /// Limits on the jobs of each limit key.
     pub per_key: Limit,
-    /// Most limit keys that are told apart; further ones share the bounds of the empty key. Default 10,000.
+    /// Most limit keys that are counted separately; further ones share the limits of the empty key. Default 10,000.
     pub keys: usize,
 }
 
-/// A bound on jobs that run, and one on their starts.
+/// A limit on running jobs, and one on starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limit {
     /// Most jobs that hold a worker at the same time.
     pub concurrency: Option<NonZeroU32>,
-    /// Most starts in a time.
+    /// Most starts per time.
     pub rate: Option<Rate>,
 }
 
-/// A bound on starts: a bucket of tokens, one for each start.
+/// A limit on starts: a token bucket, one token for each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Time in which one token comes.
+    /// Time in which one token is added.
     pub interval: Duration,
-    /// Most tokens that are kept: starts at once after a pause.
+    /// Size of the bucket: starts at once after a pause.
     pub burst: NonZeroU32,
 }
 
-/// The bound that a job is over.
+/// The limit that a job has to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limiter {
-    /// As many jobs of the kind run as may.
+    /// The kind's concurrency.
     Concurrency,
-    /// As many jobs of the kind started as may.
+    /// The kind's rate of starts.
     Rate,
-    /// As many jobs with the limit key run as may.
+    /// The limit key's concurrency.
     KeyConcurrency,
-    /// As many jobs with the limit key started as may.
+    /// The limit key's rate of starts.
     KeyRate,
 }
 
@@ -50,13 +52,13 @@ impl Default for KindLimits {
 }
 
 impl KindLimits {
-    /// Whether any bound is set.
+    /// Whether any limit is set.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.all.is_set() || self.per_key.is_set()
     }
 
-    /// Whether any bound on starts is set.
+    /// Whether any limit on starts is set.
     #[must_use]
     pub fn has_rate(&self) -> bool {
         self.all.rate.is_some() || self.per_key.rate.is_some()
@@ -64,7 +66,7 @@ impl KindLimits {
 }
 
 impl Limit {
-    /// Whether any bound is set.
+    /// Whether any limit is set.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.concurrency.is_some() || self.rate.is_some()
@@ -72,7 +74,7 @@ impl Limit {
 }
 
 impl Rate {
-    /// So many starts per second, which must be positive, and so many at once.
+    /// A rate of `starts` per second, which must be positive, with a bucket of `burst`.
     #[must_use]
     pub fn per_second(starts: f64, burst: NonZeroU32) -> Self {
         Self { interval: Duration::from_secs_f64(1.0 / starts), burst }

@@ -1,3 +1,5 @@
+//! How jobs end: results, failures and what handlers return. `reason.rs` has the texts.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -7,7 +9,7 @@ use super::{JobId, Reason, Rejection};
 /// What a handler gives back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
-    /// The bytes. They follow whatever the handler wrote in chunks before.
+    /// The bytes. They follow any chunks that the handler wrote before.
     pub bytes: Bytes,
     /// Media type of all of the output; empty when unspecified.
     pub content_type: String,
@@ -34,11 +36,11 @@ pub struct Completed {
     pub job: JobId,
     /// What the handler gave.
     pub output: Output,
-    /// Where the budget went.
+    /// How the budget was used.
     pub waterfall: Waterfall,
 }
 
-/// Where the budget of a job went.
+/// How the budget of a job was used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waterfall {
     /// From arrival to the deadline.
@@ -47,19 +49,19 @@ pub struct Waterfall {
     pub queue: Duration,
     /// The run.
     pub run: Duration,
-    /// Left at the end.
+    /// Time left at the end.
     pub left: Duration,
     /// Id of the worker, unique in its pool.
     pub worker: u32,
 }
 
-/// How a call to a pool ends when it does not complete. Boxed, so that those that complete carry no room for it.
+/// Why a call to a pool has no result. Boxed, so that results are small.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
     /// The job was not accepted.
     #[error(transparent)]
     Rejected(Box<Rejection>),
-    /// The job was accepted and ended otherwise than by completion.
+    /// The job was accepted and did not complete.
     #[error(transparent)]
     Failed(Box<Failure>),
 }
@@ -88,17 +90,17 @@ pub struct Failure {
     pub pool: Arc<str>,
     /// How it ended.
     pub outcome: Outcome,
-    /// What its handler said; `None` where the job did not end by that.
+    /// The handler's error, if the job ended with one.
     pub error: Option<HandlerError>,
-    /// When a new try may do better, where that is known.
+    /// When a retry may succeed, if known.
     pub retry_after: Option<Duration>,
     /// Whether the handler had begun.
     pub execution: Execution,
     /// Time in the queue.
     pub queue: Duration,
-    /// Time that it ran.
+    /// Time of the run.
     pub run: Duration,
-    /// Rung of the stop ladder that ended the run; `None` where none was needed.
+    /// Rung of the stop ladder that ended the run; `None` if the run was not stopped.
     pub rung: Option<Rung>,
 }
 
@@ -114,17 +116,17 @@ pub enum Outcome {
     WorkerCrashed,
     /// The output was larger than allowed.
     OutputTooLarge,
-    /// There was no handler for it: none could be made, just now or a short while ago. It did not start.
+    /// No handler could be made for it. It did not start.
     HandlerUnavailable,
-    /// The handler panicked, or its factory did: then the job did not start.
+    /// The handler panicked; or its factory did, and the job did not start.
     HandlerPanicked,
-    /// The deadline came while the handler ran.
+    /// The deadline passed while the handler ran.
     DeadlineExceeded,
-    /// A limit on the run came while the handler ran, before the deadline.
+    /// The limit on the run passed before the deadline.
     RunTimeout,
-    /// The deadline, or a limit on the wait, came while the job was queued.
+    /// The deadline, or a limit on the wait, passed while the job was queued.
     ExpiredInQueue,
-    /// The caller left, or asked for the end.
+    /// The caller left, or cancelled the job.
     Cancelled,
     /// The operator cancelled it.
     CancelledByOperator,
@@ -140,7 +142,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What its caller is told.
+    /// The reason in statuses and counters.
     #[must_use]
     pub const fn reason(self) -> Reason {
         match self {
@@ -160,7 +162,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the job's time was up, but for a limit on its run.
+    /// Whether the deadline, or a limit on the wait, ended the job.
     #[must_use]
     pub const fn is_expired(self) -> bool {
         matches!(self, Self::DeadlineExceeded | Self::ExpiredInQueue)
@@ -176,7 +178,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Whether the handler of a job had begun when the job ended: tells a caller whether a retry is safe.
+/// Whether the handler had begun when the job ended. It decides whether a retry is safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Execution {
     /// It had not; a retry is safe.
@@ -188,13 +190,13 @@ pub enum Execution {
 /// A rung of the stop ladder: ask, wait the grace, force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rung {
-    /// The handler was asked; its end was not awaited by the answer.
+    /// The handler was asked to stop; the answer did not wait for it.
     Asked,
-    /// The handler ended by itself within the grace.
+    /// The handler stopped by itself within the grace.
     Yielded,
-    /// The handler was cut off at the end of the grace.
+    /// The handler was forced to stop after the grace.
     Forced,
-    /// The handler cannot be cut off, and goes on.
+    /// The handler cannot be stopped, and still runs.
     Stuck,
 }
 
@@ -213,37 +215,37 @@ impl fmt::Display for Rung {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerError {
-    /// The handler says no.
+    /// The handler refuses the job.
     #[error("{message}")]
     Refused {
-        /// What the caller is told.
+        /// Code of the status.
         code: FailureCode,
-        /// What went wrong, for people. On the wire, its middle is left out where the status would take 4 KiB.
+        /// What went wrong, for people. On the wire, its middle is cut if the status would exceed 4 KiB.
         message: String,
     },
-    /// The job could not begin, and nothing of it was done: its program could not be started, say. The worker's handler is
-    /// made anew, and the caller told that it may come again.
+    /// The job could not start, for example because its program could not be started. The worker gets a new handler,
+    /// and the caller may retry.
     #[error("{message}")]
     Unavailable {
         /// What was missing.
         message: String,
     },
-    /// The process that ran the job ended by a signal. The worker's handler is made anew.
+    /// The process of the job was ended by a signal. The worker gets a new handler.
     #[error("{message}")]
     Crashed {
         /// What happened.
         message: String,
     },
-    /// The handler wrote more than its kind may.
+    /// The handler wrote more output than its kind allows.
     #[error("{}", Reason::OutputTooLarge.words())]
     OutputTooLarge {
         /// Most bytes allowed.
         limit: usize,
     },
-    /// The job was asked to stop, and the handler followed.
+    /// The handler stopped when asked to.
     #[error("stopped on request")]
     Stopped,
-    /// The handler panicked; the pool says so in its place.
+    /// The handler panicked. Only the pool makes this error.
     #[error("the handler panicked: {message}")]
     Panicked {
         /// Message of the panic, shortened.
@@ -258,7 +260,7 @@ impl HandlerError {
         Self::Refused { code, message: message.into() }
     }
 
-    /// How a job ends by it.
+    /// The outcome of a job with this error.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self {
@@ -278,8 +280,8 @@ impl HandlerError {
     }
 }
 
-/// The codes that a handler may answer with, by their number on the wire: those that describe its own work, never those
-/// that describe the pool.
+/// Codes that a handler may answer with, by their number on the wire. They describe the handler's own work, never the
+/// pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum FailureCode {
@@ -292,7 +294,7 @@ pub enum FailureCode {
     NotFound = 5,
     /// What the job would make exists.
     AlreadyExists = 6,
-    /// The caller may not do that.
+    /// The caller may not do this.
     PermissionDenied = 7,
     /// The system is not in the state that the job needs.
     FailedPrecondition = 9,

@@ -1,33 +1,34 @@
+//! The other end of a connection: address, proxy, certificate. `src/net/establish.rs` fills it in.
+
 use std::{fmt, net::SocketAddr, sync::Arc};
 
-/// Who is at the other end of a connection. All calls of the connection share it.
+/// The other end of a connection. All its calls share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Names the connection in lines of log; unique in the process.
+    /// Number of the connection in the log; unique in the process.
     pub connection: u64,
     /// Where it comes from.
     pub origin: Origin,
-    /// The proxy that named `origin`, where one did.
+    /// The proxy that reported `origin`, if there is one.
     pub proxy: Option<SocketAddr>,
-    /// The certificate that it has shown and that was verified, in DER.
+    /// Its verified client certificate, in DER.
     pub certificate: Option<Arc<[u8]>>,
-    /// Whether it could show none, for the client CA of the server was empty or gone.
+    /// Whether the server could not ask for a certificate, because its client CA is empty or missing.
     pub is_unasked: bool,
 }
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// An address of a network.
+    /// A network address.
     Address(SocketAddr),
-    /// A process of this machine, as the kernel names it. Only its user and group are proof: ids of processes are used
-    /// again.
+    /// A process of this machine, as the kernel reports it. Only its user and group are proof: process ids are reused.
     Process {
-        /// Its user.
+        /// User id.
         user: u32,
-        /// Its group.
+        /// Group id.
         group: u32,
-        /// Its id, where the kernel tells it.
+        /// Process id, if the kernel reports it.
         process: Option<i32>,
     },
 }

@@ -1,3 +1,6 @@
+//! The table of reasons: for each its name, code, message and help. Statuses, metrics, logs, docs and the command line
+//! use it.
+
 /// A code of gRPC, by its number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
@@ -5,7 +8,7 @@ pub enum Code {
     Ok = 0,
     /// The job was cancelled.
     Cancelled = 1,
-    /// The handler said no better.
+    /// The handler gave no better code.
     Unknown = 2,
     /// The call makes no sense, whatever the state of the server.
     InvalidArgument = 3,
@@ -15,11 +18,11 @@ pub enum Code {
     NotFound = 5,
     /// The caller may not do that.
     PermissionDenied = 7,
-    /// There is no room for it.
+    /// The pool or the server is full.
     ResourceExhausted = 8,
     /// The server is not in the state that the call needs.
     FailedPrecondition = 9,
-    /// The work was broken off.
+    /// The work was interrupted.
     Aborted = 10,
     /// The server does not do that.
     Unimplemented = 12,
@@ -27,7 +30,7 @@ pub enum Code {
     Internal = 13,
     /// The server cannot do it now.
     Unavailable = 14,
-    /// The caller is not known.
+    /// The caller is not authenticated.
     Unauthenticated = 16,
 }
 
@@ -52,7 +55,7 @@ pub const CODE_NAMES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// What is said of a reason.
+/// One row of the table.
 struct Row {
     name: &'static str,
     code: Code,
@@ -62,10 +65,9 @@ struct Row {
 
 macro_rules! reasons {
     ($($reason:ident $name:literal $code:ident $words:literal $help:literal)*) => {
-        /// Why a call ended as it did: what `google.rpc.ErrorInfo`, `google.rpc.Help`, the counters, the logs and the command
-        /// line say of it.
+        /// Why a call ended: used by `google.rpc.ErrorInfo`, `google.rpc.Help`, counters, logs and the command line.
         ///
-        /// The first ones are those of [refusals](Reason::REFUSALS).
+        /// The first ones are the [reasons of refusals](Reason::REFUSALS).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Reason {
@@ -85,13 +87,13 @@ macro_rules! reasons {
     };
 }
 
-// Name, code, what happened, and what the caller should do; nothing where the message of the call says that.
+// Name, code, message, and what the caller should do; empty if the message of the call says that.
 reasons! {
     QueueFull "QUEUE_FULL" ResourceExhausted
         "the pool is full"
         "send it with when_full = WAIT, or when the pool has less to do"
     DeadlineUnreachable "DEADLINE_UNREACHABLE" ResourceExhausted
-        "the job would not be done within the time that it has left"
+        "the job would not end before its deadline"
         "give it a longer deadline or queue timeout"
     QuotaExceeded "QUOTA_EXCEEDED" ResourceExhausted
         "the tenant has used up its quota"
@@ -106,7 +108,7 @@ reasons! {
         "the request has invalid fields"
         "correct the fields and send it again"
     PayloadTooLarge "PAYLOAD_TOO_LARGE" ResourceExhausted
-        "the message is larger than the server takes; its payload, or what is beside that"
+        "the message is larger than the server accepts: its payload, or its other fields"
         "send less, or ask the operator to raise server.max_payload"
     LimitExceeded "LIMIT_EXCEEDED" ResourceExhausted
         "the job would wait too long for a limit of its kind"
@@ -122,20 +124,20 @@ reasons! {
         "the handler's process crashed"
         "report a bug of the handler; Explain and the server's log say more"
     OutputTooLarge "OUTPUT_TOO_LARGE" ResourceExhausted
-        "the output is larger than the job may put out"
+        "the output is larger than its kind allows"
         "use Stream, or ask the operator to raise max_output"
     HandlerUnavailable "HANDLER_UNAVAILABLE" Unavailable
         "no handler could be made"
-        "look into the server's log if it stays so"
+        "read the server's log if it persists"
     HandlerPanicked "HANDLER_PANICKED" Internal
         "the handler panicked"
         "report a bug of the handler; the server's log says more"
     RunTimeout "RUN_TIMEOUT" DeadlineExceeded
-        "the job's time was up while it ran"
+        "the job reached its deadline or run timeout while it ran"
         "give it a longer deadline or run timeout"
     ExpiredInQueue "EXPIRED_IN_QUEUE" DeadlineExceeded
-        "the job's time was up before it started"
-        "give it a longer deadline or queue timeout; Stats tells the wait"
+        "the job reached its deadline or queue timeout before it started"
+        "give it a longer deadline or queue timeout; Stats shows the wait"
     Cancelled "CANCELLED" Cancelled "cancelled by the caller" ""
     CancelledByOperator "CANCELLED_BY_OPERATOR" Cancelled
         "cancelled by the operator"
@@ -147,28 +149,28 @@ reasons! {
         "stopped by the drain while running"
         "send it again if the work may run twice"
     UploadsFull "UPLOADS_FULL" ResourceExhausted
-        "unfinished messages hold all the memory that they may, and this one was the oldest"
+        "incomplete messages reached their memory bound, and this one was evicted"
         "ask the operator to raise server.memory"
     AnswersFull "ANSWERS_FULL" ResourceExhausted
-        "unread answers hold all the memory that they may"
+        "unread answers reached their memory bound"
         "read them faster, or ask the operator to raise server.memory"
     HeadersTooLarge "HEADERS_TOO_LARGE" ResourceExhausted
-        "the headers of the call are larger than the server takes"
+        "the headers of the call are larger than the server accepts"
         "send less metadata or a shorter token, or ask the operator to raise server.http2.max_header_list"
     WatchesFull "WATCHES_FULL" ResourceExhausted
-        "there are as many watches of this sort as there may be"
+        "too many watches of this sort are open"
         "end another watch first"
     CallTimeout "CALL_TIMEOUT" DeadlineExceeded
-        "the deadline came before the call had ended, or before its message was whole"
+        "the call reached its deadline before it ended, or before its message was complete"
         "give the call a longer deadline"
     MessageBroken "MESSAGE_BROKEN" Internal
         "the message of the call cannot be read"
-        "make the client's stubs anew from the server's contract"
+        "generate the client's stubs again from the server's protos"
     CompressionUnknown "COMPRESSION_UNKNOWN" Unimplemented
-        "the message is compressed in a way that is not taken"
+        "the compression of the message is not supported"
         "compress it as grpc-accept-encoding says, or not at all"
     NotOneMessage "NOT_ONE_MESSAGE" Unimplemented
-        "the method takes one message, no less and no more"
+        "the method takes exactly one message"
         "send one message"
     UnknownService "UNKNOWN_SERVICE" Unimplemented
         "no such service here"
@@ -179,10 +181,10 @@ reasons! {
     ServerFailed "SERVER_FAILED" Internal
         "the server failed"
         "report a bug of the server; its log says more"
-    Misdirected "MISDIRECTED" PermissionDenied "this server is not called by that name, or from that page" ""
+    Misdirected "MISDIRECTED" PermissionDenied "this server does not answer under that name, or to that page" ""
     NotFound "NOT_FOUND" NotFound
-        "there is no such thing"
-        "name one that is there; Stats and ListJobs list them"
+        "not found"
+        "name an existing one; Stats and ListJobs list them"
     AmbiguousId "AMBIGUOUS_ID" FailedPrecondition
         "several jobs have this request id"
         "name the job by its own id"
@@ -190,7 +192,7 @@ reasons! {
         "the pool is draining"
         "resume the pool first"
     NoConfig "NO_CONFIG" FailedPrecondition
-        "there is no configuration to read again"
+        "the server has no configuration file to reload"
         "start the server with a configuration file"
     NoCredentials "NO_CREDENTIALS" Unauthenticated "no credentials" ""
     InvalidToken "INVALID_TOKEN" Unauthenticated "the token is not accepted" ""
@@ -213,7 +215,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Why jobs are refused, in the order in which pools count them.
+    /// Reasons for which jobs are refused, in the order of the pools' counters.
     pub const REFUSALS: [Self; 9] = [
         Self::QueueFull,
         Self::DeadlineUnreachable,
@@ -226,31 +228,31 @@ impl Reason {
         Self::TenantShare,
     ];
 
-    /// The reason of this name.
+    /// The reason with this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.name() == name)
     }
 
-    /// Name in `google.rpc.ErrorInfo` and in the counters.
+    /// Name in `google.rpc.ErrorInfo` and in counters.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Code of the status, where the call does not have a better one.
+    /// Code of the status, unless the call has a better one.
     #[must_use]
     pub const fn code(self) -> Code {
         self.row().code
     }
 
-    /// What happened: the message of the status, where the call does not have a better one.
+    /// The message of the status, unless the call has a better one.
     #[must_use]
     pub const fn words(self) -> &'static str {
         self.row().words
     }
 
-    /// What the caller should do, in `google.rpc.Help`. Empty where nothing is to be done, or the message says it.
+    /// What the caller should do, in `google.rpc.Help`. Empty if there is nothing to do, or the message says it.
     #[must_use]
     pub const fn help(self) -> &'static str {
         self.row().help

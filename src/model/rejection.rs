@@ -1,67 +1,69 @@
+//! Why a job was not accepted, with its figures. The words are in `reason.rs`, and `src/rpc/status/job.rs` encodes it.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{FieldViolation, Limiter, Reason};
 
-/// Longest time after which a caller is asked to come back.
-pub const LONGEST_HINT: Duration = Duration::from_secs(60);
+/// Longest time after which a caller is asked to retry.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Why a job was not accepted. Nothing of it ran.
+/// A job that was not accepted. It did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Rejection {
-    /// What stood in the way.
+    /// Why.
     pub reason: RejectionReason,
-    /// The pool that refused; `None` where no pool was found.
+    /// The pool that refused; `None` if no pool was found.
     pub pool: Option<Arc<str>>,
     /// The kind that the caller named.
     pub kind: Arc<str>,
-    /// When to come back. `None` means: not here, or not with this job.
+    /// When to retry. `None` means not on this server, or not with this job.
     pub retry_after: Option<Duration>,
 }
 
-/// What stood in the way of a job.
+/// Why a job was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RejectionReason {
-    /// The queue holds as many jobs, or as many payload bytes, as it may.
+    /// The queue is full, by jobs or by payload bytes.
     QueueFull,
-    /// There is room, but a job that is queued now would wait for longer than the pool lets any wait.
+    /// The queue has capacity, but its wait is longer than the pool allows.
     QueueTooLong {
         /// Predicted wait.
         expected: Duration,
     },
-    /// The job waited for room until its time was up.
+    /// The job waited for capacity until its deadline or queue timeout.
     NoRoomInTime,
     /// The job would not start in time.
     DeadlineUnreachable {
         /// Predicted wait.
         expected: Duration,
-        /// The least budget that would do now.
+        /// Smallest budget that would be enough at present.
         needed: Duration,
-        /// What is left of the budget.
+        /// Time left of the budget.
         budget: Duration,
     },
-    /// The job would wait for longer than its caller would.
+    /// The job would wait longer than its queue timeout.
     WaitTooLong {
         /// Predicted wait.
         expected: Duration,
-        /// What the caller would wait at most.
+        /// The queue timeout.
         patience: Duration,
     },
-    /// The tenant holds its share of the queue, and others are present.
+    /// The tenant holds its share of the queue, and other tenants are present.
     TenantShare {
         /// The tenant.
         tenant: String,
-        /// What it holds, and what it may.
+        /// What it holds, and its bounds.
         part: TenantPart,
     },
-    /// The job would wait too long for its turn within a limit of its kind.
+    /// The job would wait too long for a limit of its kind.
     LimitExceeded {
         /// The limit.
         limit: Limiter,
         /// Predicted wait.
         expected: Duration,
-        /// What is left of the budget.
+        /// Time left of the budget.
         budget: Duration,
     },
     /// The tenant sent more jobs than its rate allows.
@@ -69,12 +71,12 @@ pub enum RejectionReason {
         /// Jobs per second that are allowed.
         rate: u32,
     },
-    /// The tenant has as many jobs queued and running as it may.
+    /// The tenant reached its bound of queued and running jobs.
     OverInFlight {
         /// Jobs that are allowed.
         limit: usize,
     },
-    /// The pool takes no more jobs.
+    /// The pool accepts no more jobs: the server drains.
     Draining,
     /// The operator drains the pool.
     PoolDraining,
@@ -83,7 +85,7 @@ pub enum RejectionReason {
         /// The closest name that exists.
         suggestion: Option<Arc<str>>,
     },
-    /// Fields are out of their bounds.
+    /// Fields are out of bounds.
     Invalid {
         /// Each of them.
         violations: Vec<FieldViolation>,
@@ -97,16 +99,16 @@ pub enum RejectionReason {
     },
 }
 
-/// What a tenant has of a queue, not counting jobs that are less important than the one that asks.
+/// A tenant's part of a queue, without jobs that are less important than the arriving one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantPart {
     /// Its queued jobs.
     pub jobs: usize,
     /// Payload bytes of these.
     pub bytes: usize,
-    /// Jobs that it may have there at present.
+    /// Most jobs that it may have there at present.
     pub most_jobs: usize,
-    /// Payload bytes likewise.
+    /// Most payload bytes that it may have there at present.
     pub most_bytes: usize,
 }
 
@@ -116,11 +118,11 @@ fn describe(violations: &[FieldViolation]) -> String {
 }
 
 impl RejectionReason {
-    /// The time of the job was up when it arrived.
+    /// The deadline had passed when the job arrived.
     pub(crate) const PAST: Self =
         Self::DeadlineUnreachable { expected: Duration::ZERO, needed: Duration::ZERO, budget: Duration::ZERO };
 
-    /// What callers and counters are told; its [`index`](Self::index) is that in [`Reason::REFUSALS`].
+    /// The reason in statuses and counters; its [`index`](Self::index) is that in [`Reason::REFUSALS`].
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {

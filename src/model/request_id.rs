@@ -1,10 +1,13 @@
+//! Request ids: their form, and how they are generated. `src/rpc/context.rs` chooses between the caller's and a new
+//! one.
+
 use std::{fmt, str::FromStr, sync::Arc, time::SystemTime};
 
 /// Correlation id of a call (`x-request-id`): 1 to 128 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RequestId(Arc<str>);
 
-/// Text that cannot be a [`RequestId`].
+/// The text is not a valid [`RequestId`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a request id must be 1 to 128 visible ASCII characters")]
 pub struct InvalidRequestId;
@@ -13,7 +16,7 @@ impl RequestId {
     /// A new id: a UUID of version 7.
     #[must_use]
     pub fn generate() -> Self {
-        // Ids of one millisecond are in no order among each other: keeping one would take a lock that all threads share.
+        // Ids of the same millisecond have no order: to keep one would take a lock that all threads share.
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let id = uuid::Builder::from_unix_timestamp_millis(millis, &rand::random()).into_uuid();

@@ -1,11 +1,11 @@
-//! Who a URL logs in as, and with what: nothing that anybody else may read.
+//! Removes user names and passwords of URLs from texts.
 
 use std::{borrow::Cow, ops::Range};
 
-/// What stands in place of a value that is not shown.
+/// Replaces a value that must not be shown.
 pub(crate) const WITHHELD: &str = "(withheld)";
 
-/// The text with `(withheld)` for the userinfo of each URL in it.
+/// The text with `(withheld)` in place of the userinfo of each URL.
 pub(crate) fn without_userinfo(text: &str) -> Cow<'_, str> {
     let found = userinfo(text);
     if found.is_empty() {
@@ -22,9 +22,9 @@ pub(crate) fn without_userinfo(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Where the userinfo of each URL in the text is, in bytes.
+/// Byte ranges of the userinfo of each URL in the text.
 ///
-/// A password may hold a `/` that its writer forgot to encode: what has a `:` goes up to the last `@`.
+/// A password may contain a `/` that should have been encoded. So with a `:`, the userinfo ends at the last `@`.
 pub(crate) fn userinfo(text: &str) -> Vec<Range<usize>> {
     const BEGIN: &str = "://";
     let mut found = Vec::new();

@@ -1,3 +1,5 @@
+//! The accept loop of a listener. `listener.rs` opens the socket, and `connection.rs` serves each connection.
+
 use std::{io, time::Duration};
 
 use tokio::{sync::watch, time::sleep};
@@ -12,11 +14,11 @@ use super::{
 use crate::throttle::Throttle;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Takes connections for which there is room and hands them to `deal`, until the listener is to be closed. How many come
-/// from one address is not bounded for those of `unbounded`. Where the
-/// process is out of file descriptors it pauses, ever longer: the connections wait in the kernel's queue meanwhile.
+/// Accepts connections within the bounds and hands them to `deal`, until the listener closes. Connections from
+/// `unbounded` networks are not bounded per address. If the process has no file descriptor left, it pauses, longer each
+/// time; meanwhile connections wait in the kernel's queue.
 pub(super) async fn accept(
     mut listener: Listener,
     mut stage: watch::Receiver<Stage>,
@@ -34,28 +36,28 @@ pub(super) async fn accept(
         match accepted {
             Ok((socket, origin)) => {
                 pause = SHORTEST_PAUSE;
-                // A socket without room is closed by its drop.
+                // Dropping a socket closes it.
                 let Some(mut entry) = census.enter() else {
                     census.refuse(&origin, Refused::Connections);
                     continue;
                 };
-                if !unbounded.vouch_for(&origin) && !entry.claim(&origin) {
+                if !unbounded.contains(&origin) && !entry.claim(&origin) {
                     entry.refuse(&origin, Refused::PerAddress);
                     continue;
                 }
                 deal(Accepted { socket, origin, entry });
             }
-            // The peer gave up while it was in the queue.
+            // The peer gave up while its connection was in the queue.
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 if let Some(others) = failures.pass() {
-                    warn!(%error, pause_ms = pause.as_millis(), others, "cannot take connections");
+                    warn!(%error, pause_ms = pause.as_millis(), others, "cannot accept connections");
                 }
                 tokio::select! {
                     () = sleep(pause) => {}
                     () = reached(&mut stage, Stage::Closed) => return,
                 }
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
             }
         }
     }

@@ -1,3 +1,5 @@
+//! Listen addresses and their text form.
+
 use std::{
     fmt,
     net::SocketAddr,
@@ -5,41 +7,41 @@ use std::{
     str::FromStr,
 };
 
-/// Permissions of a socket in the file system, where none are given: its user and its group.
+/// Default permissions of a socket file: its user and its group.
 pub(super) const DEFAULT_MODE: u32 = 0o660;
 
 /// Where a server listens: `IP:PORT`, `unix:/path`, `unix:/path?mode=600` or `systemd:N`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// An address of a network.
+    /// A network address.
     Tcp(SocketAddr),
-    /// A socket in the file system.
+    /// A socket file.
     Unix {
         /// An absolute path.
         path: PathBuf,
-        /// Who may connect, as permissions of a file. Default 660.
+        /// Its permissions. Default 660.
         mode: u32,
     },
-    /// A socket that the service manager holds open for us, by its place in the unit, from 0.
+    /// A socket that the service manager passes, by its index in the unit, from 0.
     Systemd(usize),
 }
 
-/// The text is no address to listen on.
+/// The text is not a listen address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidListenAddress {
     /// It has none of the forms.
     #[error("not an address; write IP:PORT, unix:/path or systemd:N")]
     Form,
-    /// What stands behind the `?` of a path is no parameter of a socket.
-    #[error("no parameter {0:?}; the known one is mode, as in unix:/path?mode=660")]
+    /// Unknown parameter behind the `?` of a path.
+    #[error("unknown parameter {0:?}; the only one is mode, as in unix:/path?mode=660")]
     Parameter(String),
-    /// The mode of a socket is not permissions of a file.
-    #[error("no mode {0:?}; write permissions in octal, 777 at most, as in unix:/path?mode=660")]
+    /// The mode is not a valid file mode.
+    #[error("invalid mode {0:?}; write permissions in octal, 777 at most, as in unix:/path?mode=660")]
     Mode(String),
 }
 
 impl ListenAddress {
-    /// The address, where it is one of a network.
+    /// The network address, if it is one.
     #[must_use]
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
@@ -48,13 +50,13 @@ impl ListenAddress {
         }
     }
 
-    /// Whether other machines may reach it. Of a socket of the service manager that is known only when it is there.
+    /// Whether other machines may reach it. For a socket of the service manager, this is known only once it is open.
     #[must_use]
     pub fn is_public(&self) -> bool {
         self.tcp().is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 
-    /// The address with all that it says, as it is configured.
+    /// The address with all its parameters, as in the configuration.
     #[must_use]
     pub fn to_setting(&self) -> String {
         match self {
@@ -92,7 +94,8 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// The mode, which nothing else may stand beside, nor another one: what is misread would let others in.
+/// The mode, if it is the only parameter. Anything else is an error, because a misread mode would give access to
+/// others.
 fn mode(parameters: &str) -> Result<u32, InvalidListenAddress> {
     let (parameter, more) = parameters.split_once('&').map_or((parameters, None), |(first, more)| (first, Some(more)));
     let octal = match parameter.split_once('=') {

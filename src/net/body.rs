@@ -1,3 +1,5 @@
+//! The body of a request, with flow control. `src/rpc/messages.rs` splits it into messages.
+
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
@@ -10,11 +12,11 @@ use hyper::body::Incoming;
 
 use crate::memory::HeldBack;
 
-/// What a peer sends with a request.
+/// The body of a request.
 #[derive(Debug)]
 pub struct RequestBody {
     body: Inner,
-    /// Whether the peer may send as much again as soon as something was read.
+    /// Whether window updates are sent as soon as data is read.
     is_free: bool,
 }
 
@@ -24,7 +26,7 @@ enum Inner {
     Http2(RecvStream),
 }
 
-/// A failure of the connection, or of the stream.
+/// An error of the connection or the stream.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl RequestBody {
@@ -42,10 +44,10 @@ impl HeldBack for RequestBody {
         self.is_free = false;
     }
 
-    /// HTTP/1.1 has no windows: its peers send what is read.
+    /// HTTP/1.1 has no windows: its peers may always send.
     fn give_back(&mut self, bytes: usize) {
         if let Inner::Http2(body) = &mut self.body {
-            // It fails where the stream is gone, and then there is nothing to give back.
+            // This fails if the stream is gone, and then nothing needs to be given back.
             let _ = body.flow_control().release_capacity(bytes);
         }
     }
@@ -64,7 +66,7 @@ impl Body for RequestBody {
         if let Some(data) = ready!(body.poll_data(cx)) {
             let data = match data {
                 Ok(data) => data,
-                // The peer needs no answer: it is the end of the call that says so.
+                // The peer needs no answer. The end of the call reports why it ended.
                 Err(error) if matches!(error.reason(), Some(Reason::NO_ERROR | Reason::CANCEL)) => {
                     return Poll::Ready(None);
                 }

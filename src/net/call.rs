@@ -1,5 +1,5 @@
-//! What calls of one connection have in common, whichever protocol they came by: how many are open, when each one ends,
-//! and which answers are on their way.
+//! The open calls of one connection, for HTTP/1.1 and HTTP/2: their number, their time limits, and their unread
+//! answers.
 
 use std::{
     fmt,
@@ -23,19 +23,19 @@ use tokio::{
 
 use crate::model::Peer;
 
-/// What a stream lasts longer than it may: at its deadline, the clock of its caller is to speak first.
+/// Time that a stream lasts beyond its limit, so that at the deadline the caller's own clock acts first.
 const GRACE: Duration = Duration::from_millis(100);
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// How long the stream of a call may last, by the path of the call and its headers. `None` is for ever.
+/// The time limit of a call's stream, from its path and headers. `None` is unlimited.
 #[derive(Clone)]
 pub struct StreamLimit(Arc<Rule>);
 
 type Rule = dyn Fn(&str, &HeaderMap) -> Option<Duration> + Send + Sync;
 
 impl StreamLimit {
-    /// A limit that `rule` tells.
+    /// A limit that `rule` computes.
     pub fn new(rule: impl Fn(&str, &HeaderMap) -> Option<Duration> + Send + Sync + 'static) -> Self {
         Self(Arc::new(rule))
     }
@@ -52,18 +52,19 @@ impl fmt::Debug for StreamLimit {
     }
 }
 
-/// An answer that was not sent to its end.
+/// An answer that was not sent completely.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsentAnswer {
-    /// Its request id; empty where it has none.
+    /// Its request id; empty if it has none.
     pub request_id: String,
-    /// The other end of its connection.
+    /// The peer of its connection.
     pub peer: String,
-    /// Bytes that were ready and not sent; 0 where it was handed to the connection, whose peer did not take all of it.
+    /// Bytes that were ready and not sent. 0 if all of it was given to the connection, and the peer did not read it
+    /// all.
     pub unsent_bytes: usize,
 }
 
-/// The answers of a server that wait for their readers. Clones share them.
+/// The unread answers of a server. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UnsentAnswers(Arc<Unsent>);
 
@@ -76,12 +77,12 @@ struct Unsent {
 #[derive(Debug, Default)]
 struct Answers {
     waiting: Slab<UnsentAnswer>,
-    /// Those that were reset because they stood still, in a drain.
+    /// Answers that were reset during a drain because they made no progress.
     cut: Option<Vec<UnsentAnswer>>,
 }
 
 impl UnsentAnswers {
-    /// Returns when no answer waits. Cancel safe.
+    /// Returns when no answer is unread. Cancel safe.
     pub(super) async fn none(&self) {
         loop {
             let sent = self.0.sent.notified();
@@ -111,19 +112,19 @@ impl UnsentAnswers {
         }
     }
 
-    /// From now on, those that are cut are listed.
+    /// From now on, cut answers are recorded.
     pub(super) fn keep_cut(&self) {
         self.0.answers.lock().cut.get_or_insert_default();
     }
 
-    /// Those that wait, and those that were cut since [`keep_cut`](Self::keep_cut).
+    /// Unread answers, and those that were cut since [`keep_cut`](Self::keep_cut).
     pub(super) fn list(&self) -> Vec<UnsentAnswer> {
         let answers = self.0.answers.lock();
         answers.waiting.iter().map(|(_, answer)| answer).chain(answers.cut.iter().flatten()).cloned().collect()
     }
 }
 
-/// The calls of one connection. Clones share them.
+/// The calls of one connection. Clones share the state.
 #[derive(Debug, Clone)]
 pub(super) struct Calls(Arc<Seen>);
 
@@ -133,10 +134,10 @@ struct Seen {
     limit: Option<StreamLimit>,
     stall: Duration,
     unsent: UnsentAnswers,
-    /// Every open call holds it.
+    /// Every open call holds a clone.
     open: Arc<()>,
     opened: AtomicU64,
-    /// Request id of the last large answer that was handed to the connection.
+    /// Request id of the last large answer that was given to the connection.
     last: Mutex<Option<HeaderValue>>,
 }
 
@@ -153,24 +154,24 @@ impl Calls {
         }))
     }
 
-    /// Calls that are open.
+    /// Open calls.
     pub(super) fn open(&self) -> usize {
         Arc::strong_count(&self.0.open) - 1
     }
 
-    /// Calls that were opened in all.
+    /// Calls so far.
     pub(super) fn opened(&self) -> u64 {
         self.0.opened.load(Relaxed)
     }
 
-    /// What tells that the socket does not take what was handed to it.
+    /// Detects that the socket accepts no data.
     pub(super) fn backlog(&self) -> Backlog {
         Backlog { calls: Arc::clone(&self.0), entry: None }
     }
 
     /// Begins a call.
     pub(super) fn begin<B>(&self, request: &Request<B>) -> Call {
-        // Only the task of the connection writes it.
+        // Only the task of the connection writes this.
         self.0.opened.store(self.opened() + 1, Relaxed);
         let end = self.0.limit.as_ref().and_then(|limit| limit.end(request));
         Call { calls: Arc::clone(&self.0), _open: Arc::clone(&self.0.open), end, alarm: None, waiting: None }
@@ -184,15 +185,15 @@ impl Seen {
     }
 }
 
-/// What a connection took of answers and its socket does not take yet: one entry among the answers that wait. A connection
-/// that ends meanwhile has cut them.
+/// Answer data that the connection has and its socket does not accept: one entry among the unread answers. If the
+/// connection ends in this state, the answers are cut.
 pub(super) struct Backlog {
     calls: Arc<Seen>,
     entry: Option<usize>,
 }
 
 impl Backlog {
-    /// Notes whether there is any.
+    /// Records whether the socket is blocked.
     pub(super) fn note(&mut self, is_blocked: bool) {
         match self.entry {
             None if is_blocked => {
@@ -217,12 +218,12 @@ impl Drop for Backlog {
     }
 }
 
-/// An open call, and when it is given up: at its end, and when its answer stands still.
+/// An open call. It is given up at its time limit, or when its answer makes no progress.
 pub(super) struct Call {
     calls: Arc<Seen>,
     _open: Arc<()>,
     end: Option<Instant>,
-    /// Most calls end at their first poll: the timer is made for those that do not.
+    /// Most calls end at their first poll. The timer is made only for the others.
     alarm: Option<Pin<Box<Sleep>>>,
     /// The answer, while it waits for its reader.
     waiting: Option<Waiting>,
@@ -235,7 +236,7 @@ struct Waiting {
 }
 
 impl Call {
-    /// Ready when a call that is pending is to be given up.
+    /// Ready when a pending call must be given up.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let stalled = self.waiting.as_ref().and_then(|waiting| waiting.until);
         let Some(at) = [self.end, stalled].into_iter().flatten().min() else { return Poll::Pending };
@@ -250,7 +251,7 @@ impl Call {
         Poll::Ready(())
     }
 
-    /// Notes that the answer waits for its reader with so many bytes. It may, for so long as some of them are read.
+    /// Records that the answer waits for its reader with so many bytes. It may wait as long as some of them are read.
     pub(super) fn wait(&mut self, request_id: Option<&HeaderValue>, unsent: usize) {
         let until = Instant::now().checked_add(self.calls.stall);
         match &mut self.waiting {
@@ -266,12 +267,12 @@ impl Call {
         }
     }
 
-    /// Notes that all of the answer is with the connection.
+    /// Records that the whole answer was given to the connection.
     pub(super) fn handed_over(&self, request_id: Option<&HeaderValue>) {
         *self.calls.last.lock() = request_id.cloned();
     }
 
-    /// Notes that nothing waits for the reader.
+    /// Records that nothing waits for the reader.
     pub(super) fn sent(&mut self) {
         self.leave(false);
     }

@@ -1,4 +1,4 @@
-//! How many connections there are, how many there may be, and how they ended.
+//! Counts connections, bounds their number, and counts how they ended.
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,10 @@ macro_rules! reasons {
         pub enum $name { $($(#[$variant_doc])* $variant,)+ }
 
         impl $name {
-            /// All of them, in the order of the counts.
+            /// All variants, in the order of the counts.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The reason in logs and metrics.
+            /// Name in logs and metrics.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
@@ -35,43 +35,43 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Why a connection was refused when it came.
+    /// Why a new connection was refused.
     Refused {
-        /// There are as many connections as there may be.
+        /// The bound of all connections is reached.
         Connections = "connections",
-        /// There are as many from its address as there may be.
+        /// The bound of connections from its address is reached.
         PerAddress = "per_address",
-        /// The thread that would serve it is too far behind.
+        /// The thread that would serve it has too many connections to start.
         Behind = "behind",
     }
 }
 
 reasons! {
-    /// Why a connection was closed after it was taken.
+    /// Why an accepted connection was closed.
     Closed {
-        /// There was no handshake of TLS with it.
+        /// The TLS handshake failed.
         Tls = "tls",
-        /// Its peer left.
+        /// The peer closed it.
         Peer = "peer",
-        /// Its peer broke a rule of HTTP/2, or its socket failed.
+        /// The peer violated HTTP/2, or the socket failed.
         Error = "error",
-        /// Its peer did not answer.
+        /// The peer did not answer pings.
         Unresponsive = "unresponsive",
-        /// Its peer did not begin in time.
+        /// The peer did not start in time.
         Slow = "slow",
-        /// Its peer does not speak HTTP/2.
+        /// The peer does not speak HTTP/2.
         NotHttp2 = "not_http2",
-        /// The header of its proxy was none.
+        /// The PROXY header was invalid.
         ProxyHeader = "proxy_header",
-        /// It had as many companions from its address as it may, which its proxy told.
+        /// The bound of connections from the address in its PROXY header is reached.
         PerAddress = "per_address",
         /// It had no stream for too long.
         Idle = "idle",
-        /// It was old, and its last stream ended.
+        /// It reached its age, and its last stream ended.
         Age = "age",
-        /// It was old, and was cut with streams on it.
+        /// It reached its age, and was cut with open streams.
         AgeCut = "age_cut",
-        /// The server said goodbye, and its last stream ended.
+        /// The server sent GOAWAY, and its last stream ended.
         GoAway = "go_away",
         /// The server cut it.
         Cut = "cut",
@@ -93,12 +93,12 @@ struct Counts {
     refusals: Throttle,
 }
 
-/// The room that one connection takes, until it is dropped.
+/// One counted connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Entry {
     census: Census,
     address: Option<IpAddr>,
-    /// None where it was not taken after all.
+    /// `None` if it was refused after all.
     reason: Option<Closed>,
 }
 
@@ -115,39 +115,39 @@ impl Census {
         }))
     }
 
-    /// Connections that are open.
+    /// Open connections.
     #[must_use]
     pub fn open(&self) -> u64 {
         self.0.open.load(Relaxed)
     }
 
-    /// Connections that were taken, open ones included.
+    /// Accepted connections, including open ones.
     #[must_use]
     pub fn accepted(&self) -> u64 {
         self.open() + Closed::ALL.iter().map(|reason| self.closed(*reason)).sum::<u64>()
     }
 
-    /// Connections that were refused for this reason.
+    /// Connections refused for `reason`.
     #[must_use]
     pub fn refused(&self, reason: Refused) -> u64 {
         self.0.refused[reason as usize].load(Relaxed)
     }
 
-    /// Connections that were taken, and closed for this reason.
+    /// Accepted connections that were closed for `reason`.
     #[must_use]
     pub fn closed(&self, reason: Closed) -> u64 {
         self.0.closed[reason as usize].load(Relaxed)
     }
 
-    /// Takes room for one more connection.
+    /// Counts one more connection, if the bound allows it.
     pub(super) fn enter(&self) -> Option<Entry> {
         let counts = &*self.0;
-        let room = |open: u64| (open < counts.max).then_some(open + 1);
-        counts.open.fetch_update(Relaxed, Relaxed, room).ok()?;
+        let within_bound = |open: u64| (open < counts.max).then_some(open + 1);
+        counts.open.fetch_update(Relaxed, Relaxed, within_bound).ok()?;
         Some(Entry { census: self.clone(), address: None, reason: Some(Closed::Peer) })
     }
 
-    /// Counts a connection that is not taken. One line of log in ten seconds tells of it.
+    /// Counts a refused connection, and logs at most one line in ten seconds.
     pub(super) fn refuse(&self, origin: &Origin, reason: Refused) {
         self.0.refused[reason as usize].fetch_add(1, Relaxed);
         if let Some(others) = self.0.refusals.pass() {
@@ -157,7 +157,7 @@ impl Census {
 }
 
 impl Entry {
-    /// Counts the connection among those of its address. Returns whether there was room.
+    /// Counts the connection for its address. Returns false if the bound of the address is reached.
     pub(super) fn claim(&mut self, origin: &Origin) -> bool {
         let Origin::Address(address) = origin else { return true };
         let address = group(address.ip());
@@ -171,12 +171,12 @@ impl Entry {
         true
     }
 
-    /// Says why the connection is closed.
+    /// Records why the connection is closed.
     pub(super) fn close(mut self, reason: Closed) {
         self.reason = Some(reason);
     }
 
-    /// Counts the connection as one that was not taken.
+    /// Counts the connection as refused.
     pub(super) fn refuse(mut self, origin: &Origin, reason: Refused) {
         self.reason = None;
         self.census.refuse(origin, reason);
@@ -202,7 +202,7 @@ impl Drop for Entry {
     }
 }
 
-/// Whoever has one address of IPv6 has the 64 bits behind its network.
+/// The unit that is bounded: an IPv4 address, or the 64-bit network of an IPv6 address, which one host may have whole.
 fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -230,12 +230,12 @@ mod tests {
     #[test]
     fn room_comes_back_with_each_connection_that_ends() {
         let census = census(2, 2);
-        let one = census.enter().expect("room");
-        let two = census.enter().expect("room");
+        let one = census.enter().expect("capacity");
+        let two = census.enter().expect("capacity");
         assert!(census.enter().is_none());
         one.close(Closed::Idle);
         assert_eq!((census.open(), census.accepted(), census.closed(Closed::Idle)), (1, 2, 1));
-        let three = census.enter().expect("room again");
+        let three = census.enter().expect("capacity again");
         three.refuse(&origin("127.0.0.1"), Refused::Behind);
         drop(two);
         assert_eq!((census.open(), census.accepted(), census.refused(Refused::Behind)), (0, 2, 1));
@@ -246,10 +246,10 @@ mod tests {
     fn an_address_has_its_share_and_a_network_of_ipv6_is_one_address() {
         let census = census(10, 1);
         let claim = |address| {
-            let mut entry = census.enter().expect("room");
+            let mut entry = census.enter().expect("capacity");
             entry.claim(&origin(address)).then_some(entry)
         };
-        let held = [claim("10.0.0.1").expect("room"), claim("2001:db8::1").expect("room")];
+        let held = [claim("10.0.0.1").expect("capacity"), claim("2001:db8::1").expect("capacity")];
         for address in ["10.0.0.1", "::ffff:10.0.0.1", "2001:db8::2", "2001:db8::ffff:0:0:1"] {
             assert!(claim(address).is_none(), "{address}");
         }

@@ -1,3 +1,5 @@
+//! The life of one connection: stages, HTTP, keepalive, age, GOAWAY, cut.
+
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
@@ -32,18 +34,18 @@ use super::{
 };
 use crate::{memory::ConnectionMemory, model::Peer};
 
-/// What carries a connection.
+/// The socket of a connection, with its wrappers.
 pub(super) type Socket = Linger<WriteStall<Stream>>;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Names connections, whatever listener they came by.
+/// Numbers connections across all listeners.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
-/// Time that an idle peer has to say goodbye.
+/// Time that an idle peer has to close after GOAWAY.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// What the connections of a server share.
+/// State that the connections of a server share.
 pub(super) struct Serving<M> {
     /// Makes the service of one connection.
     pub(super) make: M,
@@ -66,7 +68,7 @@ impl<M> Serving<M> {
         Self { make, transport, stages, stage, unsent }
     }
 
-    /// Serves one connection until its peer leaves, its time is over, or the server ends it.
+    /// Serves one connection until its peer closes it, it reaches its age, or the server ends it.
     pub(super) async fn serve<S>(&self, accepted: Accepted, mut stage: watch::Receiver<Stage>)
     where
         M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
@@ -80,7 +82,7 @@ impl<M> Serving<M> {
         let established = match socket.into_stream() {
             Ok(stream) => tokio::select! {
                 established = establish(stream, &mut peer, &mut entry, &self.stages) => established,
-                // No call can be on it yet.
+                // No call can be open yet.
                 () = reached(&mut stage, Stage::GoAway) => return entry.close(Closed::GoAway),
             },
             Err(error) => Err(error.into()),
@@ -96,7 +98,7 @@ impl<M> Serving<M> {
         entry.close(reason);
     }
 
-    /// Speaks HTTP. Returns why that ended.
+    /// Speaks HTTP. Returns why the connection ended.
     async fn speak<S>(&self, stream: Stream, peer: Arc<Peer>, stage: watch::Receiver<Stage>) -> Closed
     where
         M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
@@ -139,7 +141,7 @@ impl<M> Serving<M> {
         events
             .until_the_end(number, |cx, order| {
                 if order.is_some() {
-                    // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last one that was taken.
+                    // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last accepted id.
                     connection.graceful_shutdown();
                 }
                 let polled = connection.poll(cx).map_err(Into::into);
@@ -150,18 +152,18 @@ impl<M> Serving<M> {
     }
 }
 
-/// Ends by a word of the server, or by its clock: each is looked at only when it is due.
+/// Events that may end the connection. Each is polled only when it is woken.
 struct Events(FuturesUnordered<Pin<Box<dyn Future<Output = Event> + Send>>>);
 
-/// What happens to a connection from outside of it.
+/// An event from outside of the connection.
 enum Event {
-    /// Its peer is to open no more streams; after the grace it is cut.
+    /// The peer must open no more streams; after the grace the connection is cut.
     Goodbye(Goodbye),
-    /// It is cut.
+    /// The connection is cut.
     Cut(Closed),
 }
 
-/// Why the server ends a connection, and how long its peer has from then on; without an end, until all are cut.
+/// Why the server ends a connection, and the grace of its peer; `None` until all connections are cut.
 #[derive(Debug, Clone, Copy)]
 struct Goodbye {
     reason: Closed,
@@ -188,7 +190,7 @@ impl Events {
         self.0.push(Box::pin(event));
     }
 
-    /// Cuts the connection where its peer gives no sign of life.
+    /// Cuts the connection if its peer shows no activity.
     fn watch(&self, pings: h2::PingPong, heard: Heard, http2: Http2) {
         self.push(async move {
             http2::unresponsive(pings, heard, http2).await;
@@ -196,8 +198,8 @@ impl Events {
         });
     }
 
-    /// Polls the connection until it has ended, and tells it once to say goodbye. The connection comes first, each time:
-    /// what is ready to be written is written before it is cut.
+    /// Polls the connection until it has ended, and starts its shutdown at most once. The connection is polled first,
+    /// so that ready data is written before a cut.
     async fn until_the_end(
         &mut self,
         number: u64,
@@ -213,7 +215,7 @@ impl Events {
                 }
                 match self.0.poll_next_unpin(cx) {
                     Poll::Ready(Some(Event::Goodbye(goodbye))) if said.is_none() => {
-                        debug!(connection = number, reason = goodbye.reason.as_str(), "saying goodbye");
+                        debug!(connection = number, reason = goodbye.reason.as_str(), "closing the connection");
                         self.cut_after(goodbye);
                         (said, order) = (Some(goodbye), Some(goodbye));
                     }
@@ -236,16 +238,16 @@ impl Events {
     }
 }
 
-/// Returns when the connection is too old, or had no stream for too long.
+/// Returns when the connection reaches its age, or had no stream for too long.
 async fn end_of_time(limits: ConnectionLimits, calls: Calls) -> Goodbye {
     let begin = Instant::now();
     let jitter = rand::random_range(0.9..=1.1);
     let old = begin.checked_add(limits.max_age.mul_f64(jitter));
     let mut seen = calls.opened();
     loop {
-        let look = Instant::now().checked_add(limits.idle_timeout);
-        let age_first = old.is_some_and(|old| look.is_none_or(|look| old <= look));
-        until(if age_first { old } else { look }).await;
+        let idle_check = Instant::now().checked_add(limits.idle_timeout);
+        let age_first = old.is_some_and(|old| idle_check.is_none_or(|idle_check| old <= idle_check));
+        until(if age_first { old } else { idle_check }).await;
         if age_first {
             return Goodbye { reason: Closed::Age, grace: Some(limits.max_age_grace) };
         }
@@ -257,7 +259,7 @@ async fn end_of_time(limits: ConnectionLimits, calls: Calls) -> Goodbye {
     }
 }
 
-/// An instant that cannot be told does not come.
+/// Returns at `instant`; `None` means never.
 async fn until(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,

@@ -1,3 +1,5 @@
+//! The threads that serve connections, one per core.
+
 use std::{
     io,
     sync::{
@@ -14,31 +16,31 @@ use tokio::{
 use super::listener::Accepted;
 use crate::task::spawn_thread;
 
-/// Sockets that may wait for their core to take them over.
+/// Sockets that may wait for their core.
 const BACKLOG: usize = 1024;
 
-/// What serves the connections of a server.
+/// Where the connections of a server are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// So many threads of its own, one at least, each with a current-thread runtime.
+    /// On so many threads of their own, at least one, each with a current-thread runtime.
     Threads(usize),
-    /// The runtime that starts the server. No thread is started, so that all of the service follows one clock; a busy
-    /// runtime delays connections.
+    /// On the caller's runtime. No thread is started, so that the whole service runs on one clock; a busy runtime
+    /// delays connections.
     Here,
 }
 
-/// One thread per core, each with a current-thread runtime that serves the connections dealt to it. Dropping it ends
-/// the intake; a thread ends when its connections have.
+/// One thread per core, each with a current-thread runtime that serves its connections. Dropping this stops the intake;
+/// a thread ends with its last connection.
 #[derive(Debug)]
 pub(super) struct Cores {
     dealt: Vec<Intake>,
     next: AtomicUsize,
 }
 
-/// Where the connections of a server go.
+/// Distributes the connections of a server.
 pub(super) enum Dealer {
     Cores(Arc<Cores>),
-    /// Begins to serve a connection in a task of the caller's runtime.
+    /// Serves a connection in a task of the caller's runtime.
     Here(Box<dyn Fn(Accepted) + Send + Sync>),
 }
 
@@ -46,7 +48,7 @@ impl Dealer {
     /// Hands a socket over.
     ///
     /// # Errors
-    /// The socket, where its core is behind by a thousand of them.
+    /// The socket, if its core is behind by a thousand of them.
     pub(super) fn deal(&self, socket: Accepted) -> Result<(), Accepted> {
         match self {
             Self::Cores(cores) => cores.deal(socket),
@@ -57,7 +59,7 @@ impl Dealer {
         }
     }
 
-    /// The threads, where there are any.
+    /// The threads, if there are any.
     pub(super) fn cores(&self) -> Weak<Cores> {
         match self {
             Self::Cores(cores) => Arc::downgrade(cores),
@@ -66,11 +68,11 @@ impl Dealer {
     }
 }
 
-/// The way to one core.
+/// The channels to one core.
 #[derive(Debug)]
 struct Intake {
     sockets: mpsc::Sender<Accepted>,
-    /// One question at a time: a core that has not answered the last one is asked no other.
+    /// One question at a time: a core that has not answered the last one gets no further one.
     questions: mpsc::Sender<oneshot::Sender<()>>,
 }
 
@@ -94,7 +96,7 @@ impl Cores {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (begin, serve) = (Arc::clone(&begin), serve.clone());
             spawn_thread(format!("serve-{core}"), move || {
-                // Within the runtime, so that `begin` can take its handle.
+                // Enter the runtime, so that `begin` can get its handle.
                 let entered = runtime.enter();
                 begin(core);
                 drop(entered);
@@ -105,13 +107,13 @@ impl Cores {
         Ok(cores)
     }
 
-    /// Hands a socket to the next core in turn.
+    /// Hands a socket to the next core.
     fn deal(&self, socket: Accepted) -> Result<(), Accepted> {
         let core = self.next.fetch_add(1, Relaxed) % self.dealt.len();
         self.dealt[core].sockets.try_send(socket).map_err(mpsc::error::TrySendError::into_inner)
     }
 
-    /// Asks each core for a sign of life. A core that owes one is waited for.
+    /// Asks each core to answer, and waits also for answers to earlier questions.
     pub(super) fn ask(&self) -> Vec<impl Future<Output = ()> + Send + use<>> {
         let questions = self.dealt.iter().map(|intake| intake.questions.clone());
         let ask = |questions: mpsc::Sender<oneshot::Sender<()>>| async move {
@@ -143,13 +145,13 @@ fn run<F, Fut>(
                     None => break,
                 },
                 Some(question) = questions.recv() => {
-                    // Who asked may have gone.
+                    // The asker may be gone.
                     let _ = question.send(());
                 }
             }
         }
         connections.wait().await;
     });
-    // What jobs left behind on this thread has had its time.
+    // Work that jobs left behind on this thread is dropped.
     runtime.shutdown_background();
 }

@@ -1,4 +1,4 @@
-//! What a connection goes through between its acceptance and HTTP/2: each stage in its turn and its time.
+//! The stages of a connection between acceptance and HTTP: PROXY header, TLS, preface, each with its time limit.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -16,20 +16,20 @@ use super::{
 };
 use crate::model::Peer;
 
-/// What every HTTP/2 client sends first.
+/// The first bytes of every HTTP/2 client.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What a peer reads that speaks HTTP/1.1 where HTTP/2 alone is spoken.
+/// The answer to a client that speaks HTTP/1.1 on a listener without it.
 const WRONG_VERSION: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
 connection: close\r\n\r\n\
 this port speaks gRPC over HTTP/2, and no HTTP/1.1; a proxy in front of it must speak HTTP/2 to it too; \
 pages of browsers may call by gRPC-Web where server.grpc_web_origins names them; \
 metrics and health for HTTP/1.1 are on server.ops_listen\n";
 
-/// What the stages need to know.
+/// Configuration of the stages.
 #[derive(Debug, Clone)]
 pub(super) struct Stages {
-    /// Time for the header of a proxy, and for the preface.
+    /// Time for the PROXY header, and for the preface.
     pub(super) preface_timeout: Duration,
     pub(super) proxies: Proxies,
     /// Whether the peer may speak HTTP/1.1.
@@ -37,16 +37,16 @@ pub(super) struct Stages {
     pub(super) tls: Option<Arc<Tls>>,
 }
 
-/// Why a connection did not get as far as HTTP/2.
+/// Why a connection did not reach HTTP.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unestablished {
     #[error("no HTTP/2 preface within {0:?}")]
     Slow(Duration),
     #[error("the peer does not speak HTTP/2")]
     NotHttp2,
-    #[error("the peer is a proxy, and does not begin with a PROXY header")]
+    #[error("the peer is a proxy, but sent no PROXY header")]
     ProxyHeader,
-    #[error("there are as many connections from this address as there may be")]
+    #[error("the bound of connections from this address is reached")]
     PerAddress,
     #[error("{0}")]
     Tls(#[from] HandshakeError),
@@ -68,8 +68,8 @@ impl Unestablished {
     }
 }
 
-/// Brings a connection through its stages. A stage takes the stream and leaves one that reads from where it stopped,
-/// and may add to what is known of the peer.
+/// Takes a connection through its stages. Each stage takes the stream, returns it at the point where it stopped
+/// reading, and may add facts about the peer.
 pub(super) async fn establish(
     mut stream: Stream,
     peer: &mut Peer,
@@ -79,26 +79,26 @@ pub(super) async fn establish(
     let within = stages.preface_timeout;
     let slow = |_| Unestablished::Slow(within);
     let mut end = Instant::now() + within;
-    // The header of a proxy is in front of all else.
+    // The PROXY header comes first.
     timeout_at(end, read_header(&mut stream, peer, &stages.proxies)).await.map_err(slow)??;
     if peer.proxy.is_some() && !entry.claim(&peer.origin) {
         return Err(Unestablished::PerAddress);
     }
     let mut http1 = stages.http1;
     if let Some(tls) = stages.tls.as_ref().filter(|_| stream.is_of_network()) {
-        // It has a time of its own.
+        // The handshake has a time limit of its own.
         let secured = tls.accept(stream).await?;
         (peer.certificate, peer.is_unasked) = (secured.certificate, secured.is_unasked);
         stream = Stream::new(Io::Tls(Box::new(secured.stream)));
         end = Instant::now() + within;
-        // What was agreed on is spoken.
+        // ALPN decided the protocol.
         http1 = secured.http1;
     }
     timeout_at(end, preface(&mut stream, http1)).await.map_err(slow)??;
     Ok(stream)
 }
 
-/// Waits for the preface, and leaves it in the stream. Where the peer may speak HTTP/1.1, whatever is no preface passes.
+/// Waits for the preface, and leaves it in the stream. If HTTP/1.1 is allowed, anything that is not a preface passes.
 async fn preface(stream: &mut Stream, http1: bool) -> Result<(), Unestablished> {
     loop {
         let known = stream.ahead().len().min(PREFACE.len());
@@ -120,7 +120,7 @@ async fn preface(stream: &mut Stream, http1: bool) -> Result<(), Unestablished> 
     }
 }
 
-/// Whether bytes may begin a request of HTTP/1.1: its method, in capitals, and a space.
+/// Whether bytes may start an HTTP/1.1 request: its method, in capitals, and a space.
 fn begins_http1(bytes: &[u8]) -> bool {
     let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
     method > 0 && bytes.get(method).is_none_or(|byte| *byte == b' ')

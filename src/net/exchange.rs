@@ -1,3 +1,5 @@
+//! One HTTP/2 call: waits for its answer and sends it. `http1.rs` does the same for HTTP/1.1.
+
 use std::{
     convert::Infallible,
     error::Error,
@@ -12,11 +14,11 @@ use http_body::Body;
 
 use super::call::{Call, REQUEST_ID};
 
-/// Bytes of an answer that a socket may not take at once.
+/// Answers from this size on may not fit into the socket at once, in bytes.
 const LARGE: usize = 16 << 10;
 
-/// One call of HTTP/2: its answer is awaited and sent, as fast as the peer reads it. It ends when the answer is with the
-/// connection, the peer has reset the stream, or the time of the call is over. What is dropped is reset.
+/// One HTTP/2 call: its answer is awaited and sent as fast as the peer reads it. It ends when the answer is with the
+/// connection, when the peer resets the stream, or at its time limit. Dropping it resets the stream.
 pub(super) struct Exchange<F, B> {
     stage: Step<F, B>,
     call: Call,
@@ -30,7 +32,7 @@ enum Step<F, B> {
 struct Sending<B> {
     body: B,
     stream: SendStream<Bytes>,
-    /// What the stream has no window for yet.
+    /// Data that the stream has no window for yet.
     unsent: Bytes,
     request_id: Option<HeaderValue>,
 }
@@ -50,7 +52,7 @@ where
             match &mut self.stage {
                 Step::Answering { answer, respond } => {
                     let Poll::Ready(Ok(response)) = Pin::new(answer).poll(cx) else {
-                        // The peer may have lost interest.
+                        // The peer may have reset the stream.
                         return respond.poll_reset(cx).map(|reset| reset.map(drop));
                     };
                     let (head, body) = response.into_parts();
@@ -99,16 +101,16 @@ where
         }
     }
 
-    /// Hands what is unsent to the connection, piece by piece as the peer gives room for it: what was handed over can be
-    /// neither counted nor called back.
+    /// Gives unsent data to the connection, piece by piece as the window allows: data that was given can be neither
+    /// counted nor taken back.
     fn send(&mut self, call: &mut Call, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let is_large = self.unsent.len() >= LARGE;
         while !self.unsent.is_empty() {
             self.stream.reserve_capacity(self.unsent.len());
-            let mut room = self.stream.capacity();
-            while room == 0 {
+            let mut window = self.stream.capacity();
+            while window == 0 {
                 match self.stream.poll_capacity(cx) {
-                    Poll::Ready(Some(granted)) => room = granted?,
+                    Poll::Ready(Some(granted)) => window = granted?,
                     Poll::Ready(None) => return Poll::Ready(Err(Reason::CANCEL.into())),
                     Poll::Pending => {
                         call.wait(self.request_id.as_ref(), self.unsent.len());
@@ -116,7 +118,7 @@ where
                     }
                 }
             }
-            let piece = self.unsent.split_to(room.min(self.unsent.len()));
+            let piece = self.unsent.split_to(window.min(self.unsent.len()));
             self.stream.send_data(piece, false)?;
         }
         if is_large {

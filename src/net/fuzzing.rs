@@ -1,13 +1,13 @@
-//! What stands in front of a connection: see [`crate::fuzzing`].
+//! Fuzz target for PROXY headers: see [`crate::fuzzing`].
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::proxy::{Parsed, parse};
 
-/// The header of a proxy: taken whole, refused for good, or waited for.
+/// A PROXY header is accepted as a whole, rejected for good, or incomplete.
 pub fn proxy(data: &[u8]) {
     match parse(data) {
-        // A line is short, and the binary form tells its own length.
+        // A text header is short, and a binary one has its length.
         Parsed::Partial => assert!(data.len() < 107 || data.starts_with(b"\r\n\r\n\0\r\nQUIT\n")),
         Parsed::Not => {
             for more in [&b"\r\n"[..], b" 1\r\n", b"\0\0\0\0"] {
@@ -16,7 +16,7 @@ pub fn proxy(data: &[u8]) {
         }
         Parsed::Header { length, source } => {
             let header = &data[..length];
-            assert_eq!(source, told(header));
+            assert_eq!(source, expected_source(header));
             assert_eq!(parse(header), Parsed::Header { length, source });
             for cut in 0..length {
                 assert_eq!(parse(&header[..cut]), Parsed::Partial, "{cut} bytes");
@@ -25,8 +25,8 @@ pub fn proxy(data: &[u8]) {
     }
 }
 
-/// The peer that a sound header names, read another way.
-fn told(header: &[u8]) -> Option<SocketAddr> {
+/// The peer in a valid header, parsed in another way.
+fn expected_source(header: &[u8]) -> Option<SocketAddr> {
     if let Some(line) = header.strip_prefix(b"PROXY ") {
         let line = str::from_utf8(line).expect("text").strip_suffix("\r\n").expect("a whole line");
         let words: Vec<_> = line.split(' ').collect();

@@ -21,12 +21,12 @@ use super::{
     limits::Http2,
 };
 
-/// Least room that HTTP/1.1 takes for a head, in bytes.
-const LEAST_BUFFER: usize = 8 << 10;
+/// Smallest buffer for a request's head, in bytes.
+const MIN_BUFFER: usize = 8 << 10;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The connection; each request has `head_timeout` for its head.
+/// Makes the connection. Each request has `head_timeout` for its head.
 pub(super) fn connection<S: AnswerService>(
     socket: Socket,
     http2: &Http2,
@@ -40,17 +40,17 @@ where
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head_timeout)
-        .max_buf_size((http2.max_header_list as usize).max(LEAST_BUFFER))
+        .max_buf_size((http2.max_header_list as usize).max(MIN_BUFFER))
         .serve_connection(TokioIo::new(socket), Counting { service, calls })
 }
 
-/// A service whose calls are counted, and end in time.
+/// A service whose calls are counted and time-limited.
 pub(super) struct Counting<S> {
     service: S,
     calls: Calls,
 }
 
-/// A call until its answer is there.
+/// A call until its answer is ready.
 pub(super) struct Answering<F> {
     answer: F,
     call: Option<Call>,
@@ -62,9 +62,9 @@ pub(super) struct AnswerBody<B> {
     call: Call,
 }
 
-/// The time of a call is over, and with it the connection: HTTP/1.1 has no other way to end it.
+/// The call reached its time limit, which ends the connection: HTTP/1.1 has no other way to end a call.
 #[derive(Debug, thiserror::Error)]
-#[error("the call reached its end before its answer was sent")]
+#[error("the call reached its time limit before its answer was sent")]
 pub(super) struct Late;
 
 impl<S: AnswerService> Service<Request<Incoming>> for Counting<S>

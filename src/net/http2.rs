@@ -1,8 +1,8 @@
 //! HTTP/2 on one connection.
 //!
-//! The connection and its calls are one task: whatever is ready together leaves in one write. Calls that were read
-//! together are polled once where they lie, and only those that are pending are put where they can be woken one by one,
-//! for most short jobs end at their first poll.
+//! The connection and its calls are one task, so that everything that is ready together leaves in one write. Calls that
+//! were read together are first polled in place. Only pending ones move to where each has its own waker, because most
+//! short jobs end at their first poll.
 
 use std::{
     convert::Infallible,
@@ -25,8 +25,8 @@ use crate::memory::ConnectionMemory;
 
 /// Window of a stream while messages of its connection are held back, in bytes.
 const CROWDED_WINDOW: u32 = 64 << 10;
-/// Least window of a connection, in bytes: what it begins with.
-const LEAST_WINDOW: u32 = 65_535;
+/// Smallest window of a connection, in bytes: its initial one.
+const MIN_WINDOW: u32 = 65_535;
 
 /// A connection after its handshake.
 pub(super) struct Connection<S: AnswerService> {
@@ -35,7 +35,7 @@ pub(super) struct Connection<S: AnswerService> {
     calls: Calls,
     memory: Arc<ConnectionMemory>,
     http2: Http2,
-    /// What the peer was granted last: the window of the connection, and that of a stream.
+    /// The last granted windows: of the connection, and of a stream.
     windows: (u32, u32),
     begun: Vec<Exchange<S::Future, S::Body>>,
     pending: FuturesUnordered<Exchange<S::Future, S::Body>>,
@@ -74,12 +74,12 @@ where
         Ok(Self { h2, service, calls, memory, http2, windows, begun: Vec::new(), pending: FuturesUnordered::new() })
     }
 
-    /// What pings the peer; none the second time.
+    /// The handle for pings; `None` the second time.
     pub(super) fn ping_pong(&mut self) -> Option<PingPong> {
         self.h2.ping_pong()
     }
 
-    /// Asks the peer to open no more streams, and ends with the last one.
+    /// Asks the peer to open no more streams, and ends with the last open one.
     pub(super) fn graceful_shutdown(&mut self) {
         self.h2.graceful_shutdown();
     }
@@ -98,7 +98,7 @@ where
             if self.begun.is_empty() {
                 return Poll::Pending;
             }
-            // Those that their callers have left give up their places first.
+            // Calls that their callers left are finished first.
             while let Poll::Ready(Some(())) = self.pending.poll_next_unpin(cx) {}
             for mut exchange in self.begun.drain(..) {
                 if exchange.poll_unpin(cx).is_pending() {
@@ -108,11 +108,11 @@ where
         }
     }
 
-    /// Widens the window of the connection by what messages keep that are held back, so that others go on beside them,
-    /// and has the peer send less of each while there are any.
+    /// Widens the window of the connection by the bytes that waiting messages hold, so that other messages continue.
+    /// While there are any, the windows of streams are smaller.
     fn grant(&mut self, cx: &Context<'_>) {
         let grant = self.memory.grant(cx.waker());
-        let share = u32::try_from(grant.share).unwrap_or(u32::MAX).max(LEAST_WINDOW);
+        let share = u32::try_from(grant.share).unwrap_or(u32::MAX).max(MIN_WINDOW);
         let held = u32::try_from(grant.held).unwrap_or(u32::MAX);
         let connection = self.http2.connection_window.min(share).saturating_add(held).min(i32::MAX as u32);
         if connection != self.windows.0 {
@@ -121,14 +121,14 @@ where
         }
         let full = self.http2.stream_window;
         let stream = if grant.is_crowded { full.min(CROWDED_WINDOW) } else { full };
-        // It fails while the peer has not acknowledged the last change; it is tried again.
+        // This fails until the peer has acknowledged the last change; it is tried again.
         if stream != self.windows.1 && self.h2.set_initial_window_size(stream).is_ok() {
             self.windows.1 = stream;
         }
     }
 }
 
-/// Returns when the peer gives no sign of life for longer than it may.
+/// Returns when the peer shows no activity for too long.
 pub(super) async fn unresponsive(mut pings: PingPong, heard: Heard, http2: Http2) {
     loop {
         let before = heard.reads();
@@ -136,7 +136,7 @@ pub(super) async fn unresponsive(mut pings: PingPong, heard: Heard, http2: Http2
         if heard.reads() != before {
             continue;
         }
-        // Where a ping is under way, its answer is what is waited for.
+        // If a ping is already in flight, its answer is awaited.
         let _ = pings.send_ping(h2::Ping::opaque());
         let answered = timeout(http2.keepalive_timeout, std::future::poll_fn(|cx| pings.poll_pong(cx))).await;
         if answered.is_err() && heard.reads() == before {

@@ -1,3 +1,5 @@
+//! The bounds of connections and of HTTP/2. Their defaults for `serve` are in `src/config/keys.rs`.
+
 use std::{sync::Arc, time::Duration};
 
 use ipnet::IpNet;
@@ -8,26 +10,27 @@ use crate::memory::Memory;
 /// Most bytes of a stream that wait for the socket.
 const SEND_BUFFER: usize = 256 << 10;
 
-/// What a listener's connections may do.
+/// Settings of a listener's connections.
 #[derive(Debug, Clone, Default)]
 pub struct Transport {
     /// Bounds of HTTP/2.
     pub http2: Http2,
     /// Bounds of connections: how many, and how long.
     pub connections: ConnectionLimits,
-    /// Networks of proxies, whose connections begin with a PROXY header that names the peer. It is read from these
-    /// only, and from these always. Default none.
+    /// Networks of proxies. Their connections begin with a PROXY header that names the peer, and no others may have
+    /// one. Default none.
     pub proxies: Vec<IpNet>,
-    /// Networks of proxies without such a header. Theirs is not the address of one peer, so that
-    /// [`ConnectionLimits::max_per_address`] does not bound it. Default none.
+    /// Networks of proxies without that header. Their address stands for many peers, so that
+    /// [`ConnectionLimits::max_per_address`] does not apply. Default none.
     pub http_proxies: Vec<IpNet>,
-    /// TLS in front of HTTP/2, on listeners of a network. Default none.
+    /// TLS in front of HTTP, on network listeners. Default none.
     pub tls: Option<Arc<Tls>>,
-    /// What callers make the server hold.
+    /// Bounds of incomplete messages and unread answers.
     pub memory: Memory,
-    /// How long a stream may last, whether its peer reads or not. Default for ever.
+    /// Time limit of a stream, whether or not its peer reads. Default none.
     pub stream_limit: Option<StreamLimit>,
-    /// Whether peers may speak HTTP/1.1 too; behind TLS, [`TlsConfig::http1`](super::TlsConfig::http1) says so. Default no.
+    /// Whether peers may speak HTTP/1.1, too. With TLS, [`TlsConfig::http1`](super::TlsConfig::http1) decides. Default
+    /// no.
     pub http1: bool,
 }
 
@@ -37,22 +40,22 @@ pub struct Http2 {
     /// Most streams open at once. Default 256.
     #[serde(skip)]
     pub max_concurrent_streams: u32,
-    /// Most streams that a peer may make the server reset before the connection is cut. Default 1,024.
+    /// Streams that a peer may make the server reset before the connection is cut. Default 1,024.
     pub max_local_resets: usize,
-    /// Most streams that a peer may reset before the server has looked at them until the connection is cut.
-    /// Default 20.
+    /// Streams that a peer may reset before the server has accepted them, until the connection is cut. Default 20.
     pub max_pending_resets: usize,
-    /// Most bytes of one header list that a service is to take, as RFC 9113 counts them. Up to twice as many are read,
-    /// so that the service can say why it refuses them; more are answered with HTTP status 431. Default 16 KiB.
+    /// Largest header list, in bytes as RFC 9113 counts them. Up to twice as much is read, so that the service can
+    /// explain the refusal; beyond that, the answer is HTTP status 431. Default 16 KiB.
     pub max_header_list: u32,
-    /// Receive window of one stream, in bytes. Default 1 MiB. While messages of its connection are held back it is 64 KiB.
+    /// Receive window of one stream, in bytes. It is 64 KiB while messages of its connection are held back. Default 1
+    /// MiB.
     pub stream_window: u32,
-    /// Receive window of one connection, in bytes. Default 4 MiB. With many connections it is less, so that a quarter of
-    /// the memory for uploads is not exceeded by bytes that were received and not read.
+    /// Receive window of one connection, in bytes. With many connections it is smaller, so that bytes that were
+    /// received and not read stay within a quarter of the memory for uploads. Default 4 MiB.
     pub connection_window: u32,
-    /// Time without a sign of the peer until it is asked for one. Default 30 s.
+    /// Time without activity of the peer until it is pinged. Default 30 s.
     pub keepalive_interval: Duration,
-    /// Time that the peer has to answer. Default 10 s.
+    /// Time that the peer has to answer a ping. Default 10 s.
     pub keepalive_timeout: Duration,
 }
 
@@ -61,16 +64,16 @@ pub struct Http2 {
 pub struct ConnectionLimits {
     /// Most connections open at once, over all listeners of a server. Default 4,096.
     pub max: usize,
-    /// Most connections open at once from one address, and from one network of 64 bits of IPv6. Default 1,024.
+    /// Most connections open at once from one IPv4 address, or from one 64-bit network of IPv6. Default 1,024.
     pub max_per_address: usize,
-    /// Time that a peer has for its first 24 bytes, and for the header of a proxy before them. Default 5 s.
+    /// Time for a peer's PROXY header, and for its first 24 bytes. Default 5 s.
     pub preface_timeout: Duration,
-    /// Age at which a peer is told to open no more streams, give or take a tenth, so that peers which came together do
-    /// not leave together. Default 30 min.
+    /// Age at which a peer is asked to open no more streams, plus or minus a tenth, so that peers that connected
+    /// together do not leave together. Default 30 min.
     pub max_age: Duration,
-    /// Time from then on until the connection is cut, whatever is on it. Default 1 h.
+    /// Time from then until the connection is cut, even with open streams. Default 1 h.
     pub max_age_grace: Duration,
-    /// A connection without a stream for this long, or at most twice as long, is closed. Default 15 min.
+    /// A connection without a stream is closed after this time, or at most twice as long. Default 15 min.
     pub idle_timeout: Duration,
 }
 

@@ -1,8 +1,8 @@
-//! The end of a connection whose peer still sends.
+//! Closes a connection whose peer still sends.
 //!
-//! The system resets a socket that is closed with bytes unread, and a peer that is reset may lose what it was told last:
-//! the reason in a GOAWAY, or an answer. So only the sending half is shut at first, and what still comes is read and
-//! thrown away until the peer has ended its half too, or had its time.
+//! The system resets a socket that is closed with unread bytes, and then the peer may lose the last data that was sent
+//! to it: the reason in a GOAWAY, or an answer. So only the sending half is closed at first. Incoming data is discarded
+//! until the peer has closed its half, or a time limit.
 
 use std::{
     io::{self, IoSlice},
@@ -17,18 +17,18 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Longest time from the end of what is sent to that of what is read.
-const LONGEST: Duration = Duration::from_secs(1);
-/// Most bytes that are read meanwhile: several times what a peer may have under way that keeps to its windows.
-const MOST: usize = 4 << 20;
+/// Longest time between the two shutdowns.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Most bytes that are discarded: several times what a peer that respects its windows can have in flight.
+const MAX_DISCARDED: usize = 4 << 20;
 
-/// A stream whose shutdown waits for that of its peer.
+/// A stream whose shutdown waits for its peer's.
 #[derive(Debug)]
 pub(super) struct Linger<S> {
     stream: S,
-    /// Bytes that were thrown away, once the sending half is shut.
+    /// Discarded bytes; `None` until the sending half is closed.
     dropped: Option<usize>,
-    /// Made for those alone that wait.
+    /// Made only for streams that wait.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
@@ -71,15 +71,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }
         let dropped = this.dropped.get_or_insert(0);
-        let mut room = [MaybeUninit::uninit(); 16 << 10];
-        while *dropped < MOST {
-            let mut part = ReadBuf::uninit(&mut room);
+        let mut buffer = [MaybeUninit::uninit(); 16 << 10];
+        while *dropped < MAX_DISCARDED {
+            let mut part = ReadBuf::uninit(&mut buffer);
             match Pin::new(&mut this.stream).poll_read(cx, &mut part) {
                 Poll::Ready(Ok(())) if !part.filled().is_empty() => *dropped += part.filled().len(),
-                // However the peer ended, it is done.
+                // However the peer's half ended, the connection is done.
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
                 Poll::Pending => {
-                    let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep(LONGEST)));
+                    let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep(MAX_WAIT)));
                     return alarm.as_mut().poll(cx).map(Ok);
                 }
             }
@@ -104,12 +104,12 @@ mod tests {
         let peer = async move {
             far.write_all(&[0; 100]).await.unwrap();
             assert_eq!(far.read(&mut [0]).await.unwrap(), 0, "nothing more comes");
-            sleep(LONGEST / 2).await;
+            sleep(MAX_WAIT / 2).await;
         };
         let begin = Instant::now();
         let (shut, ()) = tokio::join!(near.shutdown(), peer);
         shut.unwrap();
-        assert!((LONGEST / 2..LONGEST).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+        assert!((MAX_WAIT / 2..MAX_WAIT).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
@@ -117,7 +117,7 @@ mod tests {
         let (near, mut far) = duplex(4);
         let begin = Instant::now();
         Linger::new(near).shutdown().await.unwrap();
-        assert_eq!(begin.elapsed().as_secs(), LONGEST.as_secs());
+        assert_eq!(begin.elapsed().as_secs(), MAX_WAIT.as_secs());
         far.write_all(b"more").await.unwrap_err();
     }
 
@@ -136,7 +136,7 @@ mod tests {
             Linger::new(near).shutdown().await.unwrap();
         };
         let ((), sent) = tokio::join!(shut, peer);
-        assert!((MOST..=MOST + (128 << 10)).contains(&sent), "{sent}");
-        assert!(begin.elapsed() < LONGEST, "{:?}", begin.elapsed());
+        assert!((MAX_DISCARDED..=MAX_DISCARDED + (128 << 10)).contains(&sent), "{sent}");
+        assert!(begin.elapsed() < MAX_WAIT, "{:?}", begin.elapsed());
     }
 }

@@ -1,3 +1,5 @@
+//! Listening sockets: TCP, Unix, and those of the service manager. `accept.rs` accepts their connections.
+
 use std::{
     fs,
     io::{self, ErrorKind},
@@ -24,14 +26,14 @@ use super::{
 };
 use crate::model::Origin;
 
-/// Connections that the system may hold until they are taken.
+/// Connections that may wait in the kernel's queue.
 const LISTEN_BACKLOG: i32 = 1024;
 
-/// A socket that listens; connections wait in it until it is served.
+/// A bound socket. Connections wait in its queue until it is served.
 #[derive(Debug)]
 pub struct Bound {
     address: ListenAddress,
-    /// The file of a socket, where it is ours to remove; before the socket, as in a [`Listener`].
+    /// The socket file, if it must be removed. It is dropped before the socket, as in a [`Listener`].
     file: Option<SocketFile>,
     socket: Listening,
 }
@@ -46,11 +48,11 @@ enum Listening {
 /// Sockets that the service manager passed to this process.
 pub struct Inherited(ListenFd);
 
-/// Removes a socket from the file system.
+/// Removes a socket file when dropped.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    /// Device and number of the file, which tell it from that of a successor.
+    /// Device and number of the file, to recognize a successor's.
     id: (u64, u64),
 }
 
@@ -62,7 +64,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else may have removed or replaced it.
+        // Another process may have removed or replaced it.
         if id(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
         }
@@ -74,17 +76,17 @@ fn id(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl Inherited {
-    /// Sockets that the environment tells of. Only the first call in a process finds any.
+    /// The sockets that the environment describes. Only the first call in a process finds any.
     #[must_use]
     pub fn take() -> Self {
         Self(ListenFd::from_env())
     }
 }
 
-/// Takes `address`. Port 0 takes any free one; a socket file that nobody serves is replaced.
+/// Binds `address`. Port 0 takes any free port; a socket file without a server is replaced.
 ///
 /// # Errors
-/// Where the address is taken, is not one of this machine, or was not passed by the service manager.
+/// If the address is in use, is not one of this machine, or was not passed by the service manager.
 pub fn bind(address: &ListenAddress, inherited: &mut Inherited) -> io::Result<Bound> {
     match address {
         ListenAddress::Tcp(address) => {
@@ -102,7 +104,7 @@ pub fn bind(address: &ListenAddress, inherited: &mut Inherited) -> io::Result<Bo
 
 fn bind_tcp(address: SocketAddr) -> io::Result<StdTcpListener> {
     let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A server that restarts must not wait for the connections of its predecessor to time out.
+    // After a restart, connections of the predecessor must not block the port until they time out.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -115,25 +117,25 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<StdUnixListener> {
     let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Nobody can connect before it listens, so that nobody gets in by the permissions of the umask.
+    // Connections are possible only after `listen`, so that the umask's permissions never apply to one.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     socket.listen(LISTEN_BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Removes the socket of a server that did not clean up.
+/// Removes the socket file of a server that did not clean up.
 fn remove_abandoned(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     match StdUnixStream::connect(path) {
         Err(error) if is_socket && error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // What is there, if anything, makes the bind fail.
+        // If something else is there, the bind fails.
         _ => Ok(()),
     }
 }
 
 fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
     let missing = || {
-        let text = "the service manager passed no such socket that listens, or it is in use";
+        let text = "the service manager passed no such listening socket, or it is in use";
         io::Error::new(ErrorKind::NotFound, text)
     };
     if let Ok(Some(listener)) = inherited.take_unix_listener(place) {
@@ -143,7 +145,7 @@ fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
             Some(path) => ListenAddress::Unix { path, mode: DEFAULT_MODE },
             None => ListenAddress::Systemd(place),
         };
-        // The file is the service manager's.
+        // The file belongs to the service manager.
         return Ok(Bound { address, socket: Listening::Unix(listener), file: None });
     }
     let listener = inherited.take_tcp_listener(place).map_err(|_| missing())?.ok_or_else(missing)?;
@@ -153,9 +155,9 @@ fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
 }
 
 impl Bound {
-    /// Connections that come by no socket of the system, such as pipes in memory or a simulated network, each with the
-    /// address of its peer. They go through all that those of a network do, TLS included. The listener is closed by
-    /// dropping `incoming`; once `incoming` has ended, no connection comes any more. `address` is what it is called.
+    /// A listener without a socket of the system, such as pipes in memory or a simulated network. Each connection comes
+    /// with the address of its peer, and is treated like one of a network, TLS included. Drop `incoming` to close the
+    /// listener; after the end of `incoming` no connection comes. `address` is its name.
     pub fn of<C>(
         address: ListenAddress,
         incoming: impl futures_util::Stream<Item = io::Result<(C, SocketAddr)>> + Send + 'static,
@@ -166,7 +168,7 @@ impl Bound {
         Self { address, socket: Listening::Own(Incoming::new(incoming)), file: None }
     }
 
-    /// Where it listens; the port that the system chose, where it did.
+    /// Its address, with the port that the system chose.
     #[must_use]
     pub fn address(&self) -> &ListenAddress {
         &self.address
@@ -183,10 +185,10 @@ impl Bound {
     }
 }
 
-/// A socket that listens on this runtime.
+/// A listening socket on this runtime.
 #[derive(Debug)]
 pub(super) struct Listener {
-    // Dropped before the socket is closed: whoever finds the file finds somebody who listens.
+    // Dropped before the socket is closed, so that a socket file always has a listening server.
     _file: Option<SocketFile>,
     socket: Acceptor,
 }
@@ -198,7 +200,7 @@ enum Acceptor {
     Own(Incoming),
 }
 
-/// A connection that has room, on its way to the thread that serves it.
+/// A counted connection, on its way to the thread that serves it.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) socket: Socket,
@@ -206,7 +208,7 @@ pub(super) struct Accepted {
     pub(super) entry: Entry,
 }
 
-/// The socket of a connection, on no runtime.
+/// The socket of a connection, not yet on a runtime.
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(StdTcpStream),
@@ -220,7 +222,7 @@ impl Listener {
         match &mut self.socket {
             Acceptor::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // Replies are gathered above the socket; the system must not hold them back.
+                // Replies are batched above the socket, so that the system must not delay them.
                 stream.set_nodelay(true)?;
                 Ok((Socket::Tcp(stream.into_std()?), Origin::Address(address)))
             }
@@ -238,7 +240,7 @@ impl Listener {
 }
 
 impl Socket {
-    /// Brings the socket to the runtime of the caller.
+    /// Registers the socket with the current runtime.
     pub(super) fn into_stream(self) -> io::Result<Stream> {
         Ok(Stream::new(match self {
             Self::Tcp(socket) => Io::Tcp(tokio::net::TcpStream::from_std(socket)?),

@@ -1,4 +1,4 @@
-//! The PROXY protocol, versions 1 and 2: a header in front of a connection by which a proxy names its peer.
+//! The PROXY protocol, versions 1 and 2: a header by which a proxy reports the address of its client.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,13 +11,13 @@ use ppp::{HeaderResult, PartialResult, v1, v2};
 use super::{establish::Unestablished, stream::Stream};
 use crate::model::{Origin, Peer};
 
-/// Most bytes of a header. One of version 2 may carry more; what proxies add to the addresses is far below.
-const LONGEST: usize = 2048;
+/// Longest header that is read, in bytes. Version 2 allows more, but proxies send far less.
+const MAX_HEADER: usize = 2048;
 
-/// How a header of version 1 begins.
+/// First bytes of a version 1 header.
 const TEXT: &[u8] = b"PROXY ";
-/// Most bytes of a header of version 1.
-const LONGEST_LINE: usize = 107;
+/// Longest version 1 header, in bytes.
+const MAX_LINE: usize = 107;
 
 /// Networks whose connections begin with a header. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -28,8 +28,8 @@ impl Proxies {
         Self(networks.into())
     }
 
-    /// Whether a connection from there is one of many peers.
-    pub(super) fn vouch_for(&self, origin: &Origin) -> bool {
+    /// Whether the peer is a proxy.
+    pub(super) fn contains(&self, origin: &Origin) -> bool {
         self.address(origin).is_some()
     }
 
@@ -40,16 +40,16 @@ impl Proxies {
     }
 }
 
-/// Takes the header off the stream, where the peer is a proxy, and puts what it says in the place of the proxy.
+/// If the peer is a proxy, reads the header from the stream and puts the client in the place of the proxy.
 pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &Proxies) -> Result<(), Unestablished> {
     let Some(proxy) = proxies.address(&peer.origin) else { return Ok(()) };
     loop {
         match parse(stream.ahead()) {
-            Parsed::Partial if stream.ahead().len() < LONGEST => stream.read_ahead(LONGEST).await?,
+            Parsed::Partial if stream.ahead().len() < MAX_HEADER => stream.read_ahead(MAX_HEADER).await?,
             Parsed::Partial | Parsed::Not => return Err(Unestablished::ProxyHeader),
             Parsed::Header { length, source } => {
                 stream.skip(length);
-                // A proxy that checks our health speaks for itself.
+                // A proxy's own health check names no client.
                 if let Some(source) = source {
                     peer.origin = Origin::Address(source);
                     peer.proxy = Some(proxy);
@@ -60,7 +60,7 @@ pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &
     }
 }
 
-/// What the first bytes of a connection are.
+/// Result of parsing the first bytes of a connection.
 #[derive(Debug, PartialEq)]
 pub(super) enum Parsed {
     Partial,
@@ -69,12 +69,12 @@ pub(super) enum Parsed {
 }
 
 pub(super) fn parse(bytes: &[u8]) -> Parsed {
-    // The parser takes half an address for a bad one, and the first carriage return for the end, so it gets whole lines
-    // only.
+    // The parser treats half an address as an invalid one, and the first carriage return as the end. So it gets whole
+    // lines only.
     let is_text = bytes.starts_with(TEXT) || TEXT.starts_with(bytes);
     if is_text {
-        let Some(end) = bytes.windows(2).take(LONGEST_LINE).position(|pair| pair == b"\r\n") else {
-            return if bytes.len() < LONGEST_LINE { Parsed::Partial } else { Parsed::Not };
+        let Some(end) = bytes.windows(2).take(MAX_LINE).position(|pair| pair == b"\r\n") else {
+            return if bytes.len() < MAX_LINE { Parsed::Partial } else { Parsed::Not };
         };
         if bytes[..end].iter().any(|byte| b"\r\n".contains(byte)) {
             return Parsed::Not;

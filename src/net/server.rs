@@ -1,3 +1,5 @@
+//! A server: its listeners, its threads, and its shutdown. `connection.rs` serves each connection.
+
 use std::{
     io,
     sync::{Arc, Weak},
@@ -35,12 +37,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `listeners` at `place`. Each thread of its own calls `begin` with its number before anything else. `make`
-    /// makes the service of one connection. Connections are taken by tasks of `tasks`, and served by such tasks where
-    /// there are no threads.
+    /// Serves `listeners` at `place`. Each of its threads first calls `begin` with its number. `make` makes the service
+    /// of one connection. Tasks of `tasks` accept connections, and also serve them if there are no threads.
     ///
     /// # Errors
-    /// Where the system has no thread, or no file descriptor, left.
+    /// If the system has no thread or file descriptor left.
     pub fn start<S>(
         listeners: Vec<Bound>,
         place: Place,
@@ -85,42 +86,42 @@ impl Server {
         Ok(Self { addresses, census, memory, cores: dealer.cores(), stage, unsent })
     }
 
-    /// Where it listens, in the order of the listeners.
+    /// Its addresses, in the order of the listeners.
     #[must_use]
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
 
-    /// Its connections: how many, and how they ended.
+    /// Counts of its connections.
     #[must_use]
     pub fn census(&self) -> &Census {
         &self.census
     }
 
-    /// What its callers make it hold.
+    /// Its incomplete messages and unread answers.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Returns when no answer waits for its reader. Cancel safe.
+    /// Returns when no answer is unread. Cancel safe.
     pub async fn answered(&self) {
         self.unsent.none().await;
     }
 
-    /// Whether no answer waits for its reader.
+    /// Whether no answer is unread.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.unsent.is_empty()
     }
 
-    /// Answers that wait for their readers, and those that were cut since the peers were told to go away.
+    /// Unread answers, and those that were cut since [`go_away`](Self::go_away).
     #[must_use]
     pub fn unsent_answers(&self) -> Vec<UnsentAnswer> {
         self.unsent.list()
     }
 
-    /// What tells whether the threads make progress.
+    /// Checks whether the threads make progress.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         Pulse(Weak::clone(&self.cores))
@@ -131,7 +132,7 @@ impl Server {
         advance(&self.stage, Stage::Closed);
     }
 
-    /// Tells all peers to open no more streams. A connection ends when its last stream does.
+    /// Asks all peers to open no more streams. A connection ends with its last stream.
     pub fn go_away(&self) {
         self.unsent.keep_cut();
         advance(&self.stage, Stage::GoAway);
@@ -144,17 +145,17 @@ impl Server {
 
     /// Returns when all connections have ended. The listeners must be closed. Cancel safe.
     pub async fn ended(&self) {
-        // Every connection and every accept loop hold a receiver of the stage.
+        // Every connection and every accept loop holds a receiver of the stage.
         self.stage.closed().await;
     }
 }
 
-/// Tells whether the threads of a server make progress.
+/// Checks whether the threads of a server make progress.
 #[derive(Debug, Clone)]
 pub struct Pulse(Weak<Cores>);
 
 impl Pulse {
-    /// Returns when each thread of the server has gone once through what it has to do. Threads that are gone need not.
+    /// Returns when each thread of the server has answered. Threads that have ended do not count.
     pub async fn beat(&self) {
         let Some(answers) = self.0.upgrade().map(|cores| cores.ask()) else { return };
         for answer in answers {

@@ -1,16 +1,18 @@
+//! The shutdown stages of a listener and its connections.
+
 use tokio::sync::watch;
 
-/// How far a listener's connections are from their end. It only moves forward.
+/// The shutdown stage of a listener's connections. It only moves forward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// Connections are taken.
+    /// Connections are accepted.
     #[default]
     Open,
-    /// Connections that arrive are refused by the system: the listener is closed.
+    /// The listener is closed: the system refuses new connections.
     Closed,
-    /// Peers are told to open no more streams.
+    /// Peers are asked to open no more streams.
     GoAway,
-    /// Connections are cut, whatever is on them.
+    /// Connections are cut, even with open streams.
     Cut,
 }
 
@@ -23,7 +25,7 @@ pub(super) fn advance(stage: &watch::Sender<Stage>, next: Stage) {
     });
 }
 
-/// Returns when `wanted` is reached, or nobody is left who could reach it.
+/// Returns when `wanted` is reached, or can no longer be reached.
 pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     let _ = stage.wait_for(|stage| *stage >= wanted).await;
 }

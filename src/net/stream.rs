@@ -1,3 +1,5 @@
+//! The byte stream of a connection, over TCP, Unix sockets, TLS or a caller's own transport.
+
 use std::{
     io::{self, IoSlice},
     pin::Pin,
@@ -13,14 +15,14 @@ use tokio_rustls::server::TlsStream;
 
 use super::incoming::Carrier;
 
-/// The bytes of a connection, over whatever carries them. What was read ahead is read again.
+/// The byte stream of a connection. Bytes that were read ahead are returned first.
 #[derive(Debug)]
 pub(super) struct Stream {
     io: Io,
     ahead: BytesMut,
 }
 
-/// What carries bytes. A stage that wraps a connection, such as TLS, is one more variant.
+/// The transport below. A stage that wraps a connection, such as TLS, is one more variant.
 #[derive(Debug)]
 pub(super) enum Io {
     Tcp(TcpStream),
@@ -34,30 +36,30 @@ impl Stream {
         Self { io, ahead: BytesMut::new() }
     }
 
-    /// Whether it may be of a network: others do not leave the machine.
+    /// Whether it may come from a network; other streams stay on the machine.
     pub(super) fn is_of_network(&self) -> bool {
         matches!(self.io, Io::Tcp(_) | Io::Own(_))
     }
 
-    /// What was read ahead.
+    /// Bytes that were read ahead.
     pub(super) fn ahead(&self) -> &[u8] {
         &self.ahead
     }
 
-    /// Reads ahead, by at most `most` bytes in all. Cancel safe.
+    /// Reads ahead, up to `most` bytes in all. Cancel safe.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the peer has ended the stream, and what the socket says.
+    /// `UnexpectedEof` at the end of the stream, and errors of the socket.
     pub(super) async fn read_ahead(&mut self, most: usize) -> io::Result<()> {
-        let room = most.saturating_sub(self.ahead.len());
-        let mut part = bytes::BufMut::limit(&mut self.ahead, room);
+        let free = most.saturating_sub(self.ahead.len());
+        let mut part = bytes::BufMut::limit(&mut self.ahead, free);
         match self.io.read_buf(&mut part).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
     }
 
-    /// Takes bytes that were read ahead out of the stream.
+    /// Removes bytes that were read ahead.
     pub(super) fn skip(&mut self, count: usize) {
         self.ahead.advance(count);
     }
@@ -83,7 +85,7 @@ impl AsyncRead for Stream {
         buf.put_slice(&self.ahead[..count]);
         self.ahead.advance(count);
         if self.ahead.is_empty() {
-            // Most connections live long; their first bytes need not.
+            // Most connections live long, and need not keep the buffer of their first bytes.
             self.ahead = BytesMut::new();
         }
         Poll::Ready(Ok(()))

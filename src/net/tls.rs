@@ -1,4 +1,4 @@
-//! TLS in front of HTTP: certificates that can be changed while connections stay, and clients that show theirs.
+//! TLS of listeners: certificates that change while connections stay, and client certificates.
 
 mod files;
 mod parts;
@@ -22,40 +22,40 @@ use crate::{
 };
 use parts::{Parts, Read, Settings};
 
-/// HTTP/2, as ALPN names it.
+/// HTTP/2 in ALPN.
 const H2: &[u8] = b"h2";
-/// HTTP/1.1.
+/// HTTP/1.1 in ALPN.
 const HTTP1: &[u8] = b"http/1.1";
 
 /// `[server.tls]`
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub struct TlsConfig {
-    /// File with the certificate of the server, then those between it and the root.
+    /// File with the certificate of the server, followed by the intermediate ones.
     pub cert: PathBuf,
     /// File with its private key.
     pub key: PathBuf,
-    /// File with the roots of client certificates; without it no client is asked for one.
+    /// File with the roots of client certificates. Without it no client certificate is requested.
     pub client_ca: Option<PathBuf>,
-    /// Whether a client may come without a certificate. Default required.
+    /// Whether clients need a certificate. Default required.
     pub client_auth: ClientAuth,
-    /// Oldest version that is spoken. Default 1.3.
+    /// Oldest accepted version. Default 1.3.
     pub min_version: TlsVersion,
     /// Time that a client has for the handshake. Default 5 s.
     pub handshake_timeout: Duration,
-    /// Time between two looks at the files. Default 5 s.
+    /// How often the files are checked for changes. Default 5 s.
     pub reload: Duration,
-    /// Whether clients may choose HTTP/1.1, too, or choose nothing, which stands for it. Default no.
+    /// Whether clients may also choose HTTP/1.1, or send no ALPN, which means HTTP/1.1. Default no.
     #[serde(skip)]
     pub http1: bool,
 }
 
-/// Whether a client must show a certificate.
+/// Whether clients need a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
-    /// It must.
+    /// A client must have one.
     Required,
-    /// It may.
+    /// A client may have one.
     Optional,
 }
 
@@ -70,7 +70,7 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// Makes TLS of connections. The files behind it are followed; connections keep what they began with.
+/// Performs TLS handshakes. Changed files are loaded; existing connections keep their settings.
 pub struct Tls {
     config: TlsConfig,
     /// `None` while no client can be trusted.
@@ -79,23 +79,23 @@ pub struct Tls {
     reloads: Reloads,
 }
 
-/// A connection that is secured, and what the handshake told of its client.
+/// A secured connection, with the results of its handshake.
 pub(super) struct Secured<S> {
     pub(super) stream: TlsStream<S>,
-    /// The certificate that the client has shown and that is sound, in DER.
+    /// The client's verified certificate, in DER.
     pub(super) certificate: Option<Arc<[u8]>>,
-    /// Whether it could show none, for the client CA is empty or gone.
+    /// Whether no certificate could be requested, because the client CA is empty or missing.
     pub(super) is_unasked: bool,
-    /// Whether it speaks HTTP/1.1.
+    /// Whether the client speaks HTTP/1.1.
     pub(super) http1: bool,
 }
 
-/// Why a handshake came to nothing.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("no TLS handshake within {0:?}")]
     Slow(Duration),
-    #[error("no client is trusted: the client CA is empty or gone; put the roots there again")]
+    #[error("no client is trusted: the client CA is empty or missing; restore the file")]
     NobodyTrusted,
     #[error("the client does not offer HTTP/2 (ALPN h2), nor HTTP/1.1 where pages may call")]
     NotHttp2,
@@ -131,13 +131,13 @@ impl Tls {
         Ok(Self { config, current, parts: Mutex::new(parts), reloads: Reloads::default() })
     }
 
-    /// Follows the files, for ever.
+    /// Loads the files when they change. It never returns.
     pub async fn keep_fresh(self: Arc<Self>) {
         let every = self.config.reload;
         keep_fresh(self, every).await;
     }
 
-    /// What became of new files.
+    /// Counts of reloads.
     #[must_use]
     pub fn reloads(&self) -> &Reloads {
         &self.reloads
@@ -160,7 +160,7 @@ impl Tls {
         };
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.map(|certificate| Arc::from(certificate.as_ref()));
-        Ok(Secured { stream, certificate, is_unasked: settings.trusts_nobody, http1 })
+        Ok(Secured { stream, certificate, is_unasked: settings.trusts_no_client, http1 })
     }
 }
 

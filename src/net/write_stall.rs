@@ -1,4 +1,4 @@
-//! The end of a connection whose peer does not read.
+//! Closes a connection whose peer does not read.
 //!
 //! A peer may answer pings and read nothing. So a write that makes no progress for too long is an error.
 
@@ -18,8 +18,8 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// A stream whose writes fail with `TimedOut` when they make no progress for so long. The timer is made for those
-/// alone that wait.
+/// A stream whose writes fail with `TimedOut` if they make no progress for so long. The timer is made only for writes
+/// that wait.
 #[derive(Debug)]
 pub(super) struct WriteStall<S> {
     stream: S,
@@ -28,7 +28,7 @@ pub(super) struct WriteStall<S> {
     heard: Heard,
 }
 
-/// What a stream does. Clones share it.
+/// Activity of a stream. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Heard(Arc<Progress>);
 
@@ -39,12 +39,12 @@ struct Progress {
 }
 
 impl Heard {
-    /// How often something was read.
+    /// Number of reads that returned data.
     pub(super) fn reads(&self) -> u64 {
         self.0.reads.load(Relaxed)
     }
 
-    /// Whether there is something to write that the peer does not take yet.
+    /// Whether data waits that the peer does not accept yet.
     pub(super) fn is_blocked(&self) -> bool {
         self.0.is_blocked.load(Relaxed)
     }
@@ -55,13 +55,13 @@ impl<S> WriteStall<S> {
         Self { stream, longest, alarm: None, heard: Heard::default() }
     }
 
-    /// What tells whether the peer gives a sign of life.
+    /// The activity of the peer.
     pub(super) fn heard(&self) -> Heard {
         self.heard.clone()
     }
 
     fn bound<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        // Only the task of the connection writes it.
+        // Only the task of the connection writes this.
         if self.heard.is_blocked() != written.is_pending() {
             self.heard.0.is_blocked.store(written.is_pending(), Relaxed);
         }
@@ -124,16 +124,16 @@ mod tests {
 
     use super::*;
 
-    const LONGEST: Duration = Duration::from_secs(40);
+    const LIMIT: Duration = Duration::from_secs(40);
 
     #[tokio::test(start_paused = true)]
     async fn a_write_that_stands_still_fails_and_one_that_goes_on_does_not() {
         let (near, mut far) = duplex(4);
-        let mut near = WriteStall::new(near, LONGEST);
+        let mut near = WriteStall::new(near, LIMIT);
         let reads = async {
             let mut read = [0; 4];
             for _ in 0..4 {
-                sleep(LONGEST / 2).await;
+                sleep(LIMIT / 2).await;
                 far.read_exact(&mut read).await.unwrap();
             }
         };
@@ -141,6 +141,6 @@ mod tests {
         written.unwrap();
         let begin = Instant::now();
         assert_eq!(near.write_all(b"more").await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begin.elapsed().as_secs(), LONGEST.as_secs());
+        assert_eq!(begin.elapsed().as_secs(), LIMIT.as_secs());
     }
 }

@@ -1,4 +1,4 @@
-//! The page for Prometheus, made anew for each reader.
+//! `/metrics` for Prometheus, written anew for each request.
 //!
 //! Names follow OpenTelemetry's as Prometheus writes them: dots become underscores, units and `_total` are appended.
 

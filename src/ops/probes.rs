@@ -1,3 +1,5 @@
+//! `/livez` and `/readyz`. Their rules are in `src/rpc/health.rs`.
+
 use std::sync::Arc;
 
 use axum::{
@@ -8,14 +10,14 @@ use axum::{
 
 use super::Subject;
 
-/// Whether the process can make progress. A drain does not change it.
+/// Whether the process makes progress. A drain does not change it.
 pub(super) async fn livez(State(subject): State<Arc<Subject>>) -> Response {
     answer(subject.health.is_serving("liveness"), "a pool lost workers to jobs that do not stop; restart the process")
 }
 
-/// Whether callers should come here.
+/// Whether the process should get calls.
 pub(super) async fn readyz(State(subject): State<Arc<Subject>>) -> Response {
-    answer(subject.health.is_serving("readiness"), "the process starts, or drains")
+    answer(subject.health.is_serving("readiness"), "the process is starting or draining")
 }
 
 fn answer(well: bool, otherwise: &'static str) -> Response {

@@ -1,3 +1,5 @@
+//! The runtimes of the process, for their metrics.
+
 use std::{fmt, sync::Arc};
 
 use parking_lot::Mutex;
@@ -8,14 +10,14 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 pub struct Runtimes(Arc<Mutex<Vec<(String, Handle)>>>);
 
 impl Runtimes {
-    /// Adds the runtime that this is called within; outside of any, nothing.
+    /// Adds the current runtime, if there is one.
     pub fn add_current(&self, name: String) {
         if let Ok(handle) = Handle::try_current() {
             self.0.lock().push((name, handle));
         }
     }
 
-    /// The figures of each, by name.
+    /// The figures of each runtime, by name.
     pub(super) fn read(&self) -> Vec<(String, RuntimeMetrics)> {
         let mut all: Vec<_> = self.0.lock().iter().map(|(name, handle)| (name.clone(), handle.metrics())).collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));

@@ -1,3 +1,5 @@
+//! `/debug/tasks`: workers and jobs as JSON.
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{Json, extract::State};
@@ -10,9 +12,9 @@ use crate::{
 };
 
 /// Most jobs of a pool that are listed, the oldest first.
-const MOST: usize = 1000;
+const MAX_JOBS: usize = 1000;
 
-/// What every worker does, and how every job that the pools hold is getting on. Times are in milliseconds.
+/// The state of every worker, and the progress of every job in the pools. Times are in milliseconds.
 pub(super) async fn tasks(State(subject): State<Arc<Subject>>) -> Json<Value> {
     let pools: BTreeMap<_, _> = subject.pools.all().iter().map(|pool| (pool.name().to_string(), show(pool))).collect();
     Json(json!({ "phase": format!("{:?}", subject.phase.get()).to_lowercase(), "pools": pools }))
@@ -20,13 +22,13 @@ pub(super) async fn tasks(State(subject): State<Arc<Subject>>) -> Json<Value> {
 
 fn show(pool: &Pool) -> Value {
     let stats = pool.stats();
-    let jobs: Vec<_> = pool.list(&JobFilter::held(), MOST).jobs.iter().map(job).collect();
+    let jobs: Vec<_> = pool.list(&JobFilter::held(), MAX_JOBS).jobs.iter().map(job).collect();
     json!({
         "queued": stats.queued,
         "running": stats.in_flight,
         "waiting": stats.waiting,
         "expected_wait_ms": millis(stats.expected_wait),
-        "most_listed": MOST,
+        "most_listed": MAX_JOBS,
         "jobs": jobs,
         "workers": stats.workers.iter().map(worker).collect::<Vec<_>>(),
     })
@@ -84,7 +86,7 @@ pub(super) fn state_name(state: WorkerState) -> &'static str {
     }
 }
 
-/// To the microsecond.
+/// In milliseconds, rounded to the microsecond.
 fn millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }

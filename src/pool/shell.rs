@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     handler::{Context, Kind, Site},
-    model::{Job, KindLimits, LONGEST_HINT, Outcome, Rejection, RejectionReason},
+    model::{Job, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
     task::Tasks,
 };
@@ -347,5 +347,5 @@ impl Shared {
 
 /// Spreads callers that were refused together: half to one and a half of `wait`, a minute at most.
 pub(super) fn jittered(wait: Duration) -> Duration {
-    wait.mul_f64(rand::rng().random_range(0.5..1.5)).min(LONGEST_HINT)
+    wait.mul_f64(rand::rng().random_range(0.5..1.5)).min(MAX_RETRY_AFTER)
 }

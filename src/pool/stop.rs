@@ -32,7 +32,7 @@ pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
     let (cx, blocking) = (attempt.cx.clone(), attempt.is_blocking());
     let replaced = blocking && attempt.shell().stick(attempt.key());
     cx.span().in_scope(|| {
-        incidents::tell(cx.pool(), "STOP_IGNORED", || Incident {
+        incidents::log(cx.pool(), "STOP_IGNORED", || Incident {
             what: "handlers ignored the request to stop",
             kind: cx.kind().to_string(),
             job: cx.job().to_string(),

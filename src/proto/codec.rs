@@ -1,3 +1,5 @@
+//! The codec of all messages. `envelope.rs` checks a message before it is decoded.
+
 use std::marker::PhantomData;
 
 use prost::{
@@ -12,18 +14,18 @@ use tonic_prost::ProstEncoder;
 
 use super::envelope::{Envelope, Oversized};
 
-/// Largest message that is read out of its receive buffer, in bytes.
-const COPIED: usize = 4096;
-/// Room that a buffer begins with, in bytes.
-const ROOM: usize = 512;
-/// Bytes of answers that are sent together at the most, as tonic has it.
-const YIELD: usize = 32 << 10;
+/// Largest message that is copied out of its receive buffer, in bytes.
+const MAX_COPIED: usize = 4096;
+/// Initial capacity of a buffer, in bytes.
+const BUFFER: usize = 512;
+/// Most bytes of answers that are sent together, the same as tonic's default.
+const YIELD_THRESHOLD: usize = 32 << 10;
 
-/// The codec of all messages: that of `tonic-prost`, but messages are measured before they are decoded, and what is small
-/// is copied out of the receive buffer.
+/// The codec of `tonic-prost`, with two differences: messages are measured before they are decoded, and small ones are
+/// copied out of the receive buffer.
 ///
-/// A payload that is a part of the buffer keeps all of it for as long as the job is queued.
-/// A slice is also cheaper to read than the buffer.
+/// A payload that is a slice of the buffer keeps the whole buffer as long as the job is queued. A slice is also cheaper
+/// to read than the buffer.
 pub(super) struct CopyingCodec<T, U>(PhantomData<(T, U)>);
 
 pub(crate) struct CopyingDecoder<U>(PhantomData<U>);
@@ -55,10 +57,10 @@ impl<T: Message + 'static, U: Message + Default + Name + 'static> Codec for Copy
     }
 }
 
-/// Room for a small message, which grows where one is larger: each call has one for its request, and each answer one
-/// until it is sent.
+/// Buffers for small messages, which grow for larger ones: each call has one for its request, and each answer one until
+/// it is sent.
 fn buffers() -> BufferSettings {
-    BufferSettings::new(ROOM, YIELD)
+    BufferSettings::new(BUFFER, YIELD_THRESHOLD)
 }
 
 impl<U: Message + Default + Name> Decoder for CopyingDecoder<U> {
@@ -75,18 +77,18 @@ impl<U: Message + Default + Name> Decoder for CopyingDecoder<U> {
     }
 }
 
-/// Decodes one whole message.
+/// Decodes one complete message.
 ///
 /// # Errors
-/// INTERNAL where it is no message, INVALID_ARGUMENT where it has too many labels, and RESOURCE_EXHAUSTED where its
-/// envelope is too large.
+/// INTERNAL if it cannot be decoded, INVALID_ARGUMENT if it has too many labels, and RESOURCE_EXHAUSTED if its envelope
+/// is too large.
 pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, Status> {
     let payload = match job_field::<U>() {
-        Some(job) if message.len() > COPIED => Envelope::measure(&message, job).map_err(refusal)?.payload,
+        Some(job) if message.len() > MAX_COPIED => Envelope::measure(&message, job).map_err(refusal)?.payload,
         _ => 0,
     };
     // A payload that is a small part of its message must not keep all of it.
-    let decoded = if message.len() <= COPIED || payload < message.len() / 2 {
+    let decoded = if message.len() <= MAX_COPIED || payload < message.len() / 2 {
         U::decode(&message[..])
     } else {
         U::decode(message)
@@ -94,7 +96,7 @@ pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, S
     decoded.map_err(|error| Status::internal(error.to_string()))
 }
 
-/// Number of the field of a request that is a job.
+/// Number of the request's field that holds a job.
 fn job_field<U: Name>() -> Option<u32> {
     match U::NAME {
         "SubmitRequest" | "StreamRequest" => Some(1),
@@ -147,12 +149,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_small_payload_does_not_keep_the_buffer_that_it_came_in() {
-        let sent = [&[1; 64][..], &[], &[2; COPIED], &[3; 100_000]].map(request);
+        let sent = [&[1; 64][..], &[], &[2; MAX_COPIED], &[3; 100_000]].map(request);
         let (received, failure) = read(&sent.each_ref().map(Message::encode_to_vec)).await;
         assert_eq!((received.as_slice(), failure.map(|failure| failure.code())), (&sent[..], None));
         let small = received[0].job.clone().expect("sent with a job").payload;
         drop(received);
-        assert_eq!(small.try_into_mut().expect("nobody else has it").capacity(), 64);
+        assert_eq!(small.try_into_mut().expect("the only owner").capacity(), 64);
     }
 
     #[tokio::test]
@@ -161,15 +163,15 @@ mod tests {
         let message = Bytes::from(SubmitRequest { job: Some(job) }.encode_to_vec());
         let decoded: SubmitRequest = decode(message).expect("a message");
         let payload = decoded.job.expect("a job").payload;
-        assert_eq!(payload.try_into_mut().expect("nobody else has it").capacity(), 64);
+        assert_eq!(payload.try_into_mut().expect("the only owner").capacity(), 64);
     }
 
     #[tokio::test]
     async fn what_is_no_message_is_refused_however_long_it_is() {
-        for length in [1, 100, COPIED, COPIED + 1] {
-            let sound = request(&[1; 64]);
-            let (received, failure) = read(&[sound.encode_to_vec(), vec![0xff; length]]).await;
-            assert_eq!(received, [sound], "{length}");
+        for length in [1, 100, MAX_COPIED, MAX_COPIED + 1] {
+            let valid = request(&[1; 64]);
+            let (received, failure) = read(&[valid.encode_to_vec(), vec![0xff; length]]).await;
+            assert_eq!(received, [valid], "{length}");
             let failure = failure.expect("it is no message");
             assert_eq!(failure.code(), Code::Internal, "{length}");
             assert!(failure.message().contains("failed to decode Protobuf message"), "{failure:?}");

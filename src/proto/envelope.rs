@@ -1,7 +1,7 @@
-//! A look at a message on the wire, before anything of it is decoded.
+//! Measures a message on the wire before it is decoded.
 //!
 //! Decoding costs far more than sending: each entry of a map is an allocation, and a few kilobytes of gzip become
-//! megabytes of entries. So all fields but the payload must fit the envelope, and labels are counted.
+//! megabytes of entries. So all fields except the payload must fit a bound, and labels are counted.
 
 use prost::{
     bytes::Buf,
@@ -10,7 +10,7 @@ use prost::{
 
 use crate::model::MAX_LABELS;
 
-/// Most bytes of all fields of a message beside its payload.
+/// Most bytes of all fields of a message except its payload.
 pub(crate) const MAX_ENVELOPE: usize = 64 << 10;
 
 /// Number of the field `payload` of a `Job`.
@@ -18,12 +18,12 @@ const PAYLOAD: u32 = 2;
 /// Number of the field `labels` of a `Job`.
 const LABELS: u32 = 10;
 
-/// What a message is made of.
+/// Sizes of the parts of a message.
 #[derive(Debug, Default)]
 pub(super) struct Envelope {
     /// Bytes of the payload.
     pub(super) payload: usize,
-    /// Bytes of everything else.
+    /// Bytes of all other fields.
     rest: usize,
     labels: usize,
 }
@@ -38,8 +38,8 @@ pub(super) enum Oversized {
 }
 
 impl Envelope {
-    /// Measures a message whose field of the number `job` is a job. It stops where the message breaks the rules of the
-    /// wire format: the decoder will say so.
+    /// Measures a message whose field number `job` is a job. It stops at a violation of the wire format: the decoder
+    /// will report it.
     pub(super) fn measure(message: &[u8], job: u32) -> Result<Self, Oversized> {
         let mut envelope = Self::default();
         for (number, field, size) in Fields(message) {
@@ -70,7 +70,7 @@ impl Envelope {
     }
 }
 
-/// The fields of a message: number, value where it has a length, and all bytes that the field takes.
+/// The fields of a message: number, value if it has a length, and all bytes of the field.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
@@ -87,7 +87,7 @@ impl<'a> Iterator for Fields<'a> {
             WireType::SixtyFourBit => 8,
             WireType::ThirtyTwoBit => 4,
             WireType::LengthDelimited => decode_varint(&mut self.0).ok()?.try_into().ok()?,
-            // Nobody sends groups: all that follows counts as one.
+            // No client sends groups: everything that follows counts as one.
             WireType::StartGroup | WireType::EndGroup => {
                 self.0 = &[];
                 return Some((0, &[], begin));

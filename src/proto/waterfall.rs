@@ -1,3 +1,5 @@
+//! The encoder of `waterwheel.v1.Waterfall`, which every result carries.
+
 use std::fmt;
 
 use prost::{
@@ -7,14 +9,13 @@ use prost::{
 };
 use prost_types::Duration;
 
-/// Where the budget of one job went, as it is written.
+/// How the budget of one job was used, in encoded form.
 ///
-/// `waterwheel.v1.Waterfall` of the contract, by hand: every result carries one. What is derived asks for its length at
-/// each level of the message around it, and writes its fifty bytes one by one through the buffer of the codec, which
-/// took a tenth of a short job. This is written once, and copied.
+/// Written by hand for speed. The derived encoder computes the length at each level of the enclosing message, and
+/// writes the fifty bytes one by one: a tenth of the time of a short job. This one writes them once, and then copies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Waterfall {
-    bytes: [u8; MOST],
+    bytes: [u8; MAX_LENGTH],
     length: u8,
 }
 
@@ -27,7 +28,7 @@ pub struct WaterfallParts {
     /// Time from arrival to the start of the run.
     #[prost(message, optional, tag = "2")]
     pub queue: Option<Duration>,
-    /// Time that the handler ran.
+    /// Time of the run.
     #[prost(message, optional, tag = "3")]
     pub run: Option<Duration>,
     /// Time that was left at the end.
@@ -43,8 +44,8 @@ const WORKER: u8 = 5;
 impl From<WaterfallParts> for Waterfall {
     fn from(parts: WaterfallParts) -> Self {
         let WaterfallParts { budget, queue, run, left, worker } = parts;
-        let mut writer = Writer { bytes: [0; MOST], length: 0 };
-        // One place that calls it, so that it is written where it is called.
+        let mut writer = Writer { bytes: [0; MAX_LENGTH], length: 0 };
+        // The only call, so that it is inlined.
         for (tag, duration) in (1..).zip([budget, queue, run, left]) {
             writer.duration(tag, duration);
         }
@@ -54,10 +55,10 @@ impl From<WaterfallParts> for Waterfall {
 }
 
 impl Waterfall {
-    /// The parts that were written.
+    /// The parts that were encoded.
     #[must_use]
     pub fn parts(&self) -> WaterfallParts {
-        WaterfallParts::decode(self.written()).expect("it was written here")
+        WaterfallParts::decode(self.written()).expect("it was encoded here")
     }
 
     fn written(&self) -> &[u8] {
@@ -67,7 +68,7 @@ impl Waterfall {
 
 impl Default for Waterfall {
     fn default() -> Self {
-        Self { bytes: [0; MOST], length: 0 }
+        Self { bytes: [0; MAX_LENGTH], length: 0 }
     }
 }
 
@@ -104,19 +105,19 @@ impl Message for Waterfall {
     }
 }
 
-/// Most bytes of a field of a number: its key and ten of the number.
-const MOST_OF_NUMBER: usize = 11;
-/// Most bytes of the whole: four durations, each with a key and its length, and the worker, which has 32 bits.
-const MOST: usize = 4 * (2 + 2 * MOST_OF_NUMBER) + 6;
+/// Longest field of a number, in bytes: its key and ten for the number.
+const MAX_NUMBER: usize = 11;
+/// Longest message, in bytes: four durations, each with a key and its length, and the worker, which has 32 bits.
+const MAX_LENGTH: usize = 4 * (2 + 2 * MAX_NUMBER) + 6;
 
 /// The key of a field, one byte for tags below 16.
 fn key(tag: u8, wire_type: WireType) -> u8 {
     tag << 3 | wire_type as u8
 }
 
-/// What was written so far.
+/// The bytes written so far.
 struct Writer {
-    bytes: [u8; MOST],
+    bytes: [u8; MAX_LENGTH],
     length: usize,
 }
 
@@ -132,7 +133,7 @@ impl Writer {
         self.bytes[at] = (self.length - at - 1) as u8;
     }
 
-    /// A field of a number; none where it is zero, as proto3 has it.
+    /// An integer field, omitted if zero, as proto3 requires.
     fn integer(&mut self, tag: u8, value: i64) {
         let mut value = value.cast_unsigned();
         if value == 0 {

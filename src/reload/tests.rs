@@ -41,7 +41,7 @@ struct Keeping {
 
 impl Keeping {
     fn of(paths: &[&Path]) -> Arc<Self> {
-        let file = |path: &&Path| NamedFile { what: "file", path: path.to_path_buf(), most: 10 };
+        let file = |path: &&Path| NamedFile { what: "file", path: path.to_path_buf(), max: 10 };
         Arc::new(Self { files: paths.iter().map(file).collect(), taken: watch::Sender::default() })
     }
 }

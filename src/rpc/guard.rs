@@ -88,7 +88,7 @@ impl Guard {
             // Callers that are not told apart are equally important.
             None if job.criticality > Criticality::Critical => {
                 let (principal, claimed) = ("anonymous".to_owned(), job.criticality);
-                let denial = Denial::Criticality { principal, claimed, most: Criticality::Critical };
+                let denial = Denial::Criticality { principal, claimed, max: Criticality::Critical };
                 return Err(noted(call, status::denied(&denial, call.request_id(), None)));
             }
             None => {}

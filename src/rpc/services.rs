@@ -46,7 +46,7 @@ pub struct PublicServices {
     /// The load, out of band.
     pub orca: Orca,
     /// The same load, where the answers tell it too.
-    pub answers_tell: Option<Load>,
+    pub load_in_answers: Option<Load>,
     /// Takes what calls took.
     pub calls: Calls,
     /// The pages that may call by gRPC-Web.
@@ -60,7 +60,7 @@ pub struct PublicServices {
 /// What callers reach: the worker pool, health, load reports and reflection.
 #[must_use]
 pub fn public_services(services: PublicServices) -> Edge {
-    let PublicServices { worker_pool, health, orca, answers_tell, calls, browsers, limits, guard } = services;
+    let PublicServices { worker_pool, health, orca, load_in_answers, calls, browsers, limits, guard } = services;
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
             .max_decoding_message_size(limits.max_payload.saturating_add(MAX_ENVELOPE))
@@ -74,7 +74,7 @@ pub fn public_services(services: PublicServices) -> Edge {
     let (routes, names) = with_reflection(routes, &names);
     let catalog = Catalog::new(&names, Vec::new());
     let sizes = Sizes { header_list: limits.max_header_list, message: limits.max_payload.saturating_add(MAX_ENVELOPE) };
-    let hot = Hot::new(make, calls, answers_tell);
+    let hot = Hot::new(make, calls, load_in_answers);
     let edge = Edge::new(Some(hot), routes.prepare(), catalog, sizes);
     edge.with_browsers(browsers).guarded_by(guard.entrance())
 }

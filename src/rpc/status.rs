@@ -17,7 +17,7 @@ use super::{
 use crate::{
     auth::Denial,
     incidents::{self, Incident},
-    model::{FieldViolation, LONGEST_HINT, Origin, Reason, Rejection, RejectionReason, RequestId},
+    model::{FieldViolation, MAX_RETRY_AFTER, Origin, Reason, Rejection, RejectionReason, RequestId},
 };
 
 /// Domain of every `google.rpc.ErrorInfo` of this service.
@@ -47,9 +47,9 @@ enum Pushback {
 }
 
 impl Pushback {
-    /// No hint exceeds [`LONGEST_HINT`], whatever the reason.
+    /// No hint exceeds [`MAX_RETRY_AFTER`], whatever the reason.
     fn after(delay: Duration) -> Self {
-        Self::After(delay.min(LONGEST_HINT))
+        Self::After(delay.min(MAX_RETRY_AFTER))
     }
 }
 
@@ -148,7 +148,7 @@ impl Answer {
 
     fn tell(&self, request_id: Option<&RequestId>, peer: Option<&Origin>) {
         let Some(what) = self.sort() else { return };
-        incidents::tell(self.known("pool"), self.reason.name(), || Incident {
+        incidents::log(self.known("pool"), self.reason.name(), || Incident {
             what,
             kind: self.known("kind").to_owned(),
             job: self.known("job").to_owned(),

@@ -1,9 +1,11 @@
+//! Captures log lines, for tests.
+
 use std::{io, sync::Arc};
 
 use parking_lot::Mutex;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Keeps what is logged.
+/// Collects log lines.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Capture(Arc<Mutex<Vec<u8>>>);
 

@@ -1,3 +1,5 @@
+//! Logs failures of the exporter, without flooding the log.
+
 use std::time::Duration;
 
 use opentelemetry_sdk::{
@@ -11,11 +13,10 @@ use tracing::{info, warn};
 
 use crate::model::without_userinfo;
 
-/// How long the log is silent about an exporter that goes on failing.
+/// Time between two log lines about an exporter that keeps failing.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// An exporter whose failures are logged: the first at once, then at most one line a minute, and one when it works
-/// again.
+/// Logs the failures of an exporter: the first at once, then at most one line a minute, and one when it works again.
 #[derive(Debug)]
 pub(super) struct Watched<E> {
     inner: E,

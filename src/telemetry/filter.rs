@@ -1,3 +1,5 @@
+//! The filters of log lines and of exported spans.
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -12,15 +14,15 @@ use tracing_subscriber::{
 use super::TelemetryError;
 use crate::model::{JOB_TARGET, TRACE_TARGET};
 
-/// Lets through what the operator's directives ask for, and always the spans that carry a job's identity: a line that
-/// is logged must name its request, whatever the directives say about our own targets.
+/// Passes what the operator's directives select, and always the spans with a job's identity: each log line must name
+/// its request, whatever the directives say about our own targets.
 ///
-/// It stands before all layers, not around one: a filter of one layer looks each span up whenever it is entered, which
-/// costs more than all the rest of a span that nobody exports.
+/// It applies to all layers. A filter of one layer looks up each span whenever it is entered, which costs more than the
+/// rest of a span that is not exported.
 #[derive(Debug)]
 pub(super) struct LogFilter(Arc<ArcSwap<Directives>>);
 
-/// What a [`LogFilter`] goes by.
+/// The directives of a [`LogFilter`].
 #[derive(Debug)]
 struct Directives {
     filter: Targets,
@@ -28,39 +30,38 @@ struct Directives {
     exports: bool,
 }
 
-/// Replaces what is logged while the process runs.
+/// Replaces the log filter while the process runs.
 #[derive(Debug, Clone)]
 pub struct LogControl {
     directives: Arc<ArcSwap<Directives>>,
     exports: bool,
 }
 
-/// Lets through what is exported: our own spans, and what handlers add below one of them at INFO or above, as far as
-/// it is logged.
+/// Passes exported spans: our own, and what handlers add below them at INFO or above, if it is logged.
 ///
-/// Nothing of the HTTP/2 and gRPC libraries passes, so the exporter's own calls cannot feed it. The level matters as
-/// much: those libraries make spans at TRACE for each frame.
+/// Nothing of the HTTP/2 and gRPC libraries passes, so that the exporter's own calls do not feed it. The level matters,
+/// too: those libraries make spans at TRACE for each frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TraceFilter;
 
 const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "tonic", "tower", "opentelemetry"];
 
 impl LogControl {
-    /// Logs by these directives from now on.
+    /// Replaces the directives.
     ///
     /// # Errors
-    /// Where they do not parse.
+    /// If they do not parse.
     pub fn set(&self, log: &str) -> Result<(), TelemetryError> {
         self.directives.store(Arc::new(Directives::parse(log, self.exports)?));
-        // What was asked of each call site was kept.
+        // Each call site has cached the old answer.
         tracing::callsite::rebuild_interest_cache();
         Ok(())
     }
 }
 
 impl LogFilter {
-    /// The filter by these directives, and what replaces them. A process that `exports` needs the spans of traced calls
-    /// even where it logs nothing.
+    /// The filter with these directives, and its control. A process that `exports` needs the spans of traced calls even
+    /// if it logs nothing.
     pub(super) fn new(log: &str, exports: bool) -> Result<(Self, LogControl), TelemetryError> {
         let directives = Arc::new(ArcSwap::from_pointee(Directives::parse(log, exports)?));
         Ok((Self(Arc::clone(&directives)), LogControl { directives, exports }))
@@ -78,7 +79,7 @@ impl Directives {
         Ok(Self { filter, is_logging: !silent, exports })
     }
 
-    /// Whether it is a span of a call or a job that passes in any case.
+    /// Whether it is a span of a call or a job that always passes.
     fn keeps(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_span()
             && match metadata.target() {
@@ -107,13 +108,13 @@ impl<S: Subscriber> Layer<S> for LogFilter {
     fn max_level_hint(&self) -> Option<LevelFilter> {
         let directives = self.0.load();
         let asked = Layer::<S>::max_level_hint(&directives.filter)?;
-        // Spans that pass in any case are made at ERROR, which a hint of OFF would hide from this filter.
+        // Spans that always pass have level ERROR, which a hint of OFF would hide from this filter.
         Some(if directives.is_logging || directives.exports { asked.max(LevelFilter::ERROR) } else { asked })
     }
 }
 
 impl TraceFilter {
-    /// Whether the answer depends on the span that is entered.
+    /// Whether the answer depends on the current span.
     fn is_open(metadata: &Metadata<'_>) -> bool {
         let family = metadata.target().split("::").next().unwrap_or_default();
         let library = LIBRARIES.iter().any(|library| family.starts_with(library));
@@ -130,7 +131,7 @@ where
     S: Subscriber + for<'lookup> LookupSpan<'lookup>,
 {
     fn enabled(&self, metadata: &Metadata<'_>, cx: &Context<'_, S>) -> bool {
-        // The context knows this filter: the current span is the innermost one that is exported.
+        // The context knows this filter: the current span is the innermost exported one.
         Self::is_own(metadata) || Self::is_open(metadata) && cx.lookup_current().is_some()
     }
 

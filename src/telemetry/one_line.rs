@@ -1,9 +1,11 @@
+//! Keeps each log event on one line.
+
 use std::io::{self, Write};
 
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Keeps each event on one line, so that no text of a caller's looks like a line of the log.
+/// Writes each event as one line, so that a caller's text cannot look like a log line of its own.
 pub(super) struct OneLine<W>(pub(super) W);
 
 impl<'writer, W: MakeWriter<'writer>> MakeWriter<'writer> for OneLine<W> {
@@ -19,7 +21,7 @@ impl<'writer, W: MakeWriter<'writer>> MakeWriter<'writer> for OneLine<W> {
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// An event comes whole.
+    /// Each event comes in one write.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let line = text.strip_suffix('\n').unwrap_or(&text).replace('\r', "\\r").replace('\n', "\\n");

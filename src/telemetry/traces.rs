@@ -1,3 +1,5 @@
+//! The pipeline that exports spans by OTLP.
+
 use std::time::Duration;
 
 use opentelemetry::{
@@ -16,7 +18,7 @@ use tracing_subscriber::{Layer, registry::LookupSpan};
 use super::{Config, TelemetryError, Traces, export::Watched, filter::TraceFilter};
 use crate::model::without_userinfo;
 
-/// Longest wait for the collector to take a batch.
+/// Longest time for the collector to accept a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends spans in batches to the collector at `endpoint`.
@@ -29,7 +31,7 @@ pub(super) fn otlp(endpoint: &str, config: &Config) -> Result<Traces, TelemetryE
         return Err(refuse("it has no scheme".into()));
     }
     let runtime = exporter_runtime()?;
-    // The connection's task lands on the runtime that is entered while the exporter is built.
+    // The connection's task runs on the runtime that is entered while the exporter is built.
     let entered = runtime.enter();
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
@@ -48,7 +50,7 @@ pub(super) fn otlp(endpoint: &str, config: &Config) -> Result<Traces, TelemetryE
     Ok(Traces { provider, runtime: Some(runtime) })
 }
 
-/// A provider that has no exporter yet.
+/// A provider without an exporter.
 pub(super) fn provider(config: &Config) -> TracerProviderBuilder {
     let resource = Resource::builder()
         .with_service_name(config.service_name.clone())
@@ -57,7 +59,7 @@ pub(super) fn provider(config: &Config) -> TracerProviderBuilder {
     SdkTracerProvider::builder().with_resource(resource).with_sampler(Chosen::new(config.sample_ratio))
 }
 
-/// The layer that turns the spans of calls and jobs into spans of `provider`.
+/// The layer that turns spans of calls and jobs into spans of `provider`.
 pub(super) fn layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'lookup> LookupSpan<'lookup>,
@@ -71,7 +73,7 @@ where
         .with_filter(TraceFilter)
 }
 
-/// Takes what was chosen before its span was made, the calls and what lies below them, and a share of the others.
+/// Samples all calls that were chosen before their span was made, everything below them, and a share of the rest.
 #[derive(Debug, Clone)]
 struct Chosen {
     calls: Sampler,
@@ -106,7 +108,7 @@ fn exporter_runtime() -> std::io::Result<Runtime> {
         .worker_threads(1)
         .thread_name("telemetry")
         .on_thread_start(|| {
-            // For the life of the thread: nothing that the exporter does is traced.
+            // For the rest of the thread's life, nothing that the exporter does is traced.
             std::mem::forget(Context::enter_telemetry_suppressed_scope());
         })
         .enable_all()

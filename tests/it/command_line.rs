@@ -185,7 +185,11 @@ async fn a_failure_is_one_line_of_what_and_one_of_what_to_do() {
         (&["submit", "gizp"], "UNKNOWN_KIND  ", 2),
         (&["submit", "echo", "--label", "NO=x"], "INVALID_FIELD  the request has invalid fields\n  job.labels: ", 2),
         (&["submit", "sleep", "{}"], "HANDLER_FAILED  ", 1),
-        (&["submit", "sleep", "60000", "--deadline", "200ms"], "RUN_TIMEOUT  the job's time was up while it ran (", 5),
+        (
+            &["submit", "sleep", "60000", "--deadline", "200ms"],
+            "RUN_TIMEOUT  the job reached its deadline or run timeout while it ran (",
+            5,
+        ),
     ];
     for (line, start, code) in cases {
         let ran = service.run(line).await;

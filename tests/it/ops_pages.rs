@@ -89,7 +89,7 @@ async fn probes_answer_in_both_versions_and_follow_the_drain() {
     process.signal(Signal::TERM);
     while get(process.ops, "/readyz").await.0 == StatusCode::OK {}
     let (status, text) = get(process.ops, "/readyz").await;
-    assert_eq!((status, text.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "the process starts, or drains\n"));
+    assert_eq!((status, text.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "the process is starting or draining\n"));
     // A probe must not kill a process that drains.
     assert_eq!(get(process.ops, "/livez").await.0, StatusCode::OK);
 }

@@ -96,7 +96,7 @@ async fn connections_of_a_proxy_without_a_header_are_not_bounded_by_its_address(
         held.push(connect([127, 0, 0, 8], &service, b"").await);
     }
     assert!(works(connect([127, 0, 0, 8], &service, b"").await).await);
-    assert!(!works(connect([127, 0, 0, 8], &service, V1).await).await, "it names nobody");
+    assert!(!works(connect([127, 0, 0, 8], &service, V1).await).await, "it names no client");
     held.push(connect([127, 0, 0, 1], &service, b"").await);
     until(&service.census, |census| census.open() == 5).await;
     assert!(!works(connect([127, 0, 0, 1], &service, b"").await).await, "others are bounded");

@@ -107,7 +107,11 @@ async fn a_cut_after_the_last_job_is_the_end() {
 async fn a_cut_before_the_last_job_is_a_failure() {
     for end in [DrainEnd::Closed, DrainEnd::Cut] {
         let ran = drain(&["--watch"], end, vec![first()]).await;
-        assert!(ran.err.starts_with("the connection ended during the drain, with 41 queued and 6 running\n"), "{}", ran.err);
+        assert!(
+            ran.err.starts_with("the connection ended during the drain, with 41 queued and 6 running\n"),
+            "{}",
+            ran.err
+        );
         assert_eq!(ran.exit, Exit::Failed);
     }
 }

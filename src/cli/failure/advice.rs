@@ -66,7 +66,9 @@ impl CallError {
     /// Flags of the command line, where they are clearer than the server's advice.
     fn flag_advice(&self) -> Option<String> {
         let flags = match self.known()? {
-            Reason::DeadlineUnreachable => format!("pass --deadline {}", setting(with_headroom(self.needed_deadline()?))),
+            Reason::DeadlineUnreachable => {
+                format!("pass --deadline {}", setting(with_headroom(self.needed_deadline()?)))
+            }
             Reason::NoCredentials => match self.fact("accepts")? {
                 "certificate" => "pass --cert and --key".to_owned(),
                 "token" => "pass --token-file".to_owned(),
@@ -125,7 +127,11 @@ mod tests {
     fn headroom_is_five_percent_in_two_digits() {
         let cases = [(0, 1), (3, 4), (15, 16), (120, 130), (1500, 1600), (1503, 1600), (95_238, 100_000)];
         for (expected, deadline) in cases {
-            assert_eq!(with_headroom(Duration::from_millis(expected)), Duration::from_millis(deadline), "{expected} ms");
+            assert_eq!(
+                with_headroom(Duration::from_millis(expected)),
+                Duration::from_millis(deadline),
+                "{expected} ms"
+            );
         }
     }
 }

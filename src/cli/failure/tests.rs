@@ -175,7 +175,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED, ("queue_ms", "990")],
         retry: None,
         text: "EXPIRED_IN_QUEUE  what the server says (queue 990ms); the job did not start\n  \
-               help: give it a longer deadline or queue timeout; Stats tells the wait",
+               help: give it a longer deadline or queue timeout; Stats shows the wait",
         exit: Exit::DeadlineExceeded,
     },
     Case {
@@ -255,7 +255,7 @@ const CASES: [Case; 29] = [
         reason: "NOT_FOUND",
         facts: &[],
         retry: None,
-        text: "NOT_FOUND  what the server says\n  help: name one that is there; Stats and ListJobs list them",
+        text: "NOT_FOUND  what the server says\n  help: name an existing one; Stats and ListJobs list them",
         exit: Exit::Usage,
     },
     Case {
@@ -264,7 +264,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED, ("job", "j1")],
         retry: None,
         text: "NOT_FOUND  what the server says\n  \
-               help: name one that is there; Stats and ListJobs list them",
+               help: name an existing one; Stats and ListJobs list them",
         exit: Exit::Usage,
     },
     Case {
@@ -299,7 +299,7 @@ const CASES: [Case; 29] = [
         facts: &[NOT_STARTED],
         retry: Some(200),
         text: "HANDLER_UNAVAILABLE  what the server says; the job did not start\n  \
-               help: try again in 200ms, or look into the server's log if it stays so",
+               help: try again in 200ms, or read the server's log if it persists",
         exit: Exit::Refused,
     },
 ];

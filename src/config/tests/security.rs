@@ -150,8 +150,8 @@ fn a_key_set_without_a_key_is_nothing_to_begin_with() {
     let dir = files();
     for (keys, what) in [
         ("{\"keys\":[]}", "there is no key in it"),
-        ("{\"keys\":", "it is no JSON Web Key Set, at line 1"),
-        ("", "it is no JSON Web Key Set, at line 1"),
+        ("{\"keys\":", "it is not a JSON Web Key Set, at line 1"),
+        ("", "it is not a JSON Web Key Set, at line 1"),
         ("{\"keys\":[{\"kty\":\"oct\",\"k\":\"AA\"}]}", "no key in it fits the algorithms of auth.jwt.algorithms"),
     ] {
         fs::write(dir.path().join("jwks.json"), keys).unwrap();

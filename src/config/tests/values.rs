@@ -114,12 +114,12 @@ const ADDRESSES_FILTERS_AND_URLS: &[(&str, &str, &str)] = &[
     (
         r#"server.listen = "unix:/run/ww?mod=600""#,
         "`server.listen`: `unix:/run/ww?mod=600` is not an address: IP:PORT, unix:/path or systemd:N",
-        r#"no parameter "mod"; the known one is mode, as in unix:/path?mode=660"#,
+        r#"unknown parameter "mod"; the only one is mode, as in unix:/path?mode=660"#,
     ),
     (
         r#"server.ops_listen = "unix:/run/ww?mode=888""#,
         "`server.ops_listen`: `unix:/run/ww?mode=888` is not an address: IP:PORT, unix:/path or systemd:N",
-        r#"no mode "888"; write permissions in octal, 777 at most, as in unix:/path?mode=660"#,
+        r#"invalid mode "888"; write permissions in octal, 777 at most, as in unix:/path?mode=660"#,
     ),
     (
         r#"server.ops_hosts = ["ops.example:7071"]"#,

@@ -1,3 +1,5 @@
+//! The bounds of a job's fields, checked before the job reaches a pool.
+
 use std::time::Duration;
 
 use super::{Job, MAX_TENANT};
@@ -11,7 +13,7 @@ const MAX_LABEL_KEY: usize = 64;
 const MAX_LABEL_VALUE: usize = 256;
 
 impl Job {
-    /// Every field that is out of its bounds; empty for a sound job.
+    /// Every field that is out of bounds; empty for a valid job.
     #[must_use]
     pub fn violations(&self) -> Vec<FieldViolation> {
         let mut found = Vec::new();
@@ -38,8 +40,8 @@ impl Job {
             return;
         }
         for (key, value) in &self.labels {
-            let sound = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c);
-            if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(sound) {
+            let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c);
+            if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(is_allowed) {
                 let rule = format!("a key must be 1 to {MAX_LABEL_KEY} characters of [a-z0-9_.-]");
                 found.push(FieldViolation::new("job.labels", rule));
             }
@@ -51,30 +53,30 @@ impl Job {
     }
 }
 
-fn bound(field: &'static str, text: &str, most: usize, found: &mut Vec<FieldViolation>) {
-    if text.len() > most {
-        found.push(FieldViolation::new(field, format!("longer than {most} bytes")));
+fn bound(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolation>) {
+    if text.len() > max {
+        found.push(FieldViolation::new(field, format!("longer than {max} bytes")));
     }
 }
 
-/// A text that people read. Most jobs leave theirs empty.
+/// A printable text. Most jobs leave theirs empty, which takes a fast path.
 #[inline]
-fn text(field: &'static str, text: &str, most: usize, found: &mut Vec<FieldViolation>) {
+fn text(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolation>) {
     if text.is_empty() {
         return;
     }
-    bound(field, text, most, found);
+    bound(field, text, max, found);
     if text.chars().any(char::is_control) {
         found.push(FieldViolation::new(field, "has a control character; send printable text"));
     }
 }
 
-/// A field that is out of its bounds.
+/// A field that is out of bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldViolation {
     /// Path of the field in the request, such as `job.kind`.
     pub field: &'static str,
-    /// What is wrong and what is allowed.
+    /// What is wrong, and what is allowed.
     pub description: String,
 }
 

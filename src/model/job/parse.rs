@@ -1,21 +1,23 @@
+//! Parsing of job ids.
+
 use std::str::FromStr;
 
 use super::JobId;
 
-/// A text that is no id of a job.
+/// The text is not a job id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no id of a job")]
+#[error("not a job id")]
 pub struct InvalidJobId;
 
 impl FromStr for JobId {
     type Err = InvalidJobId;
 
-    /// Reads an id as it is shown.
+    /// Parses an id in the form in which it is displayed.
     fn from_str(text: &str) -> Result<Self, InvalidJobId> {
         let (process, sequence) = text.split_once('-').ok_or(InvalidJobId)?;
         let number = |digits: &str| u64::from_str_radix(digits, 16).map_err(|_| InvalidJobId);
         let id = Self { process: number(process)?, sequence: number(sequence)? };
-        // Another spelling of the same numbers is no id.
+        // Another spelling of the same numbers is not an id.
         if id.to_string() == text { Ok(id) } else { Err(InvalidJobId) }
     }
 }

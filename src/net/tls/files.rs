@@ -1,3 +1,5 @@
+//! The files of TLS: how they are read, and why one cannot be used.
+
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use tokio_rustls::rustls::{
@@ -14,10 +16,10 @@ use crate::{
     reload::Contents,
 };
 
-/// A file that TLS is made of.
+/// A file of the TLS configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsFile {
-    /// The certificate, of at most 1 MiB with those between it and the root.
+    /// The certificate with its intermediate ones, at most 1 MiB.
     Cert,
     /// Its private key, of at most 64 KiB.
     Key,
@@ -25,19 +27,19 @@ pub enum TlsFile {
     ClientCa,
 }
 
-/// Why a file cannot be used. Nothing of what is in it is told.
+/// Why a file cannot be used. The contents of the file are never quoted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file} {}: {fault}; {}", path.display(), fault.help(*file))]
 pub struct TlsError {
-    /// Which one.
+    /// The file.
     pub file: TlsFile,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// What is wrong.
     pub fault: TlsFault,
 }
 
-/// Every file that cannot be used, a line each.
+/// Every file that cannot be used, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsErrors(pub Vec<TlsError>);
 
@@ -47,29 +49,29 @@ pub enum TlsFault {
     /// It cannot be read.
     #[error("cannot read it: {0}")]
     Unread(FileFault),
-    /// It has none of what it should have.
-    #[error("there is none in it")]
+    /// It has no block of the expected kind.
+    #[error("it contains none")]
     Nothing,
-    /// It is not PEM, or what is in it is broken.
-    #[error("it is not sound PEM")]
+    /// It is not PEM, or a block is damaged.
+    #[error("it is not valid PEM")]
     Malformed,
-    /// The key is another one's.
+    /// The key does not belong to the certificate.
     #[error("it is not the key of the certificate")]
     Mismatch,
-    /// TLS has no use for it.
+    /// The TLS library rejects it.
     #[error("TLS cannot use it: {0}")]
     Unusable(String),
 }
 
 impl TlsFile {
-    /// The file, where there is to be one.
+    /// The file, if it is configured.
     pub(super) fn of(self, config: &TlsConfig) -> Option<NamedFile> {
-        let (path, most) = match self {
+        let (path, max) = match self {
             Self::Cert => (Some(&config.cert), 1 << 20),
             Self::Key => (Some(&config.key), 64 << 10),
             Self::ClientCa => (config.client_ca.as_ref(), 4 << 20),
         };
-        Some(NamedFile { what: self.name(), path: path?.clone(), most })
+        Some(NamedFile { what: self.name(), path: path?.clone(), max })
     }
 
     fn name(self) -> &'static str {
@@ -116,7 +118,7 @@ impl TlsFault {
     }
 }
 
-/// What the server shows of itself.
+/// The certificate and key of the server.
 pub(super) fn identity(
     cert: &Contents,
     key: &Contents,
@@ -134,7 +136,7 @@ pub(super) fn identity(
     }
 }
 
-/// Who verifies the certificates of clients.
+/// Verifies client certificates.
 pub(super) fn verifier(
     read: &Contents,
     config: &TlsConfig,
@@ -165,7 +167,7 @@ fn private_key(read: &Contents) -> Result<PrivateKeyDer<'static>, TlsFault> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| pem_fault(&error))
 }
 
-/// Whether nothing is in a file, or there is no such file. A text without a certificate is a slip, and not nothing.
+/// Whether a file is empty or missing. A text without a certificate is a mistake, and does not count.
 pub(super) fn is_gone(read: &Contents) -> bool {
     match read {
         Ok(text) => text.trim_ascii().is_empty(),
@@ -183,7 +185,7 @@ fn pem_fault(error: &pem::Error) -> TlsFault {
 fn unusable(error: &rustls::Error, config: &TlsConfig) -> TlsError {
     match error {
         rustls::Error::InconsistentKeys(_) => TlsFile::Key.fails(config, TlsFault::Mismatch),
-        // The library says what it cannot do with a key, and never what the key is.
+        // The library explains what it cannot do with a key, and never quotes the key.
         rustls::Error::General(text) => TlsFile::Key.fails(config, TlsFault::Unusable(text.clone())),
         other => TlsFile::Cert.fails(config, TlsFault::Unusable(other.to_string())),
     }

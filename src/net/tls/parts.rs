@@ -1,3 +1,5 @@
+//! TLS settings from their files, part by part. `files.rs` reads the files.
+
 use std::sync::Arc;
 
 use tokio_rustls::rustls::{
@@ -14,8 +16,8 @@ use super::{
 };
 use crate::reload::{Contents, Reloads, Seen};
 
-/// What settings of connections are made of, each part from files of its own: what is broken keeps its own part from
-/// being replaced, and no other.
+/// The parts of the TLS settings, each from its own files. A broken file keeps its own part from being replaced, and no
+/// other part.
 pub(super) struct Parts {
     identity: Arc<CertifiedKey>,
     seen_identity: Seen,
@@ -24,24 +26,24 @@ pub(super) struct Parts {
     provider: Arc<CryptoProvider>,
 }
 
-/// Which clients are trusted.
+/// Which client certificates are trusted.
 #[derive(Clone)]
 enum Clients {
-    /// They are not asked.
+    /// None is requested.
     Unasked,
     Verified(Arc<dyn ClientCertVerifier>),
-    /// None, for the client CA is empty or gone.
-    Nobody,
+    /// None: the client CA is empty or missing.
+    Untrusted,
 }
 
-/// The settings of connections.
+/// The settings for new connections.
 pub(super) struct Settings {
     pub(super) rustls: Arc<ServerConfig>,
-    /// Whether clients would be asked for a certificate, had the client CA any root.
-    pub(super) trusts_nobody: bool,
+    /// Whether client certificates would be requested if the client CA had a root.
+    pub(super) trusts_no_client: bool,
 }
 
-/// The contents of the files, in the order in which they are looked at.
+/// The contents of the files, in the order in which they are checked.
 pub(super) struct Read {
     cert: Contents,
     key: Contents,
@@ -78,7 +80,7 @@ impl Parts {
         }
     }
 
-    /// Takes over what is new and sound. Returns whether anything is.
+    /// Loads the valid parts that changed. Returns whether there were any.
     pub(super) fn take(&mut self, read: &Read, config: &TlsConfig, reloads: &Reloads) -> bool {
         let identity = self.take_identity(read, config, reloads);
         let clients = read.client_ca.as_ref().is_some_and(|read| self.take_clients(read, config, reloads));
@@ -93,7 +95,7 @@ impl Parts {
             Ok(identity) => {
                 self.identity = identity;
                 reloads.count_done();
-                tracing::info!(cert = %config.cert.display(), "took over a new certificate and its key");
+                tracing::info!(cert = %config.cert.display(), "loaded a new certificate and its key");
                 true
             }
             Err(TlsErrors(errors)) => {
@@ -109,17 +111,17 @@ impl Parts {
     fn take_clients(&mut self, read: &Contents, config: &TlsConfig, reloads: &Reloads) -> bool {
         let is_new = self.seen_clients.is_new(&[read]);
         let path = TlsFile::ClientCa.of(config).map(|file| file.path).unwrap_or_default();
-        // It counts from the second look: a file may be missing while it is replaced.
+        // It counts only the second time: a file may be missing while it is replaced.
         if is_gone(read) && !is_new {
-            if matches!(self.clients, Clients::Nobody) {
+            if matches!(self.clients, Clients::Untrusted) {
                 return false;
             }
-            self.clients = Clients::Nobody;
+            self.clients = Clients::Untrusted;
             reloads.count_done();
             tracing::error!(
                 path = %path.display(),
-                "the client CA is empty or gone: no client certificate is taken until it is back; put the roots there \
-                 again, or take server.tls.client_ca out of the configuration"
+                "the client CA is empty or missing: client certificates are refused; restore the file, \
+                 or remove server.tls.client_ca from the configuration"
             );
             return true;
         }
@@ -130,7 +132,7 @@ impl Parts {
             Ok(verifier) => {
                 self.clients = Clients::Verified(verifier);
                 reloads.count_done();
-                tracing::info!(path = %path.display(), "took over a new client CA");
+                tracing::info!(path = %path.display(), "loaded a new client CA");
                 true
             }
             Err(error) => {
@@ -141,12 +143,12 @@ impl Parts {
         }
     }
 
-    /// The settings of connections; none where no client is trusted and each must be.
+    /// The settings for new connections; `None` if client certificates are required and none is trusted.
     pub(super) fn settings(&self, config: &TlsConfig) -> Option<Settings> {
-        let (verifier, trusts_nobody) = match &self.clients {
+        let (verifier, trusts_no_client) = match &self.clients {
             Clients::Verified(verifier) => (Arc::clone(verifier), false),
             Clients::Unasked => (WebPkiClientVerifier::no_client_auth(), false),
-            Clients::Nobody => match config.client_auth {
+            Clients::Untrusted => match config.client_auth {
                 ClientAuth::Required => return None,
                 ClientAuth::Optional => (WebPkiClientVerifier::no_client_auth(), true),
             },
@@ -160,15 +162,15 @@ impl Parts {
             made.alpn_protocols.push(HTTP1.to_vec());
         }
         if config.client_ca.is_some() {
-            // A session that is resumed shows no certificate: one that has expired since would do.
+            // A resumed session has no certificate, so that an expired one would still be accepted.
             made.session_storage = Arc::new(NoServerSessionStorage {});
             made.send_tls13_tickets = 0;
         }
-        Some(Settings { rustls: Arc::new(made), trusts_nobody })
+        Some(Settings { rustls: Arc::new(made), trusts_no_client })
     }
 }
 
-/// Without the versions that have known weaknesses.
+/// Versions without known weaknesses.
 const ONLY_1_3: &[&SupportedProtocolVersion] = &[&TLS13];
 
 fn versions(min: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {

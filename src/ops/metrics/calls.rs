@@ -1,10 +1,12 @@
+//! Metrics of calls and connections.
+
 use std::{fmt, sync::Arc};
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 
 use super::{super::Subject, family::Families};
 
-/// What calls took, and the connections that they came by.
+/// Durations of calls, and their connections.
 pub(super) struct CallMetrics(pub(super) Arc<Subject>);
 
 impl fmt::Debug for CallMetrics {
@@ -26,36 +28,36 @@ impl Collector for CallMetrics {
         });
         let listeners: Vec<_> =
             self.0.connections.get().into_iter().flatten().map(|(name, read)| (*name, read())).collect();
-        families.gauge("waterwheel_connections", "Connections that are open", |family| {
+        families.gauge("waterwheel_connections", "Open connections", |family| {
             listeners.iter().try_for_each(|(name, all)| family.level(&[("listener", *name)], all.open as f64))
         });
-        families.counter("waterwheel_connections_accepted", "Connections that were taken", |family| {
+        families.counter("waterwheel_connections_accepted", "Accepted connections", |family| {
             listeners.iter().try_for_each(|(name, all)| family.count(&[("listener", *name)], all.accepted))
         });
-        families.counter("waterwheel_connections_refused", "Connections that were refused", |family| {
+        families.counter("waterwheel_connections_refused", "Refused connections, by reason", |family| {
             listeners.iter().try_for_each(|(name, all)| {
                 let mut reasons = all.refused.iter();
                 reasons.try_for_each(|(reason, count)| family.count(&[("listener", *name), ("reason", reason)], *count))
             })
         });
-        families.gauge(
-            "waterwheel_held_bytes",
-            "Bytes that callers make the server hold outside of its pools",
+        families.gauge("waterwheel_held_bytes", "Bytes of incomplete messages and unread answers", |family| {
+            listeners.iter().try_for_each(|(name, all)| {
+                let mut held = all.held.iter();
+                held.try_for_each(|(what, bytes)| family.level(&[("listener", *name), ("what", what)], *bytes as f64))
+            })
+        });
+        families.counter(
+            "waterwheel_connections_closed",
+            "Accepted connections that were closed, by reason",
             |family| {
                 listeners.iter().try_for_each(|(name, all)| {
-                    let mut held = all.held.iter();
-                    held.try_for_each(|(what, bytes)| {
-                        family.level(&[("listener", *name), ("what", what)], *bytes as f64)
+                    let mut reasons = all.closed.iter();
+                    reasons.try_for_each(|(reason, count)| {
+                        family.count(&[("listener", *name), ("reason", reason)], *count)
                     })
                 })
             },
         );
-        families.counter("waterwheel_connections_closed", "Connections that were taken and closed", |family| {
-            listeners.iter().try_for_each(|(name, all)| {
-                let mut reasons = all.closed.iter();
-                reasons.try_for_each(|(reason, count)| family.count(&[("listener", *name), ("reason", reason)], *count))
-            })
-        });
         families.finish()
     }
 }

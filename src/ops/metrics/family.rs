@@ -1,3 +1,5 @@
+//! Writes metric families in the text format. The families themselves are in the files beside this one.
+
 use std::fmt;
 
 use prometheus_client::{
@@ -8,7 +10,7 @@ use prometheus_client::{
 
 use crate::model::Durations;
 
-/// Writes one family after the other.
+/// Writes one metric family after another.
 pub(super) struct Families<'a> {
     encoder: DescriptorEncoder<'a>,
     error: fmt::Result,
@@ -35,7 +37,7 @@ impl<'a> Families<'a> {
         self.family(name, help, Some(Unit::Seconds), MetricType::Histogram, write);
     }
 
-    /// What went wrong first, where anything did.
+    /// The first error, if there was one.
     pub(super) fn finish(self) -> fmt::Result {
         self.error
     }
@@ -60,12 +62,12 @@ impl Family<'_> {
         self.0.encode_family(labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)
     }
 
-    /// The one metric of a family without labels.
+    /// The single metric of a family without labels.
     pub(super) fn only_count(&mut self, value: u64) -> fmt::Result {
         self.0.encode_counter::<NoLabelSet, u64, u64>(&value, None)
     }
 
-    /// The one metric of a family without labels.
+    /// The single metric of a family without labels.
     pub(super) fn only_level(&mut self, value: f64) -> fmt::Result {
         self.0.encode_gauge(&value)
     }

@@ -1,3 +1,5 @@
+//! Metrics of pools, jobs, kinds and limits.
+
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
@@ -14,7 +16,7 @@ use crate::{
 /// The pools.
 pub(super) struct JobMetrics(pub(super) Arc<Subject>);
 
-/// A gauge of every pool: its name, what it shows, and where it is read.
+/// A gauge of every pool: name, help, and how to read it.
 type Level = (&'static str, &'static str, fn(&PoolStats) -> f64);
 
 const LEVELS: [Level; 15] = [
@@ -22,31 +24,31 @@ const LEVELS: [Level; 15] = [
     ("waterwheel_queue_jobs_limit", "Most jobs in the queue", |pool| pool.queue_jobs as f64),
     ("waterwheel_queue_bytes", "Payload bytes in the queue", |pool| pool.queued_bytes as f64),
     ("waterwheel_queue_bytes_limit", "Most payload bytes in the queue", |pool| pool.queue_bytes as f64),
-    ("waterwheel_waiting_callers", "Callers that wait for room", |pool| pool.waiting as f64),
-    ("waterwheel_waiting_callers_limit", "Most callers that wait for room", |pool| pool.queue_waiting as f64),
+    ("waterwheel_waiting_callers", "Callers that wait for capacity", |pool| pool.waiting as f64),
+    ("waterwheel_waiting_callers_limit", "Most callers that wait for capacity", |pool| pool.queue_waiting as f64),
     ("waterwheel_queue_oldest_age_seconds", "Age of the oldest queued job", |pool| pool.oldest_age.as_secs_f64()),
-    ("waterwheel_queue_expected_wait_seconds", "Wait that a job that arrives now should expect", |pool| {
+    ("waterwheel_queue_expected_wait_seconds", "Expected wait of a job that arrives now", |pool| {
         pool.expected_wait.as_secs_f64()
     }),
     ("waterwheel_jobs_running", "Jobs that hold a worker", |pool| pool.in_flight as f64),
     ("waterwheel_worker_utilization_ratio", "Busy share of the workers, from 0 to 1", |pool| pool.utilization),
-    ("waterwheel_pool_paused", "1 where an operator holds the jobs of the pool back", |pool| {
-        f64::from(u8::from(pool.paused.is_some()))
-    }),
+    ("waterwheel_pool_paused", "1 while the pool is paused", |pool| f64::from(u8::from(pool.paused.is_some()))),
     ("waterwheel_pool_workers_min", "Least workers", |pool| pool.size.min as f64),
     ("waterwheel_pool_workers_max", "Most workers", |pool| pool.size.max as f64),
-    ("waterwheel_pool_workers", "Workers that the pool should have", |pool| pool.size.workers as f64),
-    ("waterwheel_pool_slowdown_ratio", "How long jobs take, in what they took before", |pool| pool.size.slowdown),
+    ("waterwheel_pool_workers", "Workers that the pool aims at", |pool| pool.size.workers as f64),
+    ("waterwheel_pool_slowdown_ratio", "Run time of jobs, relative to the run time before", |pool| pool.size.slowdown),
 ];
 
-/// A gauge of every kind that has limits; without a value where that bound is not set.
+/// A gauge of every kind with limits; `None` if that limit is not set.
 type LimitLevel = (&'static str, &'static str, fn(&LimitStats) -> Option<f64>);
 
 const LIMITS: [LimitLevel; 8] = [
     ("waterwheel_kind_jobs_running", "Jobs of a limited kind that hold a worker", |limit| {
         Some(f64::from(limit.running))
     }),
-    ("waterwheel_kind_jobs_running_limit", "Most of them", |limit| most(limit.limits.all)),
+    ("waterwheel_kind_jobs_running_limit", "Most jobs of a limited kind that hold a worker", |limit| {
+        most(limit.limits.all)
+    }),
     ("waterwheel_kind_jobs_queued", "Jobs of a limited kind in the queue, which may wait for the limit", |limit| {
         Some(limit.queued as f64)
     }),
@@ -59,10 +61,10 @@ const LIMITS: [LimitLevel; 8] = [
     ("waterwheel_kind_key_starts_per_second_limit", "Most starts of one limit key per second", |limit| {
         per_second(limit.limits.per_key)
     }),
-    ("waterwheel_kind_limit_keys", "Limit keys that are told apart", |limit| {
+    ("waterwheel_kind_limit_keys", "Limit keys in use", |limit| {
         limit.limits.per_key.is_set().then_some(limit.keys as f64)
     }),
-    ("waterwheel_kind_limit_keys_limit", "Most of them; further keys share one limit", |limit| {
+    ("waterwheel_kind_limit_keys_limit", "Most limit keys in use; further keys share one limit", |limit| {
         limit.limits.per_key.is_set().then_some(limit.limits.keys as f64)
     }),
 ];
@@ -93,7 +95,7 @@ impl Collector for JobMetrics {
         workers(&mut families, &stats);
         limits(&mut families, &stats);
         counts(&mut families, &stats);
-        families.counter("waterwheel_jobs_unknown_kind", "Jobs of kinds that nobody serves", |family| {
+        families.counter("waterwheel_jobs_unknown_kind", "Jobs of unknown kinds", |family| {
             family.only_count(self.0.pools.unknown_kinds())
         });
         self.durations(&mut families);
@@ -120,7 +122,7 @@ impl JobMetrics {
 }
 
 fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
-    families.gauge("waterwheel_workers", "Workers by what they do", |family| {
+    families.gauge("waterwheel_workers", "Workers by state", |family| {
         stats.iter().try_for_each(|pool| {
             let mut states: BTreeMap<&str, u32> = ["idle", "busy", "stuck"].into_iter().map(|name| (name, 0)).collect();
             pool.workers.iter().for_each(|worker| *states.entry(state_name(worker.state)).or_default() += 1);
@@ -137,13 +139,13 @@ fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
             })
         })
     });
-    families.counter("waterwheel_slow_polls", "Polls of handlers that held up their thread", |family| {
+    families.counter("waterwheel_slow_polls", "Handler polls that blocked their thread for too long", |family| {
         stats.iter().try_for_each(|pool| family.count(&[("pool", &*pool.name)], pool.slow_polls))
     });
 }
 
-/// What is used of the limits of kinds, and what they are. A kind without limits has no series, and neither has a bound
-/// that is not set. Keys are counted and never named.
+/// Use and size of the limits of kinds. Kinds without limits have no series, and unset limits have none either. Keys
+/// are counted, never named.
 fn limits(families: &mut Families<'_>, stats: &[PoolStats]) {
     for (name, help, read) in LIMITS {
         families.gauge(name, help, |family| {
@@ -158,10 +160,10 @@ fn limits(families: &mut Families<'_>, stats: &[PoolStats]) {
 }
 
 fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {
-    families.counter("waterwheel_jobs_accepted", "Jobs that got room", |family| {
+    families.counter("waterwheel_jobs_accepted", "Accepted jobs", |family| {
         stats.iter().try_for_each(|pool| family.count(&[("pool", &*pool.name)], pool.counts.accepted))
     });
-    families.counter("waterwheel_jobs_ended", "Accepted jobs by how they ended", |family| {
+    families.counter("waterwheel_jobs_ended", "Accepted jobs by outcome", |family| {
         stats.iter().try_for_each(|pool| {
             let counts = &pool.counts;
             let outcomes = [
@@ -177,7 +179,7 @@ fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {
                 .try_for_each(|(outcome, count)| family.count(&[("pool", &*pool.name), ("outcome", outcome)], count))
         })
     });
-    families.counter("waterwheel_jobs_rejected", "Jobs that did not get room, by reason", |family| {
+    families.counter("waterwheel_jobs_rejected", "Refused jobs, by reason", |family| {
         stats.iter().try_for_each(|pool| {
             let mut reasons = Reason::REFUSALS.map(Reason::name).into_iter().zip(pool.counts.rejected);
             reasons.try_for_each(|(reason, count)| family.count(&[("pool", &*pool.name), ("reason", reason)], count))

@@ -1,13 +1,15 @@
+//! Metrics of denied calls, quotas and reloaded files.
+
 use std::{fmt, sync::Arc};
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 
 use super::{super::Subject, family::Families};
 
-/// Who was not let in, and the files that callers are trusted by. What is not configured has no figures.
+/// Denied calls, and reloads of certificates and keys. Parts that are not configured have no series.
 pub(super) struct SecurityMetrics(pub(super) Arc<Subject>);
 
-/// Changes of files that were taken over, and those that were broken.
+/// Files, reloads that succeeded, reloads that failed.
 type Changes = (&'static str, u64, u64);
 
 impl fmt::Debug for SecurityMetrics {
@@ -27,7 +29,7 @@ impl Collector for SecurityMetrics {
         if let Some(gate) = &guard.gate {
             let counts = gate.counts();
             changes.push(("keys", counts.keys_reloaded, counts.keys_broken));
-            families.counter("waterwheel_calls_denied", "Calls and jobs that were not let in", |family| {
+            families.counter("waterwheel_calls_denied", "Denied calls and jobs", |family| {
                 family.count(&[("reason", "unauthenticated")], counts.unauthenticated)?;
                 family.count(&[("reason", "permission_denied")], counts.denied)
             });
@@ -36,12 +38,12 @@ impl Collector for SecurityMetrics {
             families.counter("waterwheel_quota_refused", "Jobs over the quota of their tenant", |family| {
                 family.only_count(quotas.refused())
             });
-            families.gauge("waterwheel_quota_tenants", "Tenants that are told apart", |family| {
+            families.gauge("waterwheel_quota_tenants", "Tenants with a quota of their own in use", |family| {
                 family.only_level(quotas.tenants() as f64)
             });
         }
         if !changes.is_empty() {
-            families.counter("waterwheel_file_changes", "New files, by whether they could be taken over", |family| {
+            families.counter("waterwheel_file_changes", "Changed files, by whether they could be loaded", |family| {
                 changes.iter().try_for_each(|(files, done, failed)| {
                     family.count(&[("files", *files), ("outcome", "taken")], *done)?;
                     family.count(&[("files", *files), ("outcome", "broken")], *failed)

@@ -28,7 +28,7 @@ fn no_hint_exceeds_a_minute_whatever_the_reason() {
         let status = status(&error, &RequestId::generate());
         assert_eq!(status.metadata().get(PUSHBACK).expect("a hint"), "60000", "{error:?}");
         let told = status.get_error_details().retry_info().and_then(|info| info.retry_delay);
-        assert_eq!(told, Some(LONGEST_HINT), "{error:?}");
+        assert_eq!(told, Some(MAX_RETRY_AFTER), "{error:?}");
     }
 }
 

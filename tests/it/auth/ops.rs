@@ -33,7 +33,7 @@ async fn draining_needs_credentials_unless_the_option_says_otherwise() {
     let service = Service::start(&config(""), Vec::new());
     let refused = drain(&service).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated);
-    assert!(refused.message().contains("speaks no TLS"), "no certificate could help: {refused:?}");
+    assert!(refused.message().contains("has no TLS"), "no certificate could help: {refused:?}");
     let mut health = service.ops.health().await;
     health.check(waterwheel::proto::health::HealthCheckRequest { service: String::new() }).await.unwrap();
     let open = Service::start(&config("auth.ops = false\n"), Vec::new());

@@ -250,7 +250,7 @@ async fn a_claim_that_is_missing_is_named_and_the_tenants_need_not_be_there() {
     ] {
         let refusal = setting.refusal(&setting.signer.sign(&claims)).await;
         assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"), "{claims}");
-        let named = format!("it lacks a sound claim \"{claim}\"; ask the issuer for one that has it");
+        let named = format!("its claim \"{claim}\" is missing or invalid; get a token that has it");
         assert!(refusal.message().contains(&named), "{claims}: {refusal:?}");
     }
     let token = setting.signer.sign(&without("org"));

@@ -72,6 +72,6 @@ async fn a_client_ca_that_is_gone_is_told_to_callers_and_operators() {
     let refusal = call("none").await;
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
     let help =
-        "the client CA of this server is empty or gone; ask its operator to put the roots back, and connect anew";
+        "the client CA of this server is empty or missing; ask its operator to put the roots back, and connect anew";
     assert!(refusal.message().contains(help), "{refusal:?}");
 }
