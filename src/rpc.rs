@@ -1,9 +1,10 @@
-//! gRPC: from calls to jobs and back, one file for each RPC.
+//! gRPC: turns calls into jobs and outcomes into answers. Each RPC has a file.
 //!
-//! [`Edge`] stands in front of all services: it fixes the instant of arrival, names the request, and hands the call
-//! to its service. [`context`] turns metadata into the model, [`convert`] messages, [`status`] errors.
+//! [`Edge`] handles a call before its service: it records the arrival, chooses the request id, and routes the call.
+//! [`context`] converts metadata, [`convert`] messages, and [`status`] errors.
 
 mod admin;
+mod answer_body;
 mod browsers;
 mod calls;
 mod catalog;
@@ -31,7 +32,6 @@ mod stream;
 mod stream_limit;
 mod submit;
 mod submit_many;
-mod telling;
 pub mod timeout;
 pub mod trace;
 mod upload;

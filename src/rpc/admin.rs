@@ -24,47 +24,46 @@ use crate::{
     },
 };
 
-/// What a request lacks that names no job.
-const NAME_A_JOB: &str = "send the id of a job, as its answer and its log lines tell it, or its request id";
+/// Message for a request that names no job.
+const NAME_A_JOB: &str = "send the id of a job, from its answer or its log lines, or its request id";
 
-/// What the operator's service steers.
+/// What the operator's service controls.
 pub trait DrainControl: Send + Sync + 'static {
-    /// Starts the drain; does nothing where it is under way.
+    /// Starts the drain. Further calls do nothing.
     fn drain(&self);
-    /// How far the drain is.
+    /// Progress of the drain.
     fn progress(&self) -> DrainProgress;
-    /// Follows the phase of the process.
+    /// Watches the phase of the process.
     fn phase(&self) -> watch::Receiver<Phase>;
-    /// How many answers the drain cut, once that is known: it is over then.
+    /// Number of answers that the drain cut, once it is over.
     fn cut(&self) -> watch::Receiver<Option<u64>>;
-    /// Reads the configuration again and takes over what changed, all or nothing; a dry run tells what would change. It
-    /// may block.
+    /// Reads the configuration again and applies all changes or none; a dry run only returns them. It may block.
     ///
     /// # Errors
     /// Why nothing was changed.
     fn reload(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault>;
 }
 
-/// How far a drain is.
+/// Progress of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainProgress {
     /// Phase of the process.
     pub phase: Phase,
     /// Jobs in the queues.
     pub queued: usize,
-    /// Jobs that hold a worker.
+    /// Running jobs.
     pub running: usize,
     /// Jobs that ended since the drain began.
     pub finished: u64,
     /// Jobs that could not be finished.
     pub lost: u64,
-    /// Answers that were cut; `None` until that is known.
+    /// Answers that were cut; `None` until known.
     pub cut: Option<u64>,
     /// Time since the drain began.
     pub elapsed: Duration,
-    /// Expected time until nothing is left.
+    /// Expected time until the end.
     pub expected: Duration,
-    /// Time until what still runs is stopped.
+    /// Time until running jobs are stopped.
     pub hard_stop: Duration,
 }
 
@@ -84,14 +83,14 @@ impl Admin {
 }
 
 /// Longest reason that is logged, in bytes.
-const REASON: usize = 256;
+const MAX_REASON: usize = 256;
 
-/// What the lines of log of an operator's action tell: who asked for it, from where, and why.
+/// The span of an operator's action: principal, peer and reason go into its log lines.
 fn span<T>(request: &Request<T>, reason: &str) -> Span {
     let arrival = request.extensions().get::<Arrival>();
     let caller = arrival.and_then(|arrival| arrival.caller.as_deref());
     let peer = arrival.and_then(|arrival| arrival.peer.as_deref());
-    let reason = (!reason.is_empty()).then(|| shorten(reason, REASON));
+    let reason = (!reason.is_empty()).then(|| shorten(reason, MAX_REASON));
     let (principal, peer) = (caller.map(Caller::principal), peer.map(|peer| display(peer.origin)));
     info_span!("operator", principal, peer, reason)
 }

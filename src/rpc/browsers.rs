@@ -1,4 +1,4 @@
-//! gRPC-Web: calls from pages of browsers, which cannot speak gRPC itself.
+//! CORS and gRPC-Web: calls from web pages.
 
 use std::{convert::Infallible, error::Error, fmt, pin::Pin, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use tonic_web::GrpcWebLayer;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_http::cors::CorsLayer;
 
-use super::{edge::Check, status, telling::AnswerBody};
+use super::{answer_body::AnswerBody, edge::Check, status};
 
 /// Headers that a page may send.
 const SENT: [&str; 9] = [
@@ -23,7 +23,7 @@ const SENT: [&str; 9] = [
     "tracestate",
     "baggage",
 ];
-/// Headers of answers that a page may read.
+/// Response headers that a page may read.
 const READ: [&str; 6] = [
     "grpc-status",
     "grpc-message",
@@ -32,10 +32,10 @@ const READ: [&str; 6] = [
     "endpoint-load-metrics-bin",
     "x-request-id",
 ];
-/// How long a browser may remember what it was allowed.
-const REMEMBERED: Duration = Duration::from_secs(3600);
+/// Time for which a browser may cache the permission.
+const MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// The pages that may call.
+/// The web pages that may call.
 #[derive(Clone)]
 pub struct Browsers {
     cors: CorsLayer,
@@ -46,7 +46,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 impl Browsers {
-    /// Pages of these origins, such as `https://app.example`; none at all where there are none.
+    /// Pages of these origins, such as `https://app.example`; `None` if the list is empty.
     #[must_use]
     pub fn of(origins: &[String]) -> Option<Self> {
         let origins: Vec<_> = origins.iter().filter_map(|origin| HeaderValue::try_from(origin).ok()).collect();
@@ -58,12 +58,12 @@ impl Browsers {
             .allow_methods([Method::POST])
             .allow_headers(SENT.map(HeaderName::from_static))
             .expose_headers(READ.map(HeaderName::from_static))
-            .max_age(REMEMBERED);
+            .max_age(MAX_AGE);
         Some(Self { cors, origins: origins.into() })
     }
 
-    /// The refusal of a request of a page of another origin. Browsers refuse it too, but not where the page has its own name
-    /// lead to this address. Whoever asks whether a page is allowed is told that it is not.
+    /// The refusal of a request from a page of another origin. Browsers refuse it, too, except where the page's own
+    /// name resolves to this address. A preflight request learns that it is not allowed.
     fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let mut said = request.headers().get_all(header::ORIGIN).into_iter();
         let is_foreign = said.any(|origin| !self.origins.contains(origin)) && request.method() != Method::OPTIONS;
@@ -73,14 +73,14 @@ impl Browsers {
         })
     }
 
-    /// Whether a request comes from a page: gRPC-Web, or the question whether it is allowed.
-    pub(super) fn are_meant<B>(&self, request: &Request<B>) -> bool {
+    /// Whether a request comes from a page: gRPC-Web, or its preflight.
+    pub(super) fn apply_to<B>(&self, request: &Request<B>) -> bool {
         let content_type = request.headers().get(header::CONTENT_TYPE);
         content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc-web"))
             || request.method() == Method::OPTIONS
     }
 
-    /// Has `front` answer a request that comes from a page.
+    /// Lets `front` answer a request from a page.
     pub(super) fn answer<B, S>(&self, front: S, mut request: Request<B>) -> Answer
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -88,7 +88,7 @@ impl Browsers {
         S: hyper::service::Service<Request<Body>, Response = Response<AnswerBody>, Error = Infallible> + Send + 'static,
         S::Future: Send + 'static,
     {
-        // gRPC-Web has its status in the body, so that behind the layer a call may have come by any version of HTTP.
+        // gRPC-Web has its status in the body, so that the call may have come by any version of HTTP.
         *request.version_mut() = Version::HTTP_2;
         let front = service_fn(move |request| front.call(request));
         Box::pin(self.cors.layer(GrpcWebLayer::new().layer(front)).oneshot(request))

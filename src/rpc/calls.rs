@@ -1,7 +1,7 @@
-//! What calls took, by method, kind and status.
+//! Durations of calls, by method, kind and status.
 //!
-//! Every thread that serves calls writes to figures of its own, with two additions that no other thread waits for;
-//! readers add them up.
+//! Every serving thread writes to its own figures, with two additions that no other thread waits for. Readers add them
+//! up.
 
 use std::{
     borrow::Borrow,
@@ -25,7 +25,7 @@ use crate::{
 const CODES: usize = CODE_NAMES.len();
 const PLACES: usize = Durations::BOUNDS.len() + 1;
 
-/// Stands for the kind of a call that has none, or one that nobody serves: names that callers make up are not kept.
+/// Kind of a call that has none, or an unknown one: names that callers make up are not kept.
 const OTHER: &str = "_OTHER";
 
 /// RPCs of the worker pool.
@@ -43,7 +43,7 @@ pub(super) enum Method {
     WatchStats,
 }
 
-/// What calls took. Clones share it.
+/// Durations of calls. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Calls(Arc<Inner>);
 
@@ -55,7 +55,7 @@ struct Inner {
     homes: Vec<Home>,
 }
 
-/// The figures of one thread, each made by the first call that needs it.
+/// The figures of one thread, each created on first use.
 #[derive(Debug)]
 struct Home(Box<[OnceLock<Box<Figures>>]>);
 
@@ -65,20 +65,20 @@ struct Figures {
     nanos: AtomicU64,
 }
 
-/// What the calls of one method and kind took that ended in one way.
+/// Durations of the calls with one method, kind and status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallDurations {
     /// Name of the method with its service.
     pub method: String,
-    /// Kind of the job; `_OTHER` where the call has none, or one that nobody serves.
+    /// Kind of the job; `_OTHER` if there is none, or an unknown one.
     pub kind: Arc<str>,
     /// Name of the status, such as `DEADLINE_EXCEEDED`.
     pub status: &'static str,
-    /// What they took.
+    /// Their durations.
     pub durations: Durations,
 }
 
-/// A call that is measured. One that is dropped before its end was cancelled.
+/// Measures one call. If it is dropped before its end, the call counts as cancelled.
 #[must_use = "a meter that is dropped counts its call as cancelled"]
 pub(super) struct Meter<C: Borrow<Calls>> {
     calls: C,
@@ -91,13 +91,13 @@ pub(super) struct Meter<C: Borrow<Calls>> {
 impl Method {
     const ALL: [Self; 5] = [Self::Submit, Self::Stream, Self::SubmitMany, Self::Stats, Self::WatchStats];
 
-    /// The RPC that a path leads to.
+    /// The RPC at a path.
     pub(super) fn of(path: &str) -> Option<Self> {
         let name = path.strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')?;
         Self::ALL.into_iter().find(|method| method.name() == name)
     }
 
-    /// Whether an answer may take long from its begin to its end.
+    /// Whether an answer may take long from its start to its end.
     pub(super) fn is_streaming(self) -> bool {
         matches!(self, Self::Stream | Self::SubmitMany | Self::WatchStats)
     }
@@ -115,7 +115,7 @@ impl Method {
 }
 
 impl Calls {
-    /// No calls yet, of the kinds that `pools` serve, on so many serving threads.
+    /// Counters for the kinds of `pools`, on so many serving threads.
     #[must_use]
     pub fn new(pools: &Pools, threads: usize) -> Self {
         let mut names: Vec<_> = pools.kinds().cloned().collect();
@@ -128,14 +128,14 @@ impl Calls {
         Self(Arc::new(Inner { kinds, names, homes: std::iter::repeat_with(home).take(threads.max(1)).collect() }))
     }
 
-    /// Begins to measure a call for a job of `kind` that arrived at `begin`.
+    /// Starts to measure a call for a job of `kind` that arrived at `begin`.
     pub(super) fn begin<C: Borrow<Self>>(calls: C, method: Method, kind: Option<&str>, begin: Instant) -> Meter<C> {
         let this = calls.borrow();
         let kind = kind.and_then(|kind| this.0.kinds.get(kind)).copied().unwrap_or(this.0.kinds.len());
         Meter { calls, method, kind, begin, open: true }
     }
 
-    /// Counts a call that was refused as it arrived.
+    /// Counts a call that was refused on arrival.
     pub(super) fn refuse(&self, method: Method, code: Code) {
         self.record(method, self.0.kinds.len(), code, Duration::ZERO);
     }
@@ -149,7 +149,7 @@ impl Calls {
         figures.nanos.fetch_add(nanos, Relaxed);
     }
 
-    /// All that was measured.
+    /// All figures.
     #[must_use]
     pub fn read(&self) -> Vec<CallDurations> {
         let Inner { names, homes, .. } = &*self.0;
@@ -175,13 +175,13 @@ impl Calls {
 }
 
 impl<C: Borrow<Calls>> Meter<C> {
-    /// Counts a call that ends as of this moment.
+    /// Ends the measurement now.
     pub(super) fn end(self, code: Code) {
         let took = self.begin.elapsed();
         self.end_after(code, took);
     }
 
-    /// Counts a call that took so long.
+    /// Ends the measurement with the duration `took`.
     pub(super) fn end_after(mut self, code: Code, took: Duration) {
         self.open = false;
         self.calls.borrow().record(self.method, self.kind, code, took);

@@ -1,4 +1,4 @@
-//! What a listener serves by name, and the answer to a call of something else.
+//! The services and pages of a listener, and the answer to unknown paths.
 
 use http::{HeaderMap, Response, StatusCode, header::CONTENT_TYPE};
 use tonic::{Status, body::Body};
@@ -20,7 +20,7 @@ struct Service {
 }
 
 impl Catalog {
-    /// The services of these names, as their descriptors have them.
+    /// The services of these names, from their descriptors.
     pub(super) fn new(names: &[&str], pages: Vec<&'static str>) -> Self {
         let service = |name: &&str| {
             let service = DESCRIPTORS.get_service_by_name(name).expect("every service has a descriptor");
@@ -30,12 +30,12 @@ impl Catalog {
         Self { services: names.iter().map(service).collect(), pages }
     }
 
-    /// Whether a path leads anywhere.
+    /// Whether a path exists.
     pub(super) fn has(&self, path: &str) -> bool {
         self.has_rpc(path) || self.is_page(path)
     }
 
-    /// Whether a path leads to a method of a service.
+    /// Whether a path is a method.
     pub(super) fn has_rpc(&self, path: &str) -> bool {
         let method = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
         method.is_some_and(|(service, method)| {
@@ -44,19 +44,19 @@ impl Catalog {
         })
     }
 
-    /// Whether a path leads to a page.
+    /// Whether a path is a page.
     pub(super) fn is_page(&self, path: &str) -> bool {
         self.pages.contains(&path)
     }
 
-    /// The answer to a call whose path leads nowhere.
+    /// The answer to an unknown path.
     pub(super) fn refuse(&self, path: &str, headers: &HeaderMap) -> Response<Body> {
         let is_grpc = |value: &http::HeaderValue| value.as_bytes().starts_with(b"application/grpc");
         if headers.get(CONTENT_TYPE).is_some_and(is_grpc) {
             return self.unimplemented(path).into_http();
         }
         let pages = if self.pages.is_empty() { "none".into() } else { self.pages.join(" ") };
-        let text = format!("nothing is at this path; pages: {pages}; gRPC services: {}\n", self.service_names());
+        let text = format!("unknown path; pages: {pages}; gRPC services: {}\n", self.service_names());
         let mut response = Response::new(Body::new(text));
         *response.status_mut() = StatusCode::NOT_FOUND;
         response

@@ -1,3 +1,6 @@
+//! Metadata of a call: request id, deadline, trace, caller. `timeout.rs` parses `grpc-timeout`, and
+//! `src/model/deadline.rs` makes the deadline of it.
+
 use std::sync::Arc;
 
 use http::HeaderValue;
@@ -19,18 +22,18 @@ use crate::{
 /// Header that names a request.
 pub(super) const REQUEST_ID: &str = "x-request-id";
 
-/// What the edge knows of a call, as an extension of its request: one, so that it takes one allocation.
+/// What the edge knows of a call. It is one extension of the request, so that it takes one allocation.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     /// When the head of the call arrived.
     pub at: Instant,
-    /// Who called.
+    /// The other end of the connection.
     pub peer: Option<Arc<Peer>>,
-    /// Who that is, where callers are authenticated.
+    /// The authenticated caller.
     pub caller: Option<Arc<Caller>>,
-    /// What its connection holds.
+    /// Memory account of its connection.
     pub(super) memory: Arc<ConnectionMemory>,
-    /// Its messages, where the codec does not read them.
+    /// Its messages, unless the codec reads them.
     pub(super) inbound: Option<Inbound>,
 }
 
@@ -42,7 +45,7 @@ pub(super) struct CallContext {
     caller: Option<Arc<Caller>>,
 }
 
-/// The id that the caller sent, or a new one.
+/// The id that the caller sent if it is valid, or a new one.
 pub(super) fn request_id(sent: Option<&HeaderValue>) -> RequestId {
     let sent = sent.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
     sent.unwrap_or_else(RequestId::generate)
@@ -52,7 +55,7 @@ impl CallContext {
     /// Reads the metadata of a call of `method`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where `grpc-timeout` is none.
+    /// INVALID_ARGUMENT if `grpc-timeout` is malformed.
     pub(super) fn read<T>(request: &Request<T>, method: &'static str, sampler: &Sampler) -> Result<Self, Status> {
         let headers = request.metadata().as_ref();
         let arrival = request.extensions().get::<Arrival>();
@@ -72,7 +75,7 @@ impl CallContext {
     }
 
     pub(super) fn request_id(&self) -> &RequestId {
-        self.call.request_id.as_ref().expect("a call is named when it is read")
+        self.call.request_id.as_ref().expect("`read` sets the request id")
     }
 
     /// When the call arrived.
@@ -80,17 +83,17 @@ impl CallContext {
         self.at
     }
 
-    /// Who calls, where callers are authenticated.
+    /// The authenticated caller.
     pub(super) fn caller(&self) -> Option<&Caller> {
         self.caller.as_deref()
     }
 
-    /// Notes how the call ended.
+    /// Records how the call ended.
     pub(super) fn record_status(&self, code: Code) {
         trace::record_status(&self.call, code);
     }
 
-    /// The deadline of a job that came with the call.
+    /// The deadline of the call's job.
     pub(super) fn deadline(&self, policy: &DeadlinePolicy) -> Deadline {
         policy.fix(self.at, self.asked)
     }
@@ -100,7 +103,7 @@ impl CallContext {
         self.asked.is_some()
     }
 
-    /// The deadline of a job that came at `arrival` on the same call: the call's own, where it has one.
+    /// The deadline of a job that came at `arrival` on the same call: the call's own, if it has one.
     pub(super) fn later_deadline(&self, policy: &DeadlinePolicy, arrival: Instant) -> Deadline {
         match self.asked {
             Some(_) => self.deadline(policy).shared_by(arrival),
@@ -108,18 +111,18 @@ impl CallContext {
         }
     }
 
-    /// The answer of the call, with its id.
+    /// The answer of the call, with its request id.
     pub(super) fn answer<T>(&self, message: T) -> Response<T> {
         let mut response = Response::new(message);
         if let Ok(mut value) = MetadataValue::try_from(self.request_id().as_str()) {
-            // It is in no later answer: a peer must not keep it in the table that compresses headers.
+            // The next answer has another id, so that compression of headers must not index this one.
             value.set_sensitive(true);
             response.metadata_mut().insert(REQUEST_ID, value);
         }
         response
     }
 
-    /// Gives `job` the identity of the call.
+    /// Sets the call and the deadline of `job`.
     pub(super) fn own(&self, job: &mut Job, deadline: Deadline) {
         job.deadline = Some(deadline);
         job.call = Some(Arc::clone(&self.call));

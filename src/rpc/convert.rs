@@ -1,3 +1,5 @@
+//! Conversion of messages to jobs and back. Bounds of fields are checked in `src/model/job/check.rs`.
+
 use std::time::Duration;
 
 use prost_types::Duration as ProtoDuration;
@@ -8,7 +10,7 @@ use crate::{
     proto,
 };
 
-/// How far a job is.
+/// Stage of a job.
 pub(super) fn job_stage(stage: JobStage) -> proto::JobStage {
     match stage {
         JobStage::Waiting => proto::JobStage::Waiting,
@@ -19,10 +21,10 @@ pub(super) fn job_stage(stage: JobStage) -> proto::JobStage {
     }
 }
 
-/// A job as its caller sent it; boxed, for it passes through many hands.
+/// A job as its caller sent it. Boxed, because it passes through many functions.
 ///
 /// # Errors
-/// Every field that no job can have.
+/// Every invalid field.
 pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolation>> {
     let Some(job) = job else {
         return Err(vec![FieldViolation::new("job", "required")]);
@@ -48,7 +50,7 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
     if !violations.is_empty() {
         return Err(violations);
     }
-    // Whole, for a job that is changed field by field drops what each of them was before.
+    // As a whole: assigning field by field would drop each default value first.
     Ok(Box::new(Job {
         kind,
         payload,
@@ -107,7 +109,7 @@ fn read_duration(
 ) -> Option<Duration> {
     let value = value?;
     match (u64::try_from(value.seconds), u32::try_from(value.nanos)) {
-        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 && seconds <= MOST_SECONDS => {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 && seconds <= MAX_SECONDS => {
             Some(Duration::new(seconds, nanos))
         }
         _ => {
@@ -118,7 +120,7 @@ fn read_duration(
 }
 
 /// Largest duration of protobuf's well-known type.
-const MOST_SECONDS: u64 = 315_576_000_000;
+const MAX_SECONDS: u64 = 315_576_000_000;
 
 fn read_criticality(value: i32, violations: &mut Vec<FieldViolation>) -> Criticality {
     match proto::Criticality::try_from(value) {
@@ -127,7 +129,7 @@ fn read_criticality(value: i32, violations: &mut Vec<FieldViolation>) -> Critica
         Ok(proto::Criticality::SheddablePlus) => Criticality::SheddablePlus,
         Ok(proto::Criticality::CriticalPlus) => Criticality::CriticalPlus,
         Err(_) => {
-            violations.push(FieldViolation::new("job.criticality", "no such criticality; send a value of the enum"));
+            violations.push(FieldViolation::new("job.criticality", "unknown criticality; send a value of the enum"));
             Criticality::Critical
         }
     }
@@ -140,7 +142,7 @@ fn read_when_full(value: i32, violations: &mut Vec<FieldViolation>) -> Option<Wh
         Ok(proto::WhenFull::Wait) => Some(WhenFull::Wait),
         Ok(proto::WhenFull::Shed) => Some(WhenFull::Shed),
         Err(_) => {
-            violations.push(FieldViolation::new("job.when_full", "no such policy; send a value of the enum"));
+            violations.push(FieldViolation::new("job.when_full", "unknown policy; send a value of the enum"));
             None
         }
     }

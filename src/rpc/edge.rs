@@ -1,15 +1,15 @@
-//! The front of all services of one listener: small layers, each in a file of its own, which [`Edge::for_peer`] puts
-//! together for each connection.
+//! The layers in front of all services of a listener, each in its own file. [`Edge::for_peer`] combines them for each
+//! connection.
 
 mod arrival;
 mod check;
 mod ended;
 mod entry;
+mod finish;
 mod grpc_web;
 mod header_size;
 mod named;
 mod route;
-mod told;
 
 use std::{error::Error, sync::Arc};
 
@@ -17,18 +17,18 @@ use tonic::service::Routes;
 use tower::ServiceBuilder;
 
 use self::{
-    arrival::Arrivals, check::Checked, ended::Ended, entry::Entry, grpc_web::GrpcWeb, header_size::HeaderSize,
-    named::Named, route::Route, told::Told,
+    arrival::Arrivals, check::Checked, ended::Ended, entry::Entry, finish::Finished, grpc_web::GrpcWeb,
+    header_size::HeaderSize, named::Named, route::Route,
 };
 pub(super) use self::{arrival::Arrived, check::Check};
 use super::{
     Browsers, Calls, WorkerPool,
+    answer_body::Meters,
     catalog::Catalog,
     form::Form,
     guard::Entrance,
     hosts::Hosts,
     load::{ConnectionLoad, Load},
-    telling::Meters,
 };
 use crate::{
     memory::ConnectionMemory,
@@ -36,29 +36,29 @@ use crate::{
     proto::worker_pool_service_server::WorkerPoolServiceServer,
 };
 
-/// The services of one listener, and what stands before them.
+/// The services of one listener, with their layers.
 pub struct Edge {
     hot: Option<Hot>,
     others: Routes,
     catalog: Arc<Catalog>,
     browsers: Option<Browsers>,
-    /// Who is let in; none where everybody is.
+    /// Authentication; `None` if it is off.
     entrance: Option<Entrance>,
-    /// By which names it may be called; none where it may be called by any.
+    /// Host names that are accepted; `None` for any.
     hosts: Option<Hosts>,
     sizes: Sizes,
 }
 
-/// What a call may bring.
+/// Size limits of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
-    /// Most bytes of its headers, as HTTP/2 counts them.
+    /// Largest headers, in bytes as HTTP/2 counts them.
     pub(super) header_list: usize,
-    /// Most bytes of a message.
+    /// Largest message, in bytes.
     pub(super) message: usize,
 }
 
-/// The hot service, and what is measured at it.
+/// The worker pool's service, and its measurements.
 #[derive(Clone)]
 pub(super) struct Hot {
     make: MakeWorkerPool,
@@ -66,46 +66,46 @@ pub(super) struct Hot {
     meters: Arc<Meters>,
 }
 
-/// Makes the hot service anew, with a count of references of its own.
+/// Creates the worker pool's service with its own reference count.
 pub(super) type MakeWorkerPool = Arc<dyn Fn() -> WorkerPoolServiceServer<WorkerPool> + Send + Sync>;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// The layers of one connection, the outermost first.
 pub type Front = Named<Checked<Option<Hosts>, Checked<Option<Browsers>, GrpcWeb<Arrivals<Inner>>>>>;
-/// Those that know when a call arrived.
-type Inner = Checked<HeaderSize, Checked<Form, Checked<Option<Entry>, Told<Ended<Route>>>>>;
+/// The layers behind the one that records the arrival.
+type Inner = Checked<HeaderSize, Checked<Form, Checked<Option<Entry>, Finished<Ended<Route>>>>>;
 
 impl Edge {
-    /// Hands calls of the worker pool to `hot`, all others to `others`, as far as `catalog` has them.
+    /// Routes calls of the worker pool to `hot` and all others to `others`, if `catalog` contains them.
     pub(super) fn new(hot: Option<Hot>, others: Routes, catalog: Catalog, sizes: Sizes) -> Self {
         Self { hot, others, catalog: Arc::new(catalog), browsers: None, entrance: None, hosts: None, sizes }
     }
 
-    /// Takes calls from pages of browsers too.
+    /// Accepts calls from web pages, too.
     pub(super) fn with_browsers(self, browsers: Option<Browsers>) -> Self {
         Self { browsers, ..self }
     }
 
-    /// Lets in the callers that `entrance` lets in.
+    /// Authenticates callers with `entrance`.
     pub(super) fn guarded_by(self, entrance: Option<Entrance>) -> Self {
         Self { entrance, ..self }
     }
 
-    /// Takes calls by the names of `hosts` only.
+    /// Accepts only the host names of `hosts`.
     #[must_use]
     pub fn called_by(self, hosts: Option<Hosts>) -> Self {
         Self { hosts, ..self }
     }
 
-    /// The front for one connection: a call touches nothing that it shares with the others. All its calls carry `peer`, and
-    /// what they hold is counted in `memory`.
+    /// The layers for one connection, which share nothing hot with other connections. All its calls have `peer`, and
+    /// their memory is counted in `memory`.
     #[must_use]
     pub fn for_peer(&self, peer: Arc<Peer>, memory: Arc<ConnectionMemory>) -> Front {
         let Self { hot, others, catalog, browsers, entrance, hosts, sizes } = self;
         let hot = hot.as_ref().map(Hot::anew);
         let meters = hot.as_ref().map(|hot| Arc::clone(&hot.meters));
-        // No page of a browser reaches a Unix socket.
+        // No web page can reach a Unix socket.
         let hosts = hosts.clone().filter(|_| matches!(peer.origin, Origin::Address(_)));
         let form = Form(Arc::clone(catalog));
         let entrance = entrance.as_ref().and_then(|entrance| entrance.for_peer(&peer));
@@ -120,7 +120,7 @@ impl Edge {
             .layer_fn(|inner| Checked { check: HeaderSize(sizes.header_list), memory: memory.clone(), inner })
             .layer_fn(|inner| Checked { check: form.clone(), memory: memory.clone(), inner })
             .layer_fn(|inner| Checked { check: entry.clone(), memory: memory.clone(), inner })
-            .layer_fn(|inner| Told { meters: meters.clone(), memory: memory.clone(), inner })
+            .layer_fn(|inner| Finished { meters: meters.clone(), memory: memory.clone(), inner })
             .layer_fn(|inner| Ended { inner })
             .service(Route {
                 hot,
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn the_layers_keep_little_for_a_call() {
         // Each call holds it for as long as it waits.
-        assert!(size_of::<<Told<Ended<Route>> as Service<Arrived<Body>>>::Future>() <= 128);
+        assert!(size_of::<<Finished<Ended<Route>> as Service<Arrived<Body>>>::Future>() <= 128);
         assert!(size_of::<<Front as Service<Request<Body>>>::Future>() <= 176);
     }
 }

@@ -1,5 +1,5 @@
-//! What makes a request a gRPC call. A page of a browser may send any other request to any server that the browser
-//! reaches, without asking first whether it is allowed: what is no call by its form is refused before it can do anything.
+//! Rejects requests that are not gRPC calls. A web page may send any other request to any server that its browser can
+//! reach, without a preflight. Such a request must not have an effect.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{
 
 const MEDIA_TYPE: &[u8] = b"application/grpc";
 
-/// Takes gRPC calls only, where the path is that of a method.
+/// Accepts only gRPC calls at the path of a method.
 #[derive(Clone)]
 pub struct Form(pub(super) Arc<Catalog>);
 
@@ -27,7 +27,7 @@ impl<B> Check<Arrived<B>> for Form {
     }
 }
 
-/// The refusal of a request that is no gRPC call.
+/// The refusal of a request that is not a gRPC call.
 fn objection<B>(request: &Request<B>) -> Option<Response<Body>> {
     if request.method() != Method::POST {
         let mut refusal = refusal(StatusCode::METHOD_NOT_ALLOWED);
@@ -35,7 +35,7 @@ fn objection<B>(request: &Request<B>) -> Option<Response<Body>> {
         return Some(refusal);
     }
     let is_call = request.headers().get(CONTENT_TYPE).is_some_and(|value| is_grpc(value.as_bytes()));
-    // HTTP/1.1 has no place for the status of a call: its job would run, and its caller not hear how it ended.
+    // HTTP/1.1 cannot carry the status of a call: its job would run, and the caller would not learn the result.
     (!is_call || request.version() < Version::HTTP_2).then(|| refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
@@ -46,7 +46,7 @@ fn refusal(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Whether a media type is gRPC's, and not that of gRPC-Web.
+/// Whether a media type is gRPC's, and not gRPC-Web's.
 fn is_grpc(value: &[u8]) -> bool {
     value.split_at_checked(MEDIA_TYPE.len()).is_some_and(|(name, rest)| {
         name.eq_ignore_ascii_case(MEDIA_TYPE) && matches!(rest, [] | [b'+' | b';' | b' ', ..])
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn only_posts_of_grpc_are_calls() {
-        let told_by = |version: Version, method: Method, media_type: Option<&str>| {
+        let status_by = |version: Version, method: Method, media_type: Option<&str>| {
             let mut request = Request::new(());
             *request.method_mut() = method;
             *request.version_mut() = version;
@@ -68,14 +68,14 @@ mod tests {
             }
             objection(&request).map(|refusal| refusal.status().as_u16())
         };
-        let told = |method, media_type| told_by(Version::HTTP_2, method, media_type);
-        for sound in ["application/grpc", "application/grpc+proto", "Application/gRPC;charset=utf-8"] {
-            assert_eq!(told(Method::POST, Some(sound)), None, "{sound}");
+        let status = |method, media_type| status_by(Version::HTTP_2, method, media_type);
+        for valid in ["application/grpc", "application/grpc+proto", "Application/gRPC;charset=utf-8"] {
+            assert_eq!(status(Method::POST, Some(valid)), None, "{valid}");
         }
         for unsound in [Some("text/plain"), Some("application/grpc-web"), Some("application/grpcx"), Some("a"), None] {
-            assert_eq!(told(Method::POST, unsound), Some(415), "{unsound:?}");
+            assert_eq!(status(Method::POST, unsound), Some(415), "{unsound:?}");
         }
-        assert_eq!(told(Method::GET, Some("application/grpc")), Some(405));
-        assert_eq!(told_by(Version::HTTP_11, Method::POST, Some("application/grpc")), Some(415));
+        assert_eq!(status(Method::GET, Some("application/grpc")), Some(405));
+        assert_eq!(status_by(Version::HTTP_11, Method::POST, Some("application/grpc")), Some(415));
     }
 }

@@ -1,17 +1,19 @@
-/// Length of what is in front of a gRPC message: a flag, and the length of the message.
+//! Finds the boundaries of messages in the pieces of a body. `upload.rs` uses it.
+
+/// Length of the prefix of a gRPC message: a flag, and the message's length.
 pub(super) const HEAD: usize = 5;
 
-/// Follows where the messages of a call end, piece by piece.
+/// Tracks the boundaries of a call's messages, piece by piece.
 #[derive(Debug, Default)]
 pub(super) struct Framing {
     head: [u8; HEAD],
-    /// Bytes of the message that is not whole, its head included.
+    /// Bytes of the incomplete message, with its prefix.
     read: usize,
-    /// Bytes that its body misses, once its head is whole.
+    /// Missing bytes of its body, once its prefix is complete.
     missing: usize,
     /// Whether it began in the last piece.
     is_new: bool,
-    /// Length of the longest message whose head was in the last piece.
+    /// Length of the longest message whose prefix was in the last piece.
     longest: Option<usize>,
 }
 
@@ -23,7 +25,7 @@ impl Framing {
         while !piece.is_empty() {
             if self.read == 0 {
                 self.is_new = true;
-                // Most messages come whole, and need not be followed.
+                // Most messages come whole, and need no tracking.
                 if let Some((head, rest)) = piece.split_first_chunk()
                     && let Some((_, next)) = rest.split_at_checked(length(*head))
                 {
@@ -53,28 +55,28 @@ impl Framing {
         }
     }
 
-    /// Bytes of the message that is not whole.
+    /// Received bytes of the incomplete message.
     pub(super) fn unfinished(&self) -> usize {
         self.read
     }
 
-    /// Bytes that the message that is not whole will have, as far as that is known, its head included.
+    /// Length of the incomplete message, with its prefix, as far as known.
     pub(super) fn length(&self) -> usize {
         self.read.saturating_add(self.missing)
     }
 
-    /// Length of the longest message whose head was in the last piece, without its head.
+    /// Length of the longest message whose prefix was in the last piece, without the prefix.
     pub(super) fn longest(&self) -> Option<usize> {
         self.longest
     }
 
-    /// Whether the message that is not whole began in the last piece.
+    /// Whether the incomplete message began in the last piece.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }
 }
 
-/// Length of the message behind `head`.
+/// Length of the message behind the prefix.
 pub(super) fn length([_, a, b, c, d]: [u8; HEAD]) -> usize {
     usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
 }

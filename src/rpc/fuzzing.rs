@@ -1,4 +1,4 @@
-//! What arrives on the wire: see [`crate::fuzzing`].
+//! Fuzz targets for metadata and messages: see [`crate::fuzzing`].
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message;
@@ -16,28 +16,28 @@ use crate::{
     proto::SubmitRequest,
 };
 
-/// Most bytes of message and details that grpc's C core takes as they are.
-const MOST_OF_A_STATUS: usize = 4_096;
+/// Longest message and details that grpc's C core accepts, in bytes.
+const MAX_STATUS: usize = 4_096;
 
-/// `grpc-timeout`: read as the protocol says, and written so that it never grows.
+/// `grpc-timeout`: parsed by the protocol's rules, and formatted so that it never grows.
 pub fn grpc_timeout(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
-    let sound = matches!(data, [digits @ .., b'H' | b'M' | b'S' | b'm' | b'u' | b'n']
+    let valid = matches!(data, [digits @ .., b'H' | b'M' | b'S' | b'm' | b'u' | b'n']
         if (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit));
     let parsed = timeout::parse(text);
-    assert_eq!(parsed.is_ok(), sound);
+    assert_eq!(parsed.is_ok(), valid);
     if let Ok(time) = parsed {
-        let again = timeout::parse(&timeout::format(time)).expect("what is written can be read");
+        let again = timeout::parse(&timeout::format(time)).expect("the formatted text parses");
         assert!(again <= time && time - again <= time / 600_000, "{time:?} became {again:?}");
     }
 }
 
-/// `x-request-id`: kept where it is sound, made where it is not, and always fit for a header.
+/// `x-request-id`: kept if valid, else generated; the result always fits in a header.
 pub fn request_id(data: &[u8]) {
     let Ok(sent) = HeaderValue::from_bytes(data) else { return };
     let id = context::request_id(Some(&sent));
-    let sound = (1..=128).contains(&data.len()) && data.iter().all(u8::is_ascii_graphic);
-    assert_eq!(id.as_str().as_bytes() == data, sound);
+    let valid = (1..=128).contains(&data.len()) && data.iter().all(u8::is_ascii_graphic);
+    assert_eq!(id.as_str().as_bytes() == data, valid);
     assert_eq!(id.as_str().parse(), Ok(id.clone()));
     HeaderValue::from_str(id.as_str()).expect("an id fits a header");
 }
@@ -62,16 +62,16 @@ pub fn trace(data: &[u8]) {
     let sent = headers[TRACEPARENT].as_bytes();
     assert_eq!(sent[2..55], found.traceparent.as_bytes()[2..]);
     assert!(found.tracestate.len() <= 512 && found.baggage.len() <= 8_192);
-    let parent = trace::remote_parent(&found).expect("a context that is taken has a parent");
+    let parent = trace::remote_parent(&found).expect("an accepted context has a parent");
     assert!(parent.is_valid() && parent.is_remote());
     let flags = parent.trace_flags().to_u8();
     assert_eq!(format!("00-{}-{}-{flags:02x}", parent.trace_id(), parent.span_id()), found.traceparent);
     for text in [&found.tracestate, &found.baggage] {
-        HeaderValue::from_str(text).expect("what is taken can be handed on");
+        HeaderValue::from_str(text).expect("an accepted value fits a header");
     }
 }
 
-/// All headers of a call, a `name: value` a line: a deadline within the policy, or INVALID_ARGUMENT.
+/// All headers of a call, one `name: value` a line: a deadline within the policy, or INVALID_ARGUMENT.
 pub fn metadata(data: &[u8]) {
     let mut request = Request::new(());
     for line in data.split(|byte| *byte == b'\n') {
@@ -94,7 +94,7 @@ pub fn metadata(data: &[u8]) {
     }
 }
 
-/// A message with a job: sound, or refused with every reason in a status that any client can take.
+/// A message with a job: valid, or refused with all reasons in a status that any client accepts.
 pub fn job(data: &[u8]) {
     let Ok(message) = SubmitRequest::decode(data) else { return };
     let id = RequestId::generate();
@@ -121,5 +121,5 @@ fn assert_short(refusal: &Status) {
     decode_message(&mut headers);
     let length = |name: &str| headers.get(name).map_or(0, HeaderValue::len);
     let length = length("grpc-message") + length("grpc-status-details-bin");
-    assert!(length <= MOST_OF_A_STATUS, "{length} bytes of status");
+    assert!(length <= MAX_STATUS, "{length} bytes of status");
 }

@@ -1,3 +1,5 @@
+//! Authorization of calls and jobs, and quotas. The rules are applied in `src/auth/caller.rs`.
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
@@ -16,41 +18,41 @@ use crate::{
     proto::{admin_service_server, worker_pool_service_server},
 };
 
-/// Decides which calls and jobs are let in. Where nothing is configured, it asks nothing.
+/// Authorizes calls and jobs. Without configuration, it allows everything.
 #[derive(Clone, Default)]
 pub struct Guard {
-    /// Tells who calls, and knows what they may do.
+    /// Authenticates callers and knows the rules.
     pub gate: Option<Arc<Gate>>,
-    /// Bounds what each tenant sends.
+    /// Quotas of tenants.
     pub quotas: Arc<ArcSwapOption<Quotas>>,
 }
 
-/// The gate as the calls of one connection meet it.
+/// Authentication of the calls of one connection.
 #[derive(Clone)]
 pub(super) struct Entrance {
     gate: Arc<Gate>,
     certificate: Option<Arc<Certificate>>,
     listener: Listener,
-    /// Where the connection comes from; none before there is one.
+    /// Where the connection comes from; `None` before there is one.
     origin: Option<Origin>,
-    /// Whether the connection could show no certificate, for the client CA is empty or gone.
+    /// Whether no client certificate could be requested, because the client CA is empty or missing.
     is_unasked: bool,
 }
 
-/// Whose calls they are.
+/// The listener of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listener {
     Callers,
-    /// It speaks no TLS.
+    /// The operator's listener, which has no TLS.
     Operators,
 }
 
-/// What a path leads to.
+/// What a path refers to.
 enum Target {
-    /// Health: load balancers and probes have no credentials, and learn no more from it than from a refusal.
+    /// Health: load balancers and probes have no credentials, and learn nothing more from it than from a refusal.
     Open,
     Guarded(Rpc),
-    /// Nothing that a rule could name.
+    /// A path that no rule can name.
     Unknown,
 }
 
@@ -65,12 +67,12 @@ impl Guard {
         Some(Entrance { listener: Listener::Operators, ..entrance })
     }
 
-    /// Lets a job in: gives it the tenant of its caller, and takes room of that tenant's quota until the hold is dropped.
-    /// Nothing is kept, or told, of a job with a field that `pools` would refuse.
+    /// Authorizes a job: sets the tenant of its caller, and takes one job of that tenant's quota until the hold is
+    /// dropped. A job with an invalid field takes no quota; `pools` refuses it.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED and RESOURCE_EXHAUSTED, with the id of the call, whose span has
-    /// noted it.
+    /// INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED and RESOURCE_EXHAUSTED, with the id of the call. The status
+    /// is recorded in the call's span.
     pub(super) fn admit(
         &self,
         pools: &Pools,
@@ -85,7 +87,7 @@ impl Guard {
         }
         match gate {
             Some(gate) => assign_tenant(gate, rpc, call, job)?,
-            // Callers that are not told apart are equally important.
+            // Without authentication, all callers are equally important.
             None if job.criticality > Criticality::Critical => {
                 let (principal, claimed) = ("anonymous".to_owned(), job.criticality);
                 let denial = Denial::Criticality { principal, claimed, max: Criticality::Critical };
@@ -101,7 +103,7 @@ impl Guard {
 }
 
 fn assign_tenant(gate: &Gate, rpc: Rpc, call: &CallContext, job: &mut Job) -> Result<(), Status> {
-    // Without a caller the call came past the edge: nobody is let in by mistake.
+    // Without a caller, the call bypassed the edge. Deny it rather than allow it by mistake.
     let caller = call.caller().ok_or(Denial::NoCredentials { tokens: true });
     let tenant = caller.and_then(|caller| gate.recheck(caller).and_then(|()| caller.tenant_of_job(rpc, job)));
     match tenant {
@@ -137,7 +139,7 @@ fn noted(call: &CallContext, status: Status) -> Status {
 }
 
 impl Entrance {
-    /// The entrance for one connection. An operator who reaches a Unix socket was let in by the permissions of its file.
+    /// Authentication for one connection. An operator on a Unix socket is authorized by the permissions of its file.
     pub(super) fn for_peer(&self, peer: &Peer) -> Option<Self> {
         if self.listener == Listener::Operators && matches!(peer.origin, Origin::Process { .. }) {
             return None;
@@ -147,12 +149,16 @@ impl Entrance {
         Some(Self { gate, certificate, listener, origin: Some(peer.origin), is_unasked: peer.is_unasked })
     }
 
-    /// Who calls, where the call is one that needs to know. A caller who is known is let in where nothing of `catalog` is
-    /// called: the answer is what there is.
+    /// The caller, for calls that need one. An authenticated caller may call unknown methods of `catalog`: the answer
+    /// is the list of known ones.
     ///
     /// # Errors
     /// UNAUTHENTICATED and PERMISSION_DENIED.
-    pub(super) fn let_in<B>(&self, request: &Request<B>, catalog: &Catalog) -> Result<Option<Arc<Caller>>, Status> {
+    pub(super) fn authenticate<B>(
+        &self,
+        request: &Request<B>,
+        catalog: &Catalog,
+    ) -> Result<Option<Arc<Caller>>, Status> {
         let path = request.uri().path();
         let target = target(path);
         if let Target::Open = target {
@@ -188,7 +194,7 @@ fn target(path: &str) -> Target {
         return Target::Unknown;
     };
     let rpc = match service {
-        // It tells the names of pools.
+        // It lists the names of pools.
         "grpc.health.v1.Health" if method == "List" => Some(Rpc::Stats),
         "grpc.health.v1.Health" => return Target::Open,
         worker_pool_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_worker_pool()),

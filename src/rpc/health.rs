@@ -1,3 +1,5 @@
+//! `grpc.health.v1.Health`: which service name is SERVING when.
+
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt, stream};
@@ -18,17 +20,18 @@ use crate::{
     },
 };
 
-/// How often a watch looks at what no event announces: saturation, and pools that got stuck.
-const LOOK: Duration = Duration::from_millis(250);
+/// Interval of the checks that no event triggers: saturation, and stuck pools.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// `grpc.health.v1.Health`.
 ///
 /// | name | SERVING while |
 /// |---|---|
 /// | `""`, `waterwheel.v1.WorkerPoolService`, `readiness` | the process serves and does not drain |
-/// | `liveness` | the process can make progress; a drain does not change it |
-/// | `capacity` | the process is ready, and every pool's queue that was filled to four fifths fell to one fifth since |
-/// | `pool/<name>` | the process serves, and the pool takes jobs and starts them |
+/// | `liveness` | the process makes progress; a drain does not change it |
+/// | `capacity` | the process is ready, and no pool's queue is saturated: four fifths full, and not yet down to one
+/// fifth again |
+/// | `pool/<name>` | the process serves, and the pool accepts and starts jobs |
 #[derive(Clone)]
 pub struct Health {
     pools: Pools,
@@ -44,13 +47,13 @@ impl Health {
         Self { pools, phase, watches }
     }
 
-    /// Whether a name is SERVING. One that does not exist is not.
+    /// Whether a name is SERVING; false for unknown names.
     #[must_use]
     pub fn is_serving(&self, name: &str) -> bool {
         self.status(name) == Some(ServingStatus::Serving)
     }
 
-    /// The status of one name; `None` where there is no such name.
+    /// The status of one name; `None` if it is unknown.
     fn status(&self, name: &str) -> Option<ServingStatus> {
         let ready = self.phase.get() == Phase::Serving;
         let serving = match name {
@@ -77,7 +80,7 @@ impl HealthService for Health {
 
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         let status = self.status(&request.into_inner().service);
-        // Whoever asks need not be known, and is not told the names of pools.
+        // The caller may be unauthenticated, and must not see the names of pools.
         let status = status.ok_or_else(|| status::not_found("health knows no service of this name".to_owned()))?;
         Ok(Response::new(answer(status)))
     }
@@ -90,16 +93,17 @@ impl HealthService for Health {
         Ok(Response::new(HealthListResponse { statuses: statuses.collect() }))
     }
 
-    /// The status now and whenever it changes, until nothing runs any more. A name that does not exist is SERVICE_UNKNOWN, and the watch stays.
+    /// The status now and at each change, until the process has stopped. An unknown name is SERVICE_UNKNOWN, and the
+    /// watch stays open.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
         let ended = self.watches.open(&request)?;
         let name = request.into_inner().service;
         let health = Arc::new(self.clone());
-        let mut ticks = interval(LOOK);
+        let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let moves = tokio_stream::wrappers::WatchStream::new(self.phase.subscribe());
-        let looks = stream::select(IntervalStream::new(ticks).map(|_| ()), moves.map(|_| ()));
-        let changes = looks
+        let checks = stream::select(IntervalStream::new(ticks).map(|_| ()), moves.map(|_| ()));
+        let changes = checks
             .map(move |()| health.status(&name).unwrap_or(ServingStatus::ServiceUnknown))
             .scan(None, |last, status| {
                 let changed = last.replace(status) != Some(status);

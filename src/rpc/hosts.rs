@@ -1,6 +1,6 @@
-//! By which names a listener may be called. A page of a browser can have its own name lead to any address that the
-//! browser reaches (DNS rebinding), and is then taken for a page of that listener: its requests say that name as their
-//! host, which is how they are told.
+//! Accepted host names of a listener, against DNS rebinding. A web page can make its own name resolve to any address
+//! that its browser can reach, and then counts as a page of that listener. But its requests carry its own name as their
+//! host.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,18 +13,18 @@ use tonic::body::Body;
 
 use super::{edge::Check, status};
 
-/// The names of a listener besides `localhost` and addresses, which no page can have as its name.
+/// The accepted names, besides `localhost` and addresses, which no page can have as its name.
 #[derive(Debug, Clone)]
 pub struct Hosts(Arc<[String]>);
 
 impl Hosts {
-    /// Takes calls by these names.
+    /// Accepts these names.
     #[must_use]
     pub fn new(names: &[String]) -> Self {
         Self(names.iter().map(|name| bare(name).to_ascii_lowercase()).collect())
     }
 
-    /// The refusal of a request that calls the listener by another name. One that says no host is of no browser.
+    /// The refusal of a request with another host name. A request without a host does not come from a browser.
     fn objection<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let asked = request.uri().authority().map(Authority::as_str).map(str::as_bytes);
         let mut said = request.headers().get_all(HOST).into_iter().map(HeaderValue::as_bytes).chain(asked);
@@ -59,10 +59,10 @@ impl<B> Check<Request<B>> for Hosts {
     }
 }
 
-const MISDIRECTED: &str = "this listener is not called by that name; call it by its address or as localhost, or add the \
+const MISDIRECTED: &str = "this listener does not answer under that name; use its address or localhost, or add the \
                            name to server.ops_hosts";
 
-/// A name without the dot that may end it.
+/// A name without its final dot.
 fn bare(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn addresses_localhost_and_names_of_the_listener_are_let_in() {
-        let sound = ["127.0.0.1", "127.0.0.1:7071", "[::1]:7071", "10.1.2.3:1", "localhost", "LocalHost.:7071", ""];
-        for host in sound.into_iter().chain(["ops.example:7071", "OPS.example."]) {
+        let valid = ["127.0.0.1", "127.0.0.1:7071", "[::1]:7071", "10.1.2.3:1", "localhost", "LocalHost.:7071", ""];
+        for host in valid.into_iter().chain(["ops.example:7071", "OPS.example."]) {
             assert_eq!(refused(&["Ops.Example."], &[host], "/metrics"), None, "{host}");
         }
         assert_eq!(refused(&[], &[], "/metrics"), None, "HTTP/1.0 knows no host");

@@ -1,9 +1,8 @@
-//! How loaded the process is, as ORCA tells it: in a trailer of every answer where the configuration says so,
-//! and by [`orca`](super::orca).
+//! The load of the process, in ORCA's format: in a trailer of every answer if configured, and by [`orca`](super::orca).
 //!
-//! The figures are taken at most every [`EVERY`], by the call that finds them old, so that an idle process does
-//! nothing. Each connection keeps a copy of the encoded trailer: a call touches nothing that it shares with other cores
-//! but two counters that hardly ever change.
+//! The figures are refreshed at most every [`EVERY`], by the first call that finds them old, so that an idle process
+//! does nothing. Each connection keeps a copy of the encoded trailer, and shares only two counters with other cores,
+//! which hardly ever change.
 
 use std::{
     sync::{
@@ -27,24 +26,24 @@ use crate::{
 /// Trailer that carries an encoded `xds.data.orca.v3.OrcaLoadReport`.
 pub(super) const TRAILER: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin");
 
-/// Age at which figures are taken anew.
+/// Age at which figures are refreshed.
 const EVERY: Duration = Duration::from_millis(100);
-/// Time over which rates are smoothed, in seconds: bursts between two figures must not swing a balancer.
+/// Time over which rates are smoothed, in seconds, so that short bursts do not affect a balancer.
 const SMOOTH: f64 = 1.0;
 
-/// Utilization of a process that does nothing: clients take 0 for no report, and give it no weight of its own.
+/// Utilization of an idle process: clients interpret 0 as no report, and give it no weight of its own.
 const IDLE: f64 = 0.01;
 
-/// How loaded the process is. Clones share the figures.
+/// The load of the process. Clones share the figures.
 #[derive(Clone)]
 pub struct Load(Arc<Shared>);
 
 struct Shared {
     pools: Pools,
     origin: Instant,
-    /// When the figures are old, in nanoseconds from the origin.
+    /// When the figures expire, in nanoseconds from the origin.
     old_at: AtomicU64,
-    /// How often figures were taken.
+    /// Number of refreshes.
     version: AtomicU64,
     figures: Mutex<Figures>,
 }
@@ -57,7 +56,7 @@ struct Figures {
     trailer: HeaderValue,
 }
 
-/// The load as one connection tells it.
+/// The load, as reported on one connection.
 pub(super) struct ConnectionLoad {
     load: Load,
     copy: Mutex<Copied>,
@@ -85,7 +84,7 @@ impl Load {
         }))
     }
 
-    /// The load as of `now`.
+    /// The load at `now`.
     pub(super) fn report(&self, now: Instant) -> OrcaLoadReport {
         self.renew(now);
         self.0.figures.lock().report.clone()
@@ -96,7 +95,7 @@ impl Load {
         if nanos(now.saturating_duration_since(shared.origin)) < shared.old_at.load(Relaxed) {
             return;
         }
-        // Whoever comes second goes on with what there is.
+        // Another thread is refreshing: use the old figures.
         let Some(mut figures) = shared.figures.try_lock() else { return };
         let passed = now.saturating_duration_since(figures.taken);
         if passed < EVERY {
@@ -130,14 +129,14 @@ impl ConnectionLoad {
         &self.load
     }
 
-    /// The trailer of an answer as of `now`.
+    /// The trailer of an answer at `now`.
     pub(super) fn trailer(&self, now: Instant) -> HeaderValue {
         self.load.renew(now);
         let shared = &*self.load.0;
         let version = shared.version.load(Relaxed);
         let mut copy = self.copy.lock();
         if copy.version != version {
-            // A value of its own: clones of a shared one count on one counter.
+            // A separate value: clones of a shared one use one reference count.
             let bytes = shared.figures.lock().trailer.as_bytes().to_vec();
             *copy =
                 Copied { version, trailer: HeaderValue::from_maybe_shared(bytes).expect("base64 is visible ASCII") };
@@ -146,7 +145,7 @@ impl ConnectionLoad {
     }
 }
 
-/// Jobs that were answered, and those of them that failed for a reason that is not their caller's.
+/// Answered jobs, and failed ones among them that their callers did not cause.
 fn answers(pools: &Pools) -> (u64, u64) {
     let mut sums = (pools.unknown_kinds(), 0);
     for counts in pools.all().iter().map(|pool| pool.load().counts) {

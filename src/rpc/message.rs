@@ -1,12 +1,12 @@
-//! Texts that must be short on the wire. What is too long loses its middle: a message begins with what failed, and
-//! what a program wrote ends with the reason.
+//! Shortens texts for the wire. A long text loses its middle: a message begins with what failed, and the output of a
+//! program ends with the reason.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Leaves of `grpc-message` percent-encoded what gRPC asks for: `%`, and what is no printable ASCII. tonic encodes more,
-/// which clients that decode no more than that show as it stands. A header may not begin or end with a space.
+/// Percent-encodes only what gRPC requires in `grpc-message`: `%` and everything but printable ASCII. tonic encodes
+/// more, and some clients do not decode that. A header may not begin or end with a space.
 pub(super) fn decode_message(headers: &mut HeaderMap) {
     let Some(message) = headers.get(GRPC_MESSAGE).filter(|message| message.as_bytes().contains(&b'%')) else { return };
     let (mut rest, mut decoded) = (message.as_bytes(), Vec::with_capacity(message.len()));
@@ -27,20 +27,20 @@ pub(super) fn decode_message(headers: &mut HeaderMap) {
     }
 }
 
-/// Stands for what was left out.
+/// Replaces the removed part.
 const GAP: &str = " … ";
 
-/// `text` without control characters, in at most `most` bytes.
-pub(super) fn shorten(text: &str, most: usize) -> String {
-    cut(text, most, char::len_utf8)
+/// `text` without control characters, in at most `max` bytes.
+pub(super) fn shorten(text: &str, max: usize) -> String {
+    cut(text, max, char::len_utf8)
 }
 
-/// The same by the bytes that `text` takes once percent-encoded and once in base64.
-pub(super) fn shorten_encoded(text: &str, most: usize) -> String {
-    cut(text, 3 * most, thirds)
+/// The same, where bytes are counted once percent-encoded and once in base64.
+pub(super) fn shorten_encoded(text: &str, max: usize) -> String {
+    cut(text, 3 * max, thirds)
 }
 
-/// Three times the bytes of a character that goes out as `grpc-message` and within the details.
+/// Three times the bytes of a character that is sent as `grpc-message` and within the details.
 fn thirds(character: char) -> usize {
     let bytes = character.len_utf8();
     let is_plain = (' '..='~').contains(&character) && character != '%';
@@ -48,21 +48,21 @@ fn thirds(character: char) -> usize {
     3 * escaped + 4 * bytes
 }
 
-fn cut(text: &str, most: usize, cost: impl Fn(char) -> usize) -> String {
+fn cut(text: &str, max: usize, cost: impl Fn(char) -> usize) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let spent = |text: &str| text.chars().map(&cost).sum::<usize>();
-    if spent(&clean) <= most {
+    if spent(&clean) <= max {
         return clean;
     }
-    let room = most.saturating_sub(spent(GAP));
-    let head = fitting(clean.chars(), room / 3, &cost);
-    let tail = fitting(clean.chars().rev(), room - room / 3, &cost);
+    let space = max.saturating_sub(spent(GAP));
+    let head = fitting(clean.chars(), space / 3, &cost);
+    let tail = fitting(clean.chars().rev(), space - space / 3, &cost);
     format!("{}{GAP}{}", &clean[..head], &clean[clean.len() - tail..])
 }
 
-/// Bytes of the characters that fit into `room`, one after the other.
-fn fitting(characters: impl Iterator<Item = char>, room: usize, cost: impl Fn(char) -> usize) -> usize {
-    let mut left = room;
+/// Bytes of the leading characters that fit into `space`.
+fn fitting(characters: impl Iterator<Item = char>, space: usize, cost: impl Fn(char) -> usize) -> usize {
+    let mut left = space;
     let bytes = characters.map_while(|character| {
         left = left.checked_sub(cost(character))?;
         Some(character.len_utf8())

@@ -1,3 +1,5 @@
+//! The stream of messages of a client-streaming call. `upload.rs` delivers whole messages.
+
 use std::{marker::PhantomData, sync::Arc};
 
 use bytes::Bytes;
@@ -10,24 +12,24 @@ use tonic::{Status, Streaming, body::Body, codec::CompressionEncoding};
 use super::framing::HEAD;
 use crate::proto::{CopyingDecoder, decode};
 
-/// The body of a call whose messages are read by [`Messages`], on its way to whoever reads it.
+/// The body of a call whose messages [`Messages`] reads, on its way there.
 pub(super) type Inbound = Arc<Mutex<Option<Body>>>;
 
 /// The messages that a caller streams.
 ///
-/// The codec's own stream keeps the room of its largest message for as long as the call is open. Here nothing is kept of
-/// a message that was read. The body comes in whole messages: see [`Upload`](super::upload::Upload).
+/// The codec's own stream keeps the buffer of its largest message as long as the call is open. This one keeps nothing
+/// of a message that was read. The body consists of whole messages: see [`Upload`](super::upload::Upload).
 pub(super) struct Messages<T> {
     body: Body,
     encoding: Option<CompressionEncoding>,
     largest: usize,
-    /// Whole messages that were not taken.
+    /// Whole messages that were not read yet.
     received: Bytes,
     message: PhantomData<T>,
 }
 
 impl<T: Message + Default + Name + 'static> Messages<T> {
-    /// Reads `body`, which came with `headers`, in messages of at most `largest` bytes.
+    /// Reads `body`, which came with `headers`. Messages have at most `largest` bytes.
     pub(super) fn new(body: Body, headers: &HeaderMap, largest: usize) -> Self {
         let encoding = match headers.get("grpc-encoding").map(|encoding| encoding.as_bytes()) {
             Some(b"gzip") => Some(CompressionEncoding::Gzip),
@@ -62,7 +64,7 @@ impl<T: Message + Default + Name + 'static> Messages<T> {
         }
     }
 
-    /// Has the library decompress one message, and refuse flags that there are not.
+    /// Decompresses one message, or fails on unknown flags.
     async fn unpack(&mut self, framed: Bytes) -> Result<Option<T>, Status> {
         let decoder = CopyingDecoder::<T>::default();
         let mut one = Streaming::new_request(decoder, Full::new(framed), self.encoding, Some(self.largest));

@@ -1,3 +1,5 @@
+//! Load reports out of band. `load.rs` collects the figures.
+
 use std::{pin::Pin, time::Duration};
 
 use futures_util::{Stream, StreamExt};
@@ -14,14 +16,14 @@ use crate::{
     },
 };
 
-/// Time between reports where the caller asks for none.
-const DEFAULT: Duration = Duration::from_secs(10);
-/// Least time between reports.
-const LEAST: Duration = Duration::from_millis(100);
-/// Most time between reports.
-const MOST: Duration = Duration::from_secs(3600);
+/// Default interval of the reports.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
+/// Shortest interval.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest interval.
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// `xds.service.orca.v3.OpenRcaService`: the load out of band, for clients with few calls.
+/// `xds.service.orca.v3.OpenRcaService`: load reports for clients that make few calls.
 #[derive(Clone)]
 pub struct Orca {
     load: Load,
@@ -29,7 +31,7 @@ pub struct Orca {
 }
 
 impl Orca {
-    /// Reports `load` until nothing runs any more.
+    /// Reports `load` until the process has stopped.
     #[must_use]
     pub fn new(load: Load, phase: PhaseCell) -> Self {
         Self { load, watches: Watches::new(phase, usize::MAX) }
@@ -47,8 +49,8 @@ impl OpenRcaService for Orca {
     ) -> Result<Response<Self::StreamCoreMetricsStream>, Status> {
         let ended = self.watches.open(&request)?;
         let asked = request.into_inner().report_interval.and_then(|asked| Duration::try_from(asked).ok());
-        let every = asked.filter(|asked| !asked.is_zero()).unwrap_or(DEFAULT);
-        let mut ticks = interval(every.clamp(LEAST, MOST));
+        let every = asked.filter(|asked| !asked.is_zero()).unwrap_or(DEFAULT_INTERVAL);
+        let mut ticks = interval(every.clamp(MIN_INTERVAL, MAX_INTERVAL));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let load = self.load.clone();
         let reports = IntervalStream::new(ticks).map(move |_| Ok(load.report(Instant::now())));

@@ -1,4 +1,4 @@
-//! Passes the deadline, the trace and the request id of a job on to the gRPC servers that its handler calls.
+//! Passes deadline, trace and request id of a job on to gRPC servers that its handler calls.
 
 use std::{
     future::{Ready, ready},
@@ -19,11 +19,11 @@ use crate::handler::Context;
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static(timeout::GRPC_TIMEOUT);
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Makes a client speak for a job: each call carries the smaller of its own timeout and what is left of the job's
-/// budget, the request id, and the trace context.
+/// A client layer for handlers. Each call gets the smaller of its own timeout and the job's remaining budget, the
+/// request id, and the trace context.
 ///
-/// A call that is made when no budget is left ends with DEADLINE_EXCEEDED before anything is sent. The span that
-/// becomes the callee's parent is the one that is entered when the call is made.
+/// Without any budget left, a call ends with DEADLINE_EXCEEDED before anything is sent. The current span becomes the
+/// parent of the callee's.
 ///
 /// ```
 /// use tonic::transport::Channel;
@@ -54,7 +54,7 @@ pub struct Propagate<S> {
 }
 
 impl PropagateLayer {
-    /// A layer that speaks for the job of `cx`.
+    /// A layer for the job of `cx`.
     #[must_use]
     pub fn new(cx: &Context) -> Self {
         Self { cx: cx.clone() }
@@ -109,7 +109,7 @@ fn fill(cx: &Context, headers: &mut HeaderMap) -> Result<(), Status> {
     Ok(())
 }
 
-/// Sets a header; an empty value, or one that no header can hold, takes it out.
+/// Sets a header; removes it if the value is empty or invalid.
 fn set(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     match HeaderValue::from_str(value) {
         Ok(value) if !value.is_empty() => headers.insert(name, value),

@@ -1,4 +1,4 @@
-//! Server reflection: what is not known is an answer, after which the caller asks on.
+//! Server reflection. An unknown symbol is an answer, after which the stream continues.
 
 use std::{
     pin::Pin,
@@ -21,7 +21,7 @@ use tonic_reflection::pb::{
 
 use super::status;
 
-/// The messages and services that there are, and what the details of errors are made of.
+/// All messages and services, and the types of error details.
 pub(super) static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
     let mut pool = DescriptorPool::new();
     for set in [
@@ -30,7 +30,7 @@ pub(super) static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
         v1::FILE_DESCRIPTOR_SET,
         v1alpha::FILE_DESCRIPTOR_SET,
     ] {
-        pool.decode_file_descriptor_set(set).expect("the build made sound descriptors");
+        pool.decode_file_descriptor_set(set).expect("the build made valid descriptors");
     }
     pool
 });
@@ -49,7 +49,7 @@ impl Reflection {
         let answer = match &request.message_request {
             Some(Asked::FileByFilename(name)) => DESCRIPTORS.get_file_by_name(name).map(file),
             Some(Asked::FileContainingSymbol(symbol)) => file_of(symbol).map(file),
-            // No file extends a message.
+            // No message has extensions.
             Some(Asked::FileContainingExtension(_)) => None,
             Some(Asked::AllExtensionNumbersOfType(name)) => DESCRIPTORS.get_message_by_name(name).map(|message| {
                 let base_type_name = message.full_name().to_owned();
@@ -63,7 +63,7 @@ impl Reflection {
             }
             None => Some(error(Code::InvalidArgument, "the request asks for nothing")),
         };
-        let answer = answer.unwrap_or_else(|| error(Code::NotFound, "the server has nothing of this name"));
+        let answer = answer.unwrap_or_else(|| error(Code::NotFound, "the server has no symbol of this name"));
         let valid_host = request.host.clone();
         ServerReflectionResponse { valid_host, original_request: Some(request), message_response: Some(answer) }
     }
@@ -78,7 +78,7 @@ fn file(file: FileDescriptor) -> Answer {
     Answer::FileDescriptorResponse(FileDescriptorResponse { file_descriptor_proto: vec![file] })
 }
 
-/// The file with a message, an enum or a service of this name, or with a part of one.
+/// The file with a message, an enum, a service, or a part of one, of this name.
 fn file_of(symbol: &str) -> Option<FileDescriptor> {
     let pool = &*DESCRIPTORS;
     let message = pool.get_message_by_name(symbol).map(|message| message.parent_file());

@@ -1,3 +1,5 @@
+//! Builds the services of both listeners from their parts.
+
 use std::sync::Arc;
 
 use http::{Request, Uri};
@@ -22,49 +24,49 @@ use crate::proto::{
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
-/// Operators' calls bring the headers of their client and no others.
-const OPS_HEADER_LIST: usize = 16 << 10;
+/// Largest headers of operators' calls, which carry only their client's own.
+const MAX_OPS_HEADER_LIST: usize = 16 << 10;
 
-/// No call of an operator is of more than a few bytes; this is the codec's own limit.
-const OPS_MESSAGE: usize = 4 << 20;
+/// Largest message of operators' calls: the codec's default, though none needs more than a few bytes.
+const MAX_OPS_MESSAGE: usize = 4 << 20;
 
-/// Sizes of messages.
+/// Size limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Most payload bytes of one job.
+    /// Largest payload of one job, in bytes.
     pub max_payload: usize,
-    /// Most bytes of the headers of one call, as HTTP/2 counts them.
+    /// Largest headers of one call, in bytes as HTTP/2 counts them.
     pub max_header_list: usize,
 }
 
-/// The services that callers reach.
+/// The services for callers.
 pub struct PublicServices {
-    /// Jobs.
+    /// The worker pool.
     pub worker_pool: WorkerPool,
     /// Health.
     pub health: Health,
-    /// The load, out of band.
+    /// Load reports out of band.
     pub orca: Orca,
-    /// The same load, where the answers tell it too.
+    /// The same load, if answers carry it.
     pub load_in_answers: Option<Load>,
-    /// Takes what calls took.
+    /// Records the durations of calls.
     pub calls: Calls,
-    /// The pages that may call by gRPC-Web.
+    /// Web pages that may call.
     pub browsers: Option<Browsers>,
-    /// Sizes of messages.
+    /// Size limits.
     pub limits: Limits,
-    /// Who is let in.
+    /// Authorization of calls.
     pub guard: Guard,
 }
 
-/// What callers reach: the worker pool, health, load reports and reflection.
+/// The services for callers: worker pool, health, load reports and reflection.
 #[must_use]
 pub fn public_services(services: PublicServices) -> Edge {
     let PublicServices { worker_pool, health, orca, load_in_answers, calls, browsers, limits, guard } = services;
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
             .max_decoding_message_size(limits.max_payload.saturating_add(MAX_ENVELOPE))
-            // What a kind may put out is bounded where it is made.
+            // Output is bounded where it is produced.
             .max_encoding_message_size(usize::MAX)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd)
@@ -79,7 +81,7 @@ pub fn public_services(services: PublicServices) -> Edge {
     edge.with_browsers(browsers).guarded_by(guard.entrance())
 }
 
-/// What operators reach: steering, health and reflection, and pages for tools that speak HTTP.
+/// The services for operators: administration, health and reflection, and HTTP pages.
 #[must_use]
 pub fn ops_services(admin: Admin, health: Health, pages: Pages, guard: &Guard) -> Edge {
     let Pages { router, paths } = pages;
@@ -87,12 +89,12 @@ pub fn ops_services(admin: Admin, health: Health, pages: Pages, guard: &Guard) -
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME]);
     let routes = Routes::from(routes.into_axum_router().merge(router));
     let catalog = Catalog::new(&names, paths);
-    let sizes = Sizes { header_list: OPS_HEADER_LIST, message: OPS_MESSAGE };
+    let sizes = Sizes { header_list: MAX_OPS_HEADER_LIST, message: MAX_OPS_MESSAGE };
     let edge = Edge::new(None, routes.prepare(), catalog, sizes);
     edge.guarded_by(guard.ops_entrance())
 }
 
-/// Pages that are served beside gRPC.
+/// HTTP pages beside gRPC.
 #[derive(Debug, Default)]
 pub struct Pages {
     /// Their handlers.
@@ -101,13 +103,13 @@ pub struct Pages {
     pub paths: Vec<&'static str>,
 }
 
-/// Adds reflection, in both of its versions, of health, of itself and of the services of these names.
+/// Adds reflection, in both versions, of health, of itself and of the services of these names.
 fn with_reflection<'a>(routes: Routes, names: &[&'a str]) -> (Routes, Vec<&'a str>) {
     let ours = [health_server::SERVICE_NAME, REFLECTION, REFLECTION_ALPHA];
     let names: Vec<_> = names.iter().copied().chain(ours).collect();
     let service = ServerReflectionServer::new(Reflection::new(&names));
     let path = |version: &str| format!("/{version}/ServerReflectionInfo");
-    // The versions differ in their names alone.
+    // The versions differ only in their names.
     let uri = Uri::try_from(path(REFLECTION)).expect("a path is a URI");
     let alpha = service.clone().map_request(move |mut request: Request<axum::body::Body>| {
         *request.uri_mut() = uri.clone();

@@ -1,4 +1,4 @@
-//! The messages of a method that takes one: the codec reads the first, and would pass the others over.
+//! Enforces that a unary call has exactly one message: the codec reads the first, and would ignore others.
 
 use std::{
     pin::Pin,
@@ -10,11 +10,11 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::{framing::length, status};
 
-/// A body whose pieces are whole messages, but for a last one that stays unfinished.
+/// A body whose pieces are whole messages, except for a last incomplete one.
 #[derive(Debug)]
 pub(super) struct Single<B> {
     body: B,
-    /// Whether one message is all that may come.
+    /// Whether only one message may come.
     is_bound: bool,
     has_one: bool,
 }
@@ -24,7 +24,7 @@ impl<B> Single<B> {
         Self { body, is_bound, has_one: false }
     }
 
-    /// Whether a piece leaves it at one message.
+    /// Whether the call still has only one message after this piece.
     fn takes(&mut self, piece: &Bytes) -> bool {
         let first = piece.first_chunk().map_or(usize::MAX, |head| length(*head).saturating_add(head.len()));
         !std::mem::replace(&mut self.has_one, true) && piece.len() <= first
@@ -49,7 +49,7 @@ where
         if is_sound || !this.is_bound {
             return Poll::Ready(frame);
         }
-        // It is said once.
+        // It is reported once.
         this.is_bound = false;
         Poll::Ready(Some(Err(status::not_one_message().into())))
     }

@@ -1,3 +1,5 @@
+//! `Stats` and `WatchStats`. The figures come from `src/pool/stats.rs`.
+
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
@@ -19,13 +21,13 @@ use crate::{
     proto::{self, StatsRequest, StatsResponse, WatchStatsRequest, WatchStatsResponse},
 };
 
-/// `Stats`: a snapshot.
+/// One snapshot.
 pub(super) fn stats(parts: &Parts, request: StatsRequest) -> Result<Response<StatsResponse>, Status> {
     check_pool(parts, &request.pool)?;
     Ok(Response::new(StatsResponse { stats: Some(snapshot(parts, &request.pool)) }))
 }
 
-/// `WatchStats`: a snapshot now and at each interval. It ends when the process does.
+/// A snapshot now and at each interval, until the process ends.
 pub(super) fn watch_stats(
     parts: &Arc<Parts>,
     request: Request<WatchStatsRequest>,
@@ -42,7 +44,7 @@ pub(super) fn watch_stats(
         }
     };
     let mut ticks = interval(Duration::from_millis(millis.into()));
-    // A slow reader gets fewer snapshots, not old ones.
+    // A slow reader gets fewer snapshots, not older ones.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let parts = Arc::clone(parts);
     let snapshots = IntervalStream::new(ticks)
@@ -57,7 +59,7 @@ fn check_pool(parts: &Parts, pool: &str) -> Result<(), Status> {
     Err(no_pool(&parts.pools, pool))
 }
 
-/// A call that names a pool which does not exist.
+/// The status of a call for an unknown pool.
 pub(super) fn no_pool(pools: &Pools, name: &str) -> Status {
     let names: Vec<_> = pools.all().iter().map(|pool| &**pool.name()).collect();
     let name: String = name.chars().take(64).collect();

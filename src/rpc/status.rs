@@ -1,6 +1,5 @@
-//! The one way to make the status of a call that fails: a sentence that is the same for each reason, so that logs can be
-//! grouped by it, and the figures beside it, in the metadata of `google.rpc.ErrorInfo`. What is the server's matter goes
-//! to the log from here, too.
+//! Makes the status of every failed call. The message is constant for each reason, so that logs can be grouped by it;
+//! figures are in the metadata of `google.rpc.ErrorInfo`. Failures that concern the operator are logged here.
 
 mod job;
 
@@ -23,51 +22,51 @@ use crate::{
 /// Domain of every `google.rpc.ErrorInfo` of this service.
 pub(super) const DOMAIN: &str = "waterwheel.dev";
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
-/// Most bytes that a message, percent-encoded, and its details, in base64, take in the headers: grpc's C core answers
-/// longer headers with RESOURCE_EXHAUSTED, which invites retries. The details repeat the message.
-const ON_THE_WIRE: usize = 4_000;
-/// Messages up to so many bytes fit beside the longest details.
-const SHORT: usize = 200;
+/// Most bytes of a message, percent-encoded, and its details, in base64, in the headers. grpc's C core answers longer
+/// headers with RESOURCE_EXHAUSTED, which invites retries. The details repeat the message.
+const MAX_WIRE_BYTES: usize = 4_000;
+/// Messages up to this length fit beside the longest details.
+const SHORT_MESSAGE: usize = 200;
 /// Longest description of a violation, in bytes.
-const DESCRIPTION: usize = 160;
-/// Other messages are whole by then.
-const UPLOAD_AGAIN: Duration = Duration::from_secs(1);
-/// Longest id of a job that is repeated, in bytes.
-const JOB: usize = 64;
-/// Most violations that are listed.
-const VIOLATIONS: usize = 8;
+const MAX_DESCRIPTION: usize = 160;
+/// Time until other messages are complete.
+const UPLOAD_RETRY: Duration = Duration::from_secs(1);
+/// Longest job id that is repeated, in bytes.
+const MAX_JOB_ID: usize = 64;
+/// Most violations in a status.
+const MAX_VIOLATIONS: usize = 8;
 
-/// When a client may come back.
+/// When a client should retry.
 enum Pushback {
-    /// Nothing is said: the client's own policy decides.
+    /// Not specified: the client's own policy decides.
     Unsaid,
-    /// Not with this job.
+    /// Never with this job.
     Never,
     After(Duration),
 }
 
 impl Pushback {
-    /// No hint exceeds [`MAX_RETRY_AFTER`], whatever the reason.
+    /// Capped at [`MAX_RETRY_AFTER`], whatever the reason.
     fn after(delay: Duration) -> Self {
         Self::After(delay.min(MAX_RETRY_AFTER))
     }
 }
 
-/// What a failed call carries.
+/// The parts of a failed call's status.
 struct Answer {
     code: Code,
     reason: Reason,
-    /// The same for all calls that fail like this one.
+    /// The same for all calls that fail for this reason.
     message: Cow<'static, str>,
     pushback: Pushback,
     execution: &'static str,
-    /// What is particular to this call, by name.
+    /// Figures of this call, by name.
     facts: Vec<(&'static str, String)>,
     violations: Vec<WireViolation>,
 }
 
 impl Answer {
-    /// A call of which no job is known, in the words of its reason.
+    /// A failure without a known job, with the message of its reason.
     fn of(reason: Reason) -> Self {
         Self {
             code: Code::from_i32(reason.code() as i32),
@@ -80,12 +79,12 @@ impl Answer {
         }
     }
 
-    /// The same in better words.
+    /// Replaces the message.
     fn saying(self, message: impl Into<Cow<'static, str>>) -> Self {
         Self { message: message.into(), ..self }
     }
 
-    /// The same, for which no new try is of use.
+    /// Marks the failure as permanent.
     fn never(self) -> Self {
         Self { pushback: Pushback::Never, ..self }
     }
@@ -96,12 +95,12 @@ impl Answer {
     }
 
     fn violation(mut self, field: &str, description: &str) -> Self {
-        self.violations.push(WireViolation::new(field, shorten(description, DESCRIPTION)));
+        self.violations.push(WireViolation::new(field, shorten(description, MAX_DESCRIPTION)));
         self
     }
 
-    /// The fact of this name; empty where there is none.
-    fn known(&self, name: &str) -> &str {
+    /// The fact of this name; empty if there is none.
+    fn fact_of(&self, name: &str) -> &str {
         self.facts.iter().find(|(known, _)| *known == name).map_or("", |(_, fact)| fact)
     }
 
@@ -110,7 +109,7 @@ impl Answer {
     }
 
     fn status_of(self, request_id: Option<&RequestId>, peer: Option<&Origin>) -> Status {
-        self.tell(request_id, peer);
+        self.log(request_id, peer);
         let Self { code, reason, message, pushback, execution, facts, violations } = self;
         let mut metadata: HashMap<_, _> = facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect();
         metadata.insert("execution".to_owned(), execution.to_owned());
@@ -132,70 +131,70 @@ impl Answer {
         status
     }
 
-    /// What its sort is called in the log. What a caller can mend alone, and what a handler says, is not the server's
-    /// matter; of a panic its own line tells.
+    /// Its headline in the log. Failures that the caller can correct, and those that a handler reports, do not concern
+    /// the operator. A panic has its own line.
     fn sort(&self) -> Option<&'static str> {
         match (self.code, self.execution) {
             _ if matches!(self.reason, Reason::HandlerFailed | Reason::HandlerPanicked | Reason::MessageBroken) => None,
             (Code::Unauthenticated | Code::PermissionDenied, _) => Some("calls were denied"),
-            (Code::DeadlineExceeded, _) => Some("jobs ran out of time"),
+            (Code::DeadlineExceeded, _) => Some("jobs reached their deadline"),
             (Code::ResourceExhausted | Code::Unavailable, "NOT_STARTED") => Some("jobs did not start"),
-            (Code::ResourceExhausted | Code::Unavailable | Code::Aborted, _) => Some("jobs were broken off"),
+            (Code::ResourceExhausted | Code::Unavailable | Code::Aborted, _) => Some("jobs were interrupted"),
             (Code::Internal, _) => Some("workers crashed"),
             _ => None,
         }
     }
 
-    fn tell(&self, request_id: Option<&RequestId>, peer: Option<&Origin>) {
+    fn log(&self, request_id: Option<&RequestId>, peer: Option<&Origin>) {
         let Some(what) = self.sort() else { return };
-        incidents::log(self.known("pool"), self.reason.name(), || Incident {
+        incidents::log(self.fact_of("pool"), self.reason.name(), || Incident {
             what,
-            kind: self.known("kind").to_owned(),
-            job: self.known("job").to_owned(),
+            kind: self.fact_of("kind").to_owned(),
+            job: self.fact_of("job").to_owned(),
             request_id: request_id.map(ToString::to_string).unwrap_or_default(),
-            tenant: self.known("tenant").to_owned(),
-            principal: self.known("principal").to_owned(),
+            tenant: self.fact_of("tenant").to_owned(),
+            principal: self.fact_of("principal").to_owned(),
             peer: peer.map(ToString::to_string).unwrap_or_default(),
             cause: self.message.clone().into_owned(),
         });
     }
 }
 
-/// A status whose message is cut so that it fits the headers beside `details`.
+/// A status whose message is shortened so that it fits in the headers beside `details`.
 fn fitting(code: Code, message: &str, details: ErrorDetails) -> Status {
-    let room = if message.len() <= SHORT {
-        ON_THE_WIRE
+    let space = if message.len() <= SHORT_MESSAGE {
+        MAX_WIRE_BYTES
     } else {
         let bare = Status::with_error_details(code, "", details.clone());
-        ON_THE_WIRE.saturating_sub(bare.details().len().div_ceil(3) * 4)
+        MAX_WIRE_BYTES.saturating_sub(bare.details().len().div_ceil(3) * 4)
     };
-    Status::with_error_details(code, shorten_encoded(message, room), details)
+    Status::with_error_details(code, shorten_encoded(message, space), details)
 }
 
-/// A call whose job cannot be read.
+/// A call whose job cannot be parsed.
 pub(super) fn unreadable(violations: Vec<FieldViolation>, request_id: &RequestId) -> Status {
     let reason = RejectionReason::Invalid { violations };
     let rejection = Rejection { reason, pool: None, kind: "".into(), retry_after: None };
     status(&rejection.into(), request_id)
 }
 
-/// A call with a field, or a header, that makes no sense.
+/// A call with an invalid field or header.
 pub(super) fn invalid_field(field: &str, description: &str) -> Status {
     let answer = Answer::of(Reason::InvalidField).saying(format!("{field}: {description}"));
     answer.violation(field, description).status()
 }
 
-/// A call that names something that does not exist.
+/// A call for something unknown.
 pub(super) fn not_found(what: String) -> Status {
     Answer::of(Reason::NotFound).saying(what).status()
 }
 
-/// A call that names a job which does not exist any more.
+/// A call for a job that has ended, or never existed.
 pub(super) fn no_job(job: &str) -> Status {
-    unknown_job(job, "no pool has this job: it has ended, or its id is another one")
+    unknown_job(job, "this job has already ended, or does not exist")
 }
 
-/// A call that asks for a job that nobody has or remembers.
+/// A call for a job that the pools neither hold nor remember.
 pub(super) fn forgotten_job(job: &str) -> Status {
     let message = "no pool has or remembers this job: it was refused, it is of another process, or it ended longer ago \
                    than pool.NAME.ended_jobs reaches";
@@ -203,27 +202,27 @@ pub(super) fn forgotten_job(job: &str) -> Status {
 }
 
 fn unknown_job(job: &str, message: &'static str) -> Status {
-    Answer::of(Reason::NotFound).saying(message).fact("job", shorten(job, JOB)).status()
+    Answer::of(Reason::NotFound).saying(message).fact("job", shorten(job, MAX_JOB_ID)).status()
 }
 
-/// A call that names several jobs, these among them, by the request id of their call.
+/// A call that names a request id of several jobs, of which `jobs` lists some.
 pub(super) fn ambiguous(all: usize, jobs: &[String]) -> Status {
     let answer = Answer::of(Reason::AmbiguousId);
     answer.fact("count", all.to_string()).fact("jobs", jobs.join(" ")).status()
 }
 
-/// A call of an operator that the state of its pool, or of the process, rules out.
+/// An operator's call that the state of its pool, or of the process, does not allow.
 pub(super) fn failed_precondition(reason: Reason, message: impl Into<Cow<'static, str>>) -> Status {
     Answer { code: Code::FailedPrecondition, ..Answer::of(reason).saying(message) }.status()
 }
 
-/// A call of something that is not served; `reason` says what.
+/// A call for an unknown service or method; `reason` says which.
 pub(super) fn unimplemented(reason: Reason, message: String) -> Status {
     Answer::of(reason).saying(message).status()
 }
 
-/// What the codec says of a message that it did not read, without details. It answers one over its limit with
-/// OUT_OF_RANGE, or with RESOURCE_EXHAUSTED where it grew over it when it was decompressed.
+/// The status of a message that the codec did not read. The codec has no details. It answers a message over its limit
+/// with OUT_OF_RANGE, or with RESOURCE_EXHAUSTED if decompression exceeds the limit.
 pub(super) fn refused_by_codec(refusal: Status) -> Status {
     match refusal.code() {
         Code::OutOfRange | Code::ResourceExhausted if refusal.details().is_empty() => {
@@ -231,7 +230,7 @@ pub(super) fn refused_by_codec(refusal: Status) -> Status {
         }
         Code::InvalidArgument if refusal.details().is_empty() => invalid_field("job.labels", refusal.message()),
         Code::Internal if refusal.details().is_empty() => {
-            let what = shorten(refusal.message(), DESCRIPTION);
+            let what = shorten(refusal.message(), MAX_DESCRIPTION);
             Answer::of(Reason::MessageBroken).never().fact("fault", what).status()
         }
         Code::Unimplemented if refusal.details().is_empty() => {
@@ -243,75 +242,75 @@ pub(super) fn refused_by_codec(refusal: Status) -> Status {
     }
 }
 
-/// A call of a method that takes one message, which sent none or more.
+/// A call that sent no message, or several, to a method that takes one.
 pub(super) fn not_one_message() -> Status {
     Answer::of(Reason::NotOneMessage).status()
 }
 
-/// A call with more headers than are taken.
+/// A call with too large headers.
 pub(super) fn headers_too_large(limit: usize) -> Status {
     let answer = Answer::of(Reason::HeadersTooLarge);
     answer.never().fact("limit_bytes", limit.to_string()).status()
 }
 
-/// A call that would watch what too many watch already.
+/// A call for one more watch than is allowed.
 pub(super) fn watches_full(message: &'static str) -> Status {
     Answer::of(Reason::WatchesFull).saying(message).status()
 }
 
-/// A call that came by a name, or from a page, of nobody that is known.
+/// A call with an unknown host name, or from an unknown web page.
 pub(super) fn misdirected(message: &'static str) -> Status {
     Answer::of(Reason::Misdirected).saying(message).status()
 }
 
-/// A call whose message was not whole when others needed its room.
+/// A call whose incomplete message was evicted for others.
 pub(super) fn uploads_full() -> Status {
-    Answer { pushback: Pushback::After(UPLOAD_AGAIN), ..Answer::of(Reason::UploadsFull) }.status()
+    Answer { pushback: Pushback::After(UPLOAD_RETRY), ..Answer::of(Reason::UploadsFull) }.status()
 }
 
-/// A message whose head says that it is larger than any that is taken.
+/// A message whose prefix announces more than the limit.
 pub(super) fn message_too_large(length: usize, largest: usize) -> Status {
     let answer = Answer::of(Reason::PayloadTooLarge).never();
     answer.fact("message_bytes", length.to_string()).fact("limit_bytes", largest.to_string()).status()
 }
 
-/// An answer that found no room beside those that its connection, or all of them, have not read.
+/// An answer that would exceed the bounds of unread answers.
 pub(super) fn answers_full() -> Status {
     Answer { execution: "STARTED", ..Answer::of(Reason::AnswersFull).never() }.status()
 }
 
-/// The end of a call at its deadline that no job accounts for: its message never came, or it had many jobs, and those
-/// that were answered say for themselves how they ended.
+/// A call that reached its deadline without a job to report: its message never came, or it had many jobs, which were
+/// answered by themselves.
 pub(super) fn too_late(request_id: &RequestId) -> Status {
     Answer { execution: "UNKNOWN", ..Answer::of(Reason::CallTimeout).never() }.status_of(Some(request_id), None)
 }
 
-/// A call in which the server itself panicked.
+/// A call in which the server panicked.
 pub(super) fn panicked() -> Status {
     let answer = Answer::of(Reason::HandlerPanicked).saying("the server panicked in this call");
     Answer { execution: "UNKNOWN", ..answer.never() }.status()
 }
 
-/// A call in which something of the server itself went wrong.
+/// A call that failed by an error of the server.
 pub(super) fn internal(message: &'static str) -> Status {
     let answer = Answer::of(Reason::ServerFailed).saying(message);
     Answer { execution: "UNKNOWN", ..answer }.status()
 }
 
-/// The end of a call that outlived the intake of jobs.
+/// A call that lasted until the server accepts no more jobs.
 pub(super) fn draining(request_id: &RequestId) -> Status {
     let rejection = Rejection { reason: RejectionReason::Draining, pool: None, kind: "".into(), retry_after: None };
     status(&rejection.into(), request_id)
 }
 
-/// A call, or a job, that is not let in.
+/// A denied call or job.
 pub(super) fn denied(denial: &Denial, request_id: &RequestId, peer: Option<&Origin>) -> Status {
-    let facts = denial.facts().into_iter().map(|(name, fact)| (name, shorten(fact, DESCRIPTION)));
+    let facts = denial.facts().into_iter().map(|(name, fact)| (name, shorten(fact, MAX_DESCRIPTION)));
     let answer = Answer::of(denial.reason()).saying(denial.to_string());
     Answer { facts: facts.collect(), ..answer }.status_of(Some(request_id), peer)
 }
 
-/// Gives a status the id of its request.
+/// Adds the request id to a status.
 pub(super) fn name(status: &mut Status, request_id: &RequestId) {
     if let Ok(value) = MetadataValue::try_from(request_id.as_str()) {
         status.metadata_mut().insert(REQUEST_ID, value);

@@ -1,3 +1,5 @@
+//! `Stream`: one job, with its output and progress as they are made.
+
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
@@ -21,10 +23,11 @@ use crate::{
     proto::{Finished, OutputChunk, Progress, Started, StreamRequest, StreamResponse, stream_response},
 };
 
-/// Most bytes of one message: what a handler writes at once may be more than a stock client takes, which is 4 MiB.
-const CHUNK: usize = 1 << 20;
+/// Largest message, in bytes. A handler may write more at once than a client accepts, by default 4 MiB.
+const MAX_CHUNK: usize = 1 << 20;
 
-/// `Stream`: one job, its events. It answers once the job runs: until then a failure comes without response headers.
+/// Runs one job and streams its events. The call is answered once the job runs; a failure before that has no response
+/// headers.
 pub(super) async fn stream(
     parts: &Parts,
     request: Request<StreamRequest>,
@@ -62,13 +65,13 @@ struct Events {
     call: CallContext,
     /// Taken at the end.
     meter: Option<Meter<Calls>>,
-    /// Room of the quota, for as long as the job lasts.
+    /// The tenant's quota, as long as the job lasts.
     _hold: Option<Hold>,
     sequence: u64,
     bytes: u64,
-    /// What is left of a chunk that is too large for one message.
+    /// The rest of a chunk that is too large for one message.
     rest: Bytes,
-    /// The end, while what the handler returned goes out before it as a chunk.
+    /// The end, while the handler's result is sent before it as a chunk.
     last: Option<Completed>,
     ended: bool,
 }
@@ -80,7 +83,7 @@ impl Events {
     }
 
     fn chunk(&mut self, mut data: Bytes) -> StreamResponse {
-        self.rest = data.split_off(data.len().min(CHUNK));
+        self.rest = data.split_off(data.len().min(MAX_CHUNK));
         self.bytes += data.len() as u64;
         self.number(stream_response::Event::OutputChunk(OutputChunk { data }))
     }

@@ -1,3 +1,5 @@
+//! The time limit of a call's HTTP/2 stream.
+
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -5,8 +7,8 @@ use http::HeaderMap;
 use super::timeout::{self, GRPC_TIMEOUT};
 use crate::{model::DeadlinePolicy, proto::worker_pool_service_server::SERVICE_NAME};
 
-/// How long the stream of a call may last: until the deadline of its jobs, where it is one that runs jobs, else as long
-/// as its caller said. A call of many jobs, and one that only watches, has no end where its caller sets none.
+/// The time limit of a call's stream: the deadline of its job, or the caller's timeout for calls without one. Calls for
+/// many jobs, and watches, have no limit unless the caller sets one.
 pub fn stream_limit(policy: DeadlinePolicy) -> impl Fn(&str, &HeaderMap) -> Option<Duration> {
     move |path, headers| {
         let asked = headers.get(GRPC_TIMEOUT).and_then(|value| timeout::parse(value.to_str().ok()?).ok());

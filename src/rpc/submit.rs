@@ -1,3 +1,5 @@
+//! `Submit`: one job, its result.
+
 use std::{borrow::Borrow, future::poll_fn, sync::Arc, task::Poll};
 
 use tonic::{Code, Request, Response, Status};
@@ -15,17 +17,17 @@ use crate::{
     proto::{self, SubmitRequest, SubmitResponse},
 };
 
-/// A call whose job was read and let in.
+/// A call whose job was parsed and authorized.
 pub(super) struct Accepted<C: Borrow<Calls>> {
     pub(super) call: CallContext,
     pub(super) job: Box<Job>,
     pub(super) meter: Meter<C>,
-    /// Room of the quota.
+    /// The tenant's quota.
     pub(super) hold: Option<Hold>,
 }
 
 impl<C: Borrow<Calls>> Accepted<C> {
-    /// Reads the one job of a call.
+    /// Parses the one job of a call.
     pub(super) fn read<T>(
         parts: &Parts,
         calls: C,
@@ -51,7 +53,7 @@ impl<C: Borrow<Calls>> Accepted<C> {
     }
 }
 
-/// `Submit`: one job, its result. The request is read at once, so that nothing of it is kept while the job waits.
+/// Runs one job. The request is read at once, so that nothing of it is kept while the job waits.
 pub(super) fn submit(
     parts: &Parts,
     request: Request<SubmitRequest>,
@@ -70,12 +72,12 @@ pub(super) fn submit(
         match outcome {
             Ok(completed) => {
                 call.record_status(Code::Ok);
-                // The pool knows when the run ended: the clock need not be read again.
+                // The pool knows when the run ended, which saves reading the clock again.
                 let Waterfall { queue, run, .. } = completed.waterfall;
                 meter.end_after(Code::Ok, queue + run);
                 let mut answer = call.answer(SubmitResponse { result: Some(convert::job_result(completed)) });
                 if let Some(hold) = hold {
-                    // It ends when the answer is sent.
+                    // It lasts until the answer is sent.
                     answer.extensions_mut().insert(Arc::new(hold));
                 }
                 Ok(answer)

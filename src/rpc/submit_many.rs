@@ -1,3 +1,5 @@
+//! `SubmitMany`: many jobs on one call, results as they finish. `submit_many/outbox.rs` queues the results.
+
 mod outbox;
 
 use std::{
@@ -30,10 +32,10 @@ use crate::{
 
 const MAX_TAG: usize = 64;
 
-/// `SubmitMany`: many jobs on one call, results as they finish.
+/// Runs the jobs of a call.
 ///
-/// A task of its own drives the jobs: a caller that does not read its results must not hold the workers that run its
-/// jobs. What it has not read counts against the window, and a full window, like a full pool, stops the reading.
+/// A separate task drives the jobs, so that a caller that does not read its results does not hold workers. Unread
+/// results count against the window. A full window pauses the reading of jobs, and so does a full pool.
 pub(super) fn submit_many(
     parts: &Arc<Parts>,
     request: Request<Streaming<SubmitManyRequest>>,
@@ -69,13 +71,13 @@ struct Driver {
     call: CallContext,
     outbox: Outbox,
     running: FuturesUnordered<Parked>,
-    /// The job that found its pool full; nothing is read until it has room.
+    /// The job that found its pool full. Nothing is read until it has capacity.
     full: Option<Room>,
-    /// Results that the caller had not read when the last one was added.
+    /// Unread results when the last one was added.
     unread: usize,
-    /// Whether there may be more jobs.
+    /// Whether more jobs may come.
     reading: bool,
-    /// What the call ends with once all jobs are answered; `None` is OK.
+    /// Final status of the call, after all jobs are answered; `None` is OK.
     last: Option<Status>,
 }
 
@@ -83,7 +85,7 @@ struct Driver {
 struct Parked {
     tag: String,
     ticket: Ticket,
-    /// Room of the quota, until the answer is sent.
+    /// The tenant's quota, until the answer is sent.
     hold: Option<Hold>,
 }
 
@@ -96,20 +98,20 @@ impl Future for Parked {
     }
 }
 
-/// What the driver does next.
+/// The driver's next step.
 enum Step {
     Answer(String, Result<Completed, JobError>, Option<Hold>),
     Read(Result<Option<SubmitManyRequest>, Status>),
     Closing,
-    /// There is room again, in the pool or in the window.
+    /// The pool or the window has capacity again.
     Room,
     TooLate,
-    /// Nobody reads the results any more.
+    /// The caller has left.
     Left,
 }
 
 impl Driver {
-    /// Drives the call to its end. Dropping the driver cancels the jobs that it has left.
+    /// Drives the call to its end. Dropping the driver cancels its remaining jobs.
     async fn run(mut self, meter: Meter<Calls>) {
         let last = self.drive().await;
         let code = last.as_ref().map_or(Code::Ok, Status::code);
@@ -118,13 +120,14 @@ impl Driver {
         self.outbox.end(last);
     }
 
-    /// Returns what the call ends with; `None` where that is OK.
+    /// Returns the call's final status; `None` is OK.
     async fn drive(&mut self) -> Option<Status> {
         let pools = self.parts.pools.clone();
         let mut closing = std::pin::pin!(async move { pools.closing().await }.fuse());
         let end = self.end();
         loop {
-            // Whatever was received is taken in one go, as of one instant: waiting costs more than a short job.
+            // Everything that was received is processed at once, with one reading of the clock: waiting costs more than
+            // a short job.
             let mut batch = None;
             while self.may_read() {
                 match self.inbound.message().now_or_never() {
@@ -158,7 +161,7 @@ impl Driver {
     async fn step(&mut self, closing: Pin<&mut (impl Future<Output = ()> + Send)>, end: Option<Instant>) -> Step {
         self.outbox.hand_over();
         let may_read = self.may_read();
-        // A pool that is full is awaited by itself: the window may have room, and a wait that is over at once would spin.
+        // A full pool is awaited separately: the window may have capacity, and then the loop would spin.
         let window_is_full = self.reading && self.full.is_none() && !may_read;
         let room_left = self.parts.window.saturating_sub(self.running.len());
         tokio::select! {
@@ -179,14 +182,14 @@ impl Driver {
         if !self.reading || self.full.is_some() {
             return false;
         }
-        // The reader only makes it less: as long as the last count leaves room, it need not be asked.
+        // The reader only lowers the count. If the last count leaves capacity, a new one is not needed.
         if self.running.len() + self.unread >= self.parts.window {
             self.unread = self.outbox.unread();
         }
         self.running.len() + self.unread < self.parts.window
     }
 
-    /// When the call is ended: after its last jobs, which are answered at the beginning of the margin, had time to be.
+    /// When the call ends: after its last jobs, which are answered at the start of the reply margin.
     fn end(&self) -> Option<Instant> {
         let deadline = self.call.deadline(&self.parts.deadline);
         self.call.has_deadline().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
@@ -224,7 +227,7 @@ impl Driver {
                 return;
             }
         };
-        // Only what is pending is parked, which polls it again.
+        // Only pending jobs are parked, where they are polled again.
         match self.parts.pools.begin(job, &mut Context::from_waker(Waker::noop())) {
             Polled::Ended(outcome) => self.answer(tag, outcome, hold),
             Polled::Pending(ticket) => {
@@ -250,7 +253,7 @@ impl Driver {
         self.unread = self.outbox.push(answer, Kept { _charge: charge, _hold: hold });
     }
 
-    /// Room for an answer that nobody has read yet.
+    /// Reserves memory for an answer that is not read yet.
     fn room(&self, bytes: usize) -> Result<Option<Charge>, AnswersFull> {
         self.memory.as_ref().map_or(Ok(None), |memory| memory.reserve(bytes))
     }
@@ -282,7 +285,7 @@ async fn wait_for_room(room: Option<&Room>) {
     }
 }
 
-/// A status inside a message: the same code, text and details that a call of its own would end with.
+/// A status inside of a message, with the same code, text and details as the status of a call.
 fn failure(status: &Status) -> JobFailure {
     use prost::Message;
     let details = tonic_types::pb::Status::decode(status.details()).map(|status| status.details).unwrap_or_default();

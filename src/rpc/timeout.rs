@@ -1,23 +1,23 @@
-//! The header `grpc-timeout`: how long a caller waits, relative to the send.
+//! Parses and formats the header `grpc-timeout`. It becomes a deadline in `context.rs`.
 
 use std::time::Duration;
 
 /// Name of the header.
 pub const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// Largest value that the eight digits hold.
-const MOST: u128 = 99_999_999;
+/// Largest value in eight digits.
+const MAX_VALUE: u128 = 99_999_999;
 
-/// Nanoseconds of each unit that is worth writing, the finest first.
+/// Nanoseconds of each unit that is used for formatting, the finest first.
 const UNITS: [(u128, char); 6] =
     [(1, 'n'), (1_000, 'u'), (1_000_000, 'm'), (1_000_000_000, 'S'), (60_000_000_000, 'M'), (3_600_000_000_000, 'H')];
 
-/// Text that is no `grpc-timeout`.
+/// The text is not a `grpc-timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("grpc-timeout must be 1 to 8 digits and one of the units H, M, S, m, u, n, such as 250m")]
 pub struct InvalidTimeout;
 
-/// The duration that a `grpc-timeout` names.
+/// Parses a `grpc-timeout`.
 ///
 /// # Errors
 /// [`InvalidTimeout`] for anything but 1 to 8 digits and one unit.
@@ -38,13 +38,13 @@ pub fn parse(text: &str) -> Result<Duration, InvalidTimeout> {
     }
 }
 
-/// `timeout` in the finest unit that holds it, rounded down: a callee is never told that it has more time than there
-/// is. Capped at what can be written, 99,999,999 hours.
+/// `timeout` in the finest unit that can hold it, rounded down so that a callee never gets more time than there is. At
+/// most 99,999,999 hours.
 #[must_use]
 pub fn format(timeout: Duration) -> String {
     let nanos = timeout.as_nanos();
-    let fits = UNITS.into_iter().find(|(unit, _)| nanos / unit <= MOST);
-    fits.map_or_else(|| format!("{MOST}H"), |(unit, letter)| format!("{}{letter}", nanos / unit))
+    let fits = UNITS.into_iter().find(|(unit, _)| nanos / unit <= MAX_VALUE);
+    fits.map_or_else(|| format!("{MAX_VALUE}H"), |(unit, letter)| format!("{}{letter}", nanos / unit))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! What a call carries of a trace, the choice whether it is traced, and its span.
+//! Tracing of calls: context, sampling, span.
 //!
-//! The choice falls before any span exists: a span that a sampler drops later costs a fifth of a call.
+//! Sampling happens before a span exists: a span that is dropped later costs a fifth of a call.
 
 use std::time::Duration;
 
@@ -28,21 +28,22 @@ const PARENT_LENGTH: usize = 55;
 const MAX_TRACESTATE: usize = 512;
 const MAX_BAGGAGE: usize = 8_192;
 
-/// Chooses the calls that are traced.
+/// Chooses the traced calls.
 ///
-/// A caller that sent a trace context has chosen already, either way: a trace is whole or absent. But anybody may ask for
-/// a trace, so that no more than some are followed in a second. Others are chosen by chance.
+/// A trace context has decided already: a trace is complete or absent. But any caller may ask for a trace, so that only
+/// some are followed in each second. Other calls are sampled at random.
 #[derive(Debug)]
 pub struct Sampler {
     ratio: Option<f64>,
-    /// Most calls that are followed in a second.
-    most: u32,
-    /// Where the second began, and how many were followed in it.
+    /// Most trace contexts that are followed in a second.
+    max: u32,
+    /// Start of the current second, and the contexts followed in it.
     followed: Mutex<(Option<Instant>, u32)>,
 }
 
-/// The trace context of a call. `None` without a sound `traceparent`: lower-case hexadecimal, ids that are not zero,
-/// sent once. One of a later version is read, and handed on, as one of version 00, as W3C asks for. `tracestate` over 512 bytes and `baggage` over 8,192 are left out.
+/// The trace context of a call. `None` without a valid `traceparent`: lower-case hexadecimal, ids that are not zero,
+/// sent once. Later versions are read and passed on as version 00, as W3C specifies. `tracestate` over 512 bytes and
+/// `baggage` over 8,192 are left out.
 #[must_use]
 pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
@@ -60,8 +61,8 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
 
 /// A call of `method`, such as `Submit`, with its span.
 ///
-/// A call that `sampler` chooses gets a whole span with the caller's as its parent. Any other gets none: its jobs have
-/// spans of their own, which only the log takes.
+/// A sampled call gets a full span with the caller's as its parent. Other calls get none: their jobs have spans of
+/// their own, for the log only.
 #[must_use]
 pub fn call(method: &'static str, request_id: RequestId, trace: Option<TraceContext>, sampler: &Sampler) -> Call {
     let sampled = sampler.choose(trace.as_ref());
@@ -84,14 +85,14 @@ fn server_span(method: &'static str, request_id: &RequestId, trace: Option<&Trac
         request_id = request_id.as_str(),
     );
     if let Some(parent) = trace.and_then(remote_parent) {
-        // It fails only where no subscriber exports spans, and then nobody misses the parent.
+        // This fails only if no subscriber exports spans, and then the parent is not needed.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(parent));
     }
     span
 }
 
-/// Notes in the span of `call` how it ended. Codes that are the server's fault mark the span as an error, as
-/// OpenTelemetry's conventions for gRPC servers list them.
+/// Records the status in the span of `call`. Codes that are the server's fault mark the span as an error, according to
+/// OpenTelemetry's conventions for gRPC servers.
 pub fn record_status(call: &Call, code: Code) {
     if !call.child_spans {
         return;
@@ -112,27 +113,27 @@ pub fn record_status(call: &Call, code: Code) {
 }
 
 impl Sampler {
-    /// Chooses the share `ratio` (0 to 1) of the calls that come without a trace context; with `None`, for nothing is
-    /// exported, no call at all.
+    /// Samples the share `ratio` (0 to 1) of the calls without a trace context. `None` samples no call at all, because
+    /// nothing is exported.
     #[must_use]
     pub fn new(ratio: Option<f64>) -> Self {
-        Self { ratio, most: 100, followed: Mutex::default() }
+        Self { ratio, max: 100, followed: Mutex::default() }
     }
 
-    /// The same, but of the callers that ask for a trace it follows `most` in a second. Default 100.
+    /// Sets the number of trace contexts that are followed in a second. Default 100.
     #[must_use]
-    pub fn following(self, most: u32) -> Self {
-        Self { most, ..self }
+    pub fn following(self, max: u32) -> Self {
+        Self { max, ..self }
     }
 
-    /// Whether another caller may be followed.
+    /// Whether another trace context may be followed.
     fn may_follow(&self, now: Instant) -> bool {
         let (begin, count) = &mut *self.followed.lock();
         if begin.is_none_or(|begin| now.saturating_duration_since(begin) >= SECOND) {
             (*begin, *count) = (Some(now), 0);
         }
         *count += 1;
-        *count <= self.most
+        *count <= self.max
     }
 
     fn choose(&self, trace: Option<&TraceContext>) -> bool {
@@ -146,7 +147,7 @@ impl Sampler {
 
 pub(super) fn remote_parent(trace: &TraceContext) -> Option<SpanContext> {
     let (trace_id, span_id, flags) = parse_parent(&trace.traceparent)?;
-    // A state that does not parse is the vendor's loss, not that of the trace.
+    // An invalid tracestate is dropped; the trace continues.
     let state = trace.tracestate.parse::<TraceState>().unwrap_or_default();
     Some(SpanContext::new(trace_id, span_id, flags, true, state))
 }
@@ -169,12 +170,12 @@ fn parse_parent(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
     Some((trace_id, span_id, TraceFlags::new(flags)))
 }
 
-/// The values of a header that is a list, joined; empty where it is longer than `most` bytes or not printable.
-fn list(headers: &HeaderMap, name: &HeaderName, most: usize) -> String {
+/// The joined values of a list header; empty if longer than `max` bytes or not printable.
+fn list(headers: &HeaderMap, name: &HeaderName, max: usize) -> String {
     let mut joined = String::new();
     for value in headers.get_all(name) {
         let Ok(value) = value.to_str() else { return String::new() };
-        if joined.len() + value.len() + 1 > most + usize::from(joined.is_empty()) {
+        if joined.len() + value.len() + 1 > max + usize::from(joined.is_empty()) {
             return String::new();
         }
         if !joined.is_empty() {
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn a_later_version_is_read_as_the_first() {
         for later in [PARENT.replacen("00-", "01-", 1), format!("{}-more", PARENT.replacen("00-", "fe-", 1))] {
-            let found = extract(&headers(&[("traceparent", &later)])).expect("sound");
+            let found = extract(&headers(&[("traceparent", &later)])).expect("valid");
             assert_eq!(found.traceparent, PARENT, "{later}");
         }
     }
@@ -249,14 +250,14 @@ mod tests {
         let state = |values: &[&str]| {
             let mut pairs = vec![("traceparent", PARENT)];
             pairs.extend(values.iter().map(|value| ("tracestate", *value)));
-            extract(&headers(&pairs)).expect("sound parent").tracestate
+            extract(&headers(&pairs)).expect("valid parent").tracestate
         };
         assert_eq!(state(&[&fits]), fits);
         assert_eq!(state(&[&over]), "");
         assert_eq!(state(&[&fits[..256], &fits[..255]]).len(), 512);
         assert_eq!(state(&[&fits[..256], &fits[..256]]), "");
         let baggage = "b".repeat(8_193);
-        assert_eq!(extract(&headers(&[("traceparent", PARENT), ("baggage", &baggage)])).expect("sound").baggage, "");
+        assert_eq!(extract(&headers(&[("traceparent", PARENT), ("baggage", &baggage)])).expect("valid").baggage, "");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! The messages of a call as they arrive: each is handed on when it is whole.
+//! Collects the messages of a call as they arrive, and delivers each when it is whole.
 //!
-//! A message that arrives in one piece is whole at once and touches nothing; one of more pieces is counted with every
-//! piece (see [`crate::memory`]), until it is handed on and its job is the pool's to count. Nothing of an unfinished
-//! message is handed on: the codec makes room for a whole message when it sees the head of one, so that five bytes would
+//! A message that arrives in one piece costs nothing here. A message of several pieces is counted with each piece (see
+//! [`crate::memory`]), until it is delivered and its job is counted by the pool. Parts are never delivered: the codec
+//! would reserve memory for the whole message when it sees the prefix, so that five bytes would take as much as the
+//! payload that they announce.
 //! take as much as the payload that they announce.
 
 use std::{
@@ -24,24 +25,24 @@ use crate::memory::{self, ConnectionMemory, HeldBack, Turn};
 pub(super) struct Upload<B> {
     body: B,
     memory: Arc<ConnectionMemory>,
-    /// Most bytes of a message.
+    /// Largest message, in bytes.
     largest: usize,
     framing: Framing,
     count: Option<memory::Upload>,
-    /// Bytes that were received and not given back to the window.
+    /// Bytes that were received, but not given back to the window.
     held: usize,
-    /// What there is of the message that is not whole. Copied: a piece may be a small part of a large buffer.
+    /// Received bytes of the incomplete message. Copied, because a piece may be a small part of a large buffer.
     kept: BytesMut,
-    /// What is whole and waits until there is room for its answer.
+    /// Whole messages that wait until their answers have capacity.
     whole: Bytes,
-    /// What came after a message that stays unfinished.
+    /// What came after a message that stays incomplete.
     last: Option<Frame<Bytes>>,
 }
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Bytes of a message that must have come before there is room for the rest of it.
-const LARGE: usize = 64 << 10;
+/// Received bytes from which on the rest of a message is reserved.
+const RESERVE_FROM: usize = 64 << 10;
 
 impl<B: HeldBack> Upload<B> {
     pub(super) fn new(mut body: B, memory: Arc<ConnectionMemory>, largest: usize) -> Self {
@@ -59,7 +60,7 @@ impl<B: HeldBack> Upload<B> {
         }
     }
 
-    /// Counts a piece, and gives it back to the window where the sender may send more.
+    /// Counts a piece, and gives it back to the window if the sender may send more.
     fn count(&mut self, piece: &Bytes) -> Result<(), Failure> {
         self.framing.read(piece);
         if let Some(length) = self.framing.longest().filter(|length| *length > self.largest) {
@@ -67,7 +68,7 @@ impl<B: HeldBack> Upload<B> {
         }
         let unfinished = self.framing.unfinished();
         if unfinished == 0 || self.framing.is_new() {
-            // The message before this one has ended.
+            // The previous message is complete.
             self.count = None;
         }
         let mut turn = Turn::Go;
@@ -89,7 +90,7 @@ impl<B: HeldBack> Upload<B> {
         Ok(())
     }
 
-    /// Gives back what was held.
+    /// Gives back the held bytes.
     fn give_back(&mut self) {
         if self.held > 0 {
             let held = mem::take(&mut self.held);
@@ -98,7 +99,7 @@ impl<B: HeldBack> Upload<B> {
         }
     }
 
-    /// Keeps back what is not whole, and returns what is.
+    /// Keeps the incomplete part, and returns the whole messages.
     fn whole(&mut self, mut piece: Bytes) -> Bytes {
         let unfinished = self.framing.unfinished();
         if unfinished == 0 && self.kept.is_empty() {
@@ -116,8 +117,8 @@ impl<B: HeldBack> Upload<B> {
             mem::take(&mut self.kept).freeze()
         };
         self.kept.extend_from_slice(&rest);
-        if unfinished >= LARGE {
-            // At once, not copied from one room into the next. What is not written yet takes no memory.
+        if unfinished >= RESERVE_FROM {
+            // Reserve once, instead of copying between growing buffers. Unwritten memory is not used.
             self.kept.reserve(self.framing.length() - unfinished);
         }
         whole
@@ -129,7 +130,7 @@ where
     B: Body<Data = Bytes> + HeldBack + Unpin,
     B::Error: Into<Failure>,
 {
-    /// What comes next: whole messages, or the end.
+    /// The next frame: whole messages, or the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         if let Some(last) = self.last.take() {
             return Poll::Ready(Some(Ok(last)));
@@ -165,7 +166,7 @@ where
         }
     }
 
-    /// Waits until a message that is held back may go on. Ready where it may now, and did not before.
+    /// Waits until a message that is held back may proceed. Ready if it may now, and did not before.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let Some(count) = &mut self.count else { return Poll::Pending };
         match ready!(count.poll_turn(cx)) {
@@ -202,7 +203,7 @@ where
                 end => return Poll::Ready(end),
             }
         }
-        // What may come of it must find room.
+        // The answers need capacity.
         ready!(this.memory.poll_room(cx));
         Poll::Ready(Some(Ok(Frame::data(mem::take(&mut this.whole)))))
     }
@@ -219,7 +220,7 @@ where
 impl<B> Drop for Upload<B> {
     fn drop(&mut self) {
         if self.held > 0 {
-            // Its stream gives back by itself what it has.
+            // The stream gives back its own bytes.
             self.memory.let_go(self.held);
         }
     }

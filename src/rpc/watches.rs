@@ -1,4 +1,4 @@
-//! How many calls may stay open that tell of changes: the server looks several times a second for each of them.
+//! Limits open watches: the server checks several times a second for each of them.
 
 use std::{collections::HashMap, pin::Pin, sync::Arc};
 
@@ -8,41 +8,41 @@ use tonic::{Request, Status};
 use super::{context::Arrival, status};
 use crate::phase::{Phase, PhaseCell};
 
-/// Most watches of one service that a connection has open at once.
-const PER_CONNECTION: usize = 16;
+/// Most open watches of one service on a connection.
+const MAX_PER_CONNECTION: usize = 16;
 
-/// The watches that are open, by their connection. Clones share them.
+/// The open watches, by connection. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Watches {
     open: Arc<Mutex<HashMap<u64, usize>>>,
-    most: usize,
+    max: usize,
     phase: PhaseCell,
 }
 
-/// The end of a watch; its place is free once this is dropped.
+/// The end of a watch. Dropping it frees its place.
 pub(super) type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Watches {
-    /// Room for `most` watches in all, which last until nothing runs any more.
+    /// At most `max` watches in all. They last until the process has stopped.
     #[must_use]
-    pub fn new(phase: PhaseCell, most: usize) -> Self {
-        Self { open: Arc::default(), most, phase }
+    pub fn new(phase: PhaseCell, max: usize) -> Self {
+        Self { open: Arc::default(), max, phase }
     }
 
-    /// Takes the place of one more watch.
+    /// Opens one more watch.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED where there is none.
+    /// RESOURCE_EXHAUSTED if there are too many.
     pub(super) fn open<T>(&self, request: &Request<T>) -> Result<Ended, Status> {
         let peer = request.extensions().get::<Arrival>().and_then(|arrival| arrival.peer.as_ref());
         let connection = peer.map_or(0, |peer| peer.connection);
         let mut open = self.open.lock();
-        if open.values().sum::<usize>() >= self.most {
-            return Err(status::watches_full("the server has as many watches of this sort as it may"));
+        if open.values().sum::<usize>() >= self.max {
+            return Err(status::watches_full("the server has too many open watches of this sort"));
         }
         let count = open.entry(connection).or_default();
-        if *count >= PER_CONNECTION {
-            return Err(status::watches_full("this connection has as many watches of this sort as it may"));
+        if *count >= MAX_PER_CONNECTION {
+            return Err(status::watches_full("this connection has too many open watches of this sort"));
         }
         *count += 1;
         let (place, phase) = (Place { watches: self.clone(), connection }, self.phase.clone());

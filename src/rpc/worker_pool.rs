@@ -1,3 +1,5 @@
+//! `WorkerPoolService`: its parts, and one method for each RPC.
+
 use std::{pin::Pin, sync::Arc};
 
 use futures_util::Stream;
@@ -26,37 +28,37 @@ use crate::{
 #[derive(Clone)]
 pub struct WorkerPool(pub(super) Arc<Parts>);
 
-/// What the RPCs share.
+/// State that the RPCs share.
 pub struct Parts {
     /// The pools that run the jobs.
     pub pools: Pools,
-    /// Where the process is in its life.
+    /// Phase of the process.
     pub phase: PhaseCell,
-    /// Bounds of deadlines.
+    /// Policy for deadlines.
     pub deadline: DeadlinePolicy,
-    /// Decides which calls are traced.
+    /// Chooses the traced calls.
     pub sampler: Sampler,
     /// Most jobs in flight on one `SubmitMany` call.
     pub window: usize,
-    /// Most bytes of one message.
+    /// Largest message, in bytes.
     pub largest_message: usize,
     /// Where tasks of calls run.
     pub tasks: Tasks,
-    /// Who is let in.
+    /// Authorization of calls and jobs.
     pub guard: Guard,
-    /// When the process began.
+    /// Start of the process.
     pub started: Instant,
-    /// Takes what calls took.
+    /// Records the durations of calls.
     pub calls: Calls,
-    /// Those who watch the stats.
+    /// Open watches of the stats.
     pub watches: Watches,
 }
 
-/// What a streaming RPC answers with.
+/// The response of a streaming RPC.
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl WorkerPool {
-    /// The service over these parts.
+    /// The service with these parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
@@ -69,7 +71,7 @@ impl WorkerPoolService for WorkerPool {
     type SubmitManyStream = ResponseStream<SubmitManyResponse>;
     type WatchStatsStream = ResponseStream<WatchStatsResponse>;
 
-    // As the macro writes it, but that the request is read before the future is made.
+    // As the macro generates it, except that the request is read before the future is made.
     fn submit<'a, 'b>(
         &'a self,
         request: Request<SubmitRequest>,

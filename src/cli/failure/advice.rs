@@ -82,7 +82,7 @@ impl CallError {
         Some(flags)
     }
 
-    /// A deadline that is long with_headroom for the job to be accepted. The server speaks of the time until its answer goes
+    /// A deadline that is long enough for the job to be accepted. The server speaks of the time until its answer goes
     /// out. That is its reply margin before the deadline: at most a second, and at most a tenth of the deadline.
     fn needed_deadline(&self) -> Option<Duration> {
         let needed = self.milliseconds("needed_budget_ms")?;

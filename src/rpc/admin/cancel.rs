@@ -1,3 +1,5 @@
+//! `CancelJob`.
+
 use tonic::{Response, Status};
 use tracing::info;
 
@@ -12,10 +14,10 @@ use crate::{
     },
 };
 
-/// Most ids that a refusal names.
-const NAMED: usize = 16;
+/// Most job ids in a refusal.
+const MAX_NAMED: usize = 16;
 
-/// `CancelJob`.
+/// Cancels one job, by its id or its request id.
 pub(super) fn cancel_job(admin: &Admin, request: &CancelJobRequest) -> Result<Response<CancelJobResponse>, Status> {
     let id = &request.job_id;
     if id.is_empty() {
@@ -42,7 +44,7 @@ fn cancel(admin: &Admin, job: JobId) -> Option<(&str, JobStage)> {
 fn of_request(admin: &Admin, id: &str) -> Result<JobId, Status> {
     let request_id = id.parse().map_err(|_| no_job(id))?;
     let filter = JobFilter { request_id: Some(request_id), ..JobFilter::held() };
-    let Listing { jobs, all } = admin.pools.list(&filter, NAMED);
+    let Listing { jobs, all } = admin.pools.list(&filter, MAX_NAMED);
     match &*jobs {
         [] => Err(no_job(id)),
         [one] => Ok(one.job),

@@ -1,3 +1,5 @@
+//! `Drain` and its progress. What the drain does is in `src/app/drain.rs`, and for one pool in `src/pool/drain.rs`.
+
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt, stream};
@@ -19,7 +21,7 @@ use crate::{
 
 const REPORT: Duration = Duration::from_millis(100);
 
-/// `Drain`: the process, or one pool.
+/// Drains the process, or one pool.
 pub(super) fn drain(admin: &Admin, request: &DrainRequest) -> Result<Response<ResponseStream<DrainResponse>>, Status> {
     match request.pool.as_str() {
         "" => Ok(Response::new(drain_all(admin))),
@@ -31,11 +33,11 @@ fn drain_all(admin: &Admin) -> ResponseStream<DrainResponse> {
     info!("an operator drains the server");
     admin.control.drain();
     let control = Arc::clone(&admin.control);
-    // The end is reported at once, for the connection does not last much longer.
+    // The end is reported at once, because the connection closes soon after.
     let moves = WatchStream::new(control.phase()).map(|_| ());
     let settled = WatchStream::new(control.cut()).map(|_| ());
-    let looks = stream::select(stream::select(ticks(), moves), settled);
-    let reports = looks.map(move |()| control.progress()).scan(false, |ended, progress| {
+    let updates = stream::select(stream::select(ticks(), moves), settled);
+    let reports = updates.map(move |()| control.progress()).scan(false, |ended, progress| {
         let report = (!*ended).then(|| Ok(report(&progress)));
         *ended = progress.cut.is_some();
         std::future::ready(report)
@@ -47,9 +49,9 @@ fn drain_one(admin: &Admin, pool: Pool) -> ResponseStream<DrainResponse> {
     pool.shut();
     info!(pool = %pool.name(), "an operator drains the pool");
     let (begin, before) = (Instant::now(), pool.stats().counts.ended());
-    // A drain of the process, which may take the pool with it, is reported like one of its own.
-    let looks = stream::select(ticks(), WatchStream::new(admin.control.phase()).map(|_| ()));
-    let reports = looks.map(move |()| report_of(&pool, begin, before)).scan(false, |ended, report| {
+    // A drain of the process, which also drains this pool, is reported in the same way.
+    let updates = stream::select(ticks(), WatchStream::new(admin.control.phase()).map(|_| ()));
+    let reports = updates.map(move |()| report_of(&pool, begin, before)).scan(false, |ended, report| {
         let over = matches!(report.phase(), proto::Phase::Stopped | proto::Phase::Serving);
         let shown = (!std::mem::replace(ended, over)).then_some(Ok(report));
         std::future::ready(shown)
@@ -67,7 +69,7 @@ fn report(progress: &DrainProgress) -> DrainResponse {
     let DrainProgress { phase: reached, queued, running, finished, lost, cut, elapsed, expected, hard_stop } =
         *progress;
     DrainResponse {
-        // While answers are on their way, the drain goes on.
+        // The drain continues while answers are being sent.
         phase: phase(if cut.is_none() { reached.min(Phase::Stopping) } else { reached }).into(),
         queued: queued as u64,
         running: running as u64,

@@ -1,3 +1,5 @@
+//! `Explain`.
+
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,10 +16,10 @@ use crate::{
     },
 };
 
-/// Most other jobs of the same request id that are named.
-const OTHERS: usize = 16;
+/// Most other jobs of the same request id in an answer.
+const MAX_OTHERS: usize = 16;
 
-/// `Explain`.
+/// Explains one job, by its id or its request id.
 pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Response<ExplainResponse>, Status> {
     let id = &request.job_id;
     if id.is_empty() {
@@ -60,7 +62,7 @@ pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Respons
 /// The newest job with this request id, and the ids of others.
 fn of_request(admin: &Admin, id: &str) -> Option<(Explanation, Vec<JobId>)> {
     let filter = JobFilter { request_id: Some(id.parse().ok()?), ..JobFilter::default() };
-    let mut jobs = admin.pools.list(&filter, 1 + OTHERS).jobs.into_iter().map(|listed| listed.job);
+    let mut jobs = admin.pools.list(&filter, 1 + MAX_OTHERS).jobs.into_iter().map(|listed| listed.job);
     Some((admin.pools.explain(jobs.next()?)?, jobs.collect()))
 }
 

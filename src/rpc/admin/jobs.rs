@@ -1,3 +1,5 @@
+//! `ListJobs`.
+
 use std::time::Duration;
 
 use tonic::{Response, Status};
@@ -14,21 +16,21 @@ use crate::{
     },
 };
 
-/// Most jobs of an answer, and those of one that says nothing.
-const MOST: u32 = 1000;
+/// Most jobs in an answer, also without a limit in the request.
+const MAX_JOBS: u32 = 1000;
 const USUAL: u32 = 100;
-/// Most tenants of an answer.
-const TENANTS: usize = 16;
+/// Most tenants in an answer.
+const MAX_TENANTS: usize = 16;
 
-/// `ListJobs`.
+/// Lists jobs that match a filter.
 pub(super) fn list_jobs(admin: &Admin, request: ListJobsRequest) -> Result<Response<ListJobsResponse>, Status> {
     if !request.pool.is_empty() && admin.pools.get(&request.pool).is_none() {
         return Err(no_pool(&admin.pools, &request.pool));
     }
     let most = match request.limit {
         0 => USUAL,
-        limit @ 1..=MOST => limit,
-        _ => return Err(invalid_field("limit", &format!("send up to {MOST}"))),
+        limit @ 1..=MAX_JOBS => limit,
+        _ => return Err(invalid_field("limit", &format!("send up to {MAX_JOBS}"))),
     };
     let tenants = tenants(admin, &request.pool);
     let filter = filter(request)?;
@@ -57,7 +59,7 @@ fn filter(request: ListJobsRequest) -> Result<JobFilter, Status> {
         kind: named(kind),
         tenant,
         request_id: request_id.map_err(|error| invalid_field("request_id", &error.to_string()))?,
-        older: older.map_err(|_| invalid_field("older", "below zero; send the least age"))?.unwrap_or_default(),
+        older: older.map_err(|_| invalid_field("older", "negative; send the smallest age"))?.unwrap_or_default(),
         order,
     })
 }
@@ -69,7 +71,7 @@ fn stage(stage: proto::JobStage) -> Result<JobStage, Status> {
         proto::JobStage::Running => Ok(JobStage::Running),
         proto::JobStage::Completed => Ok(JobStage::Completed),
         proto::JobStage::Failed => Ok(JobStage::Failed),
-        proto::JobStage::Unspecified => Err(invalid_field("stages", "no stage; send values of the enum")),
+        proto::JobStage::Unspecified => Err(invalid_field("stages", "not a stage; send values of the enum")),
     }
 }
 
@@ -83,7 +85,7 @@ fn tenants(admin: &Admin, pool: &str) -> Vec<proto::TenantRate> {
         }
     }
     tenants.sort_by(|a, b| b.asks.total_cmp(&a.asks));
-    tenants.truncate(TENANTS);
+    tenants.truncate(MAX_TENANTS);
     tenants
 }
 

@@ -1,3 +1,5 @@
+//! `Pause`, `Resume` and `Resize`.
+
 use std::num::NonZeroUsize;
 
 use tonic::{Response, Status};
@@ -16,10 +18,10 @@ use crate::{
     },
 };
 
-/// Most workers of a pool, as in its configuration.
-const MOST_WORKERS: u32 = 65_536;
+/// Most workers of a pool, the same as in the configuration.
+const MAX_WORKERS: u32 = 65_536;
 
-/// The pool of that name.
+/// The pool named `name`.
 pub(super) fn find<'a>(admin: &'a Admin, name: &str) -> Result<&'a Pool, Status> {
     if name.is_empty() {
         let names: Vec<_> = admin.pools.all().iter().map(|pool| &**pool.name()).collect();
@@ -28,7 +30,7 @@ pub(super) fn find<'a>(admin: &'a Admin, name: &str) -> Result<&'a Pool, Status>
     admin.pools.get(name).ok_or_else(|| no_pool(&admin.pools, name))
 }
 
-/// `Pause`.
+/// Stops starting jobs of a pool.
 pub(super) fn pause(admin: &Admin, request: &PauseRequest) -> Result<Response<PauseResponse>, Status> {
     let pool = find(admin, &request.pool)?;
     if !pool.pause() {
@@ -39,7 +41,7 @@ pub(super) fn pause(admin: &Admin, request: &PauseRequest) -> Result<Response<Pa
     Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
 }
 
-/// `Resume`.
+/// Starts jobs of a pool again.
 pub(super) fn resume(admin: &Admin, request: &ResumeRequest) -> Result<Response<ResumeResponse>, Status> {
     let pool = find(admin, &request.pool)?;
     check_serving(pool)?;
@@ -51,16 +53,16 @@ pub(super) fn resume(admin: &Admin, request: &ResumeRequest) -> Result<Response<
     Ok(Response::new(ResumeResponse { pool: Some(state(pool)) }))
 }
 
-/// `Resize`.
+/// Changes the number of workers.
 pub(super) fn resize(admin: &Admin, request: &ResizeRequest) -> Result<Response<ResizeResponse>, Status> {
     let ResizeRequest { pool, min_workers: min, max_workers: max, reason: _ } = request;
     let pool = find(admin, pool)?;
     let max = if *max == 0 { min } else { max };
     let Some(least) = count(*min) else {
-        return Err(invalid_field("min_workers", &format!("send 1 to {MOST_WORKERS}")));
+        return Err(invalid_field("min_workers", &format!("send 1 to {MAX_WORKERS}")));
     };
     let Some(most) = count(*max).filter(|most| *most >= least) else {
-        return Err(invalid_field("max_workers", &format!("send min_workers to {MOST_WORKERS}, or 0 for min_workers")));
+        return Err(invalid_field("max_workers", &format!("send min_workers to {MAX_WORKERS}, or 0 for min_workers")));
     };
     check_serving(pool)?;
     pool.resize(least, most);
@@ -70,7 +72,7 @@ pub(super) fn resize(admin: &Admin, request: &ResizeRequest) -> Result<Response<
 
 fn count(workers: u32) -> Option<NonZeroUsize> {
     let count = usize::try_from(workers).ok().and_then(NonZeroUsize::new);
-    count.filter(|_| workers <= MOST_WORKERS)
+    count.filter(|_| workers <= MAX_WORKERS)
 }
 
 fn check_serving(pool: &Pool) -> Result<(), Status> {

@@ -1,3 +1,5 @@
+//! `Reload`. The reload itself is in `src/app/reload.rs`.
+
 use std::sync::Arc;
 
 use tonic::{Response, Status};
@@ -11,37 +13,37 @@ use crate::{
     task::off_thread,
 };
 
-/// A key of the configuration whose value differs.
+/// A changed key of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingChange {
     /// Dotted key.
     pub key: String,
-    /// The value before.
+    /// The old value.
     pub old: String,
-    /// The value that it is to have.
+    /// The new value.
     pub new: String,
-    /// Whether it is taken over by a start alone.
+    /// Whether only a restart applies it.
     pub needs_restart: bool,
 }
 
-/// Why nothing of a configuration was taken over.
+/// Why no change was applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReloadFault {
-    /// The service was not told where its configuration comes from.
-    #[error("this service was started without a configuration that could be read again")]
+    /// The service does not know where its configuration comes from.
+    #[error("this service has no configuration file to reload")]
     NoSource,
-    /// It is too late for it.
+    /// The server is draining.
     #[error("the server is draining")]
     Draining,
-    /// The configuration has faults: the report of them, one after an empty line each.
+    /// The configuration has faults. Their report separates them by empty lines.
     #[error("{}", in_one_line(.0))]
     Faulty(String),
-    /// All that differs, some of which a start alone takes over.
+    /// All changes, some of which need a restart.
     #[error("a restart is needed for {}", keys(.0))]
     NeedsRestart(Vec<SettingChange>),
 }
 
-/// `Reload`.
+/// Reloads the configuration.
 pub(super) async fn reload(admin: &Admin, request: ReloadRequest) -> Result<Response<ReloadResponse>, Status> {
     let ReloadRequest { dry_run, reason: _ } = request;
     let control = Arc::clone(&admin.control);
@@ -64,11 +66,11 @@ pub(super) async fn reload(admin: &Admin, request: ReloadRequest) -> Result<Resp
     Ok(Response::new(ReloadResponse { applied, changes, faults }))
 }
 
-/// What each fault is, and where.
+/// Each fault and its place, in one line.
 fn in_one_line(report: &str) -> String {
-    let told =
+    let headline =
         |line: &str| ["error: ", "--> "].iter().find_map(|mark| line.trim().strip_prefix(mark).map(str::to_owned));
-    let faults = report.split("\n\n").map(|fault| fault.lines().filter_map(told).collect::<Vec<_>>().join(" at "));
+    let faults = report.split("\n\n").map(|fault| fault.lines().filter_map(headline).collect::<Vec<_>>().join(" at "));
     faults.collect::<Vec<_>>().join("; ")
 }
 

@@ -1,4 +1,4 @@
-//! Fixes the instant of arrival.
+//! Records the instant of arrival.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use tokio::time::Instant;
 
 use crate::{auth::Caller, rpc::calls::Method};
 
-/// A call, and what the layers have found out about it.
+/// A call, with what the layers found out about it.
 pub struct Arrived<B> {
     pub(in crate::rpc) request: Request<B>,
     /// When its head arrived.
     pub(super) at: Instant,
-    /// Its method, where it is one of the worker pool.
+    /// Its method, if it belongs to the worker pool.
     pub(in crate::rpc) method: Option<Method>,
-    /// Who calls, where callers are authenticated.
+    /// The authenticated caller.
     pub(super) caller: Option<Arc<Caller>>,
 }
 
-/// Notes when a call arrived, and whether it is for the worker pool.
+/// Records when a call arrived, and whether it is for the worker pool.
 #[derive(Clone)]
 pub struct Arrivals<S> {
     pub(super) has_pool: bool,

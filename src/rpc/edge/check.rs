@@ -1,4 +1,4 @@
-//! Lets a call pass, or answers it.
+//! Passes a call on, or answers it.
 
 use std::{convert::Infallible, future::ready, sync::Arc};
 
@@ -7,16 +7,16 @@ use http::Response;
 use hyper::service::Service;
 use tonic::body::Body;
 
-use crate::{memory::ConnectionMemory, rpc::telling::AnswerBody};
+use crate::{memory::ConnectionMemory, rpc::answer_body::AnswerBody};
 
-/// One question to each call.
+/// A check of each call.
 pub trait Check<R> {
-    /// The answer to a call that does not pass. It tells no load, which only callers that pass may know. A balancer keeps
-    /// the weight of the last report that it got (gRFC A58).
+    /// The answer to a call that fails the check. It has no load report, which only accepted callers may see. A
+    /// balancer keeps the weight of the last report (gRFC A58).
     fn refuse(&self, call: &mut R) -> Option<Response<Body>>;
 }
 
-/// Hands on what passes a check.
+/// Passes on calls that pass a check.
 #[derive(Clone)]
 pub struct Checked<C, S> {
     pub(super) check: C,
@@ -24,10 +24,10 @@ pub struct Checked<C, S> {
     pub(super) inner: S,
 }
 
-/// An answer that was made here. Boxed, so that calls that are handed on keep no room for it.
+/// An answer from a check. Boxed, so that other calls need no space for it.
 pub(super) type Made = BoxFuture<'static, Result<Response<AnswerBody>, Infallible>>;
 
-/// A check that may be off.
+/// An optional check.
 impl<R, C: Check<R>> Check<R> for Option<C> {
     fn refuse(&self, call: &mut R) -> Option<Response<Body>> {
         self.as_ref()?.refuse(call)

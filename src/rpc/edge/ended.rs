@@ -1,4 +1,4 @@
-//! Ends calls that do not end by themselves.
+//! Ends calls at their deadline, and calls that panic.
 
 use std::{
     convert::Infallible,
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Answers a call at its deadline, for its message may never come, and one that panics with INTERNAL.
+/// Answers a call at its deadline, because its message may never come. Answers a call that panics with INTERNAL.
 #[derive(Clone)]
 pub struct Ended<S> {
     pub(super) inner: S,
@@ -32,7 +32,7 @@ pub struct Ended<S> {
 /// The answer to one call.
 pub struct EndedFuture<F> {
     answer: F,
-    /// The request id, as the caller sent it.
+    /// The request id that the caller sent.
     sent: Option<HeaderValue>,
     give_up: Option<Instant>,
     alarm: Option<Pin<Box<Sleep>>>,
@@ -54,17 +54,17 @@ where
     }
 }
 
-/// Within the margin before the deadline, after the service's own answer had its time.
+/// Within the reply margin before the deadline, after the service's own answer had its time.
 fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
     let asked = timeout::parse(headers.get(GRPC_TIMEOUT)?.to_str().ok()?).ok()?;
-    // A budget that cannot be added up is no budget.
+    // A deadline that overflows the clock is no deadline.
     now.checked_add(asked)?;
     let deadline = Deadline::new(now, asked, DeadlinePolicy::default().reply_margin);
     Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
 }
 
 impl<F> EndedFuture<F> {
-    /// Whether a call that is pending has no time left. The timer is made for those alone that wait.
+    /// Whether a pending call has reached its deadline. The timer is made only for calls that wait.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(give_up) = self.give_up else { return Poll::Pending };
         self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx)

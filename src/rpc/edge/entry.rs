@@ -1,4 +1,4 @@
-//! Refuses callers without sound credentials.
+//! Denies callers without valid credentials.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use http::Response;
 use tonic::body::Body;
 
 use super::{Arrived, Check};
-use crate::rpc::{catalog::Catalog, guard::Entrance, telling::Meters};
+use crate::rpc::{answer_body::Meters, catalog::Catalog, guard::Entrance};
 
-/// The entrance of a connection, where not everybody is let in.
+/// Authentication of a connection, if it is on.
 #[derive(Clone)]
 pub struct Entry {
     pub(super) entrance: Entrance,
@@ -21,7 +21,7 @@ impl<B> Check<Arrived<B>> for Entry {
         if self.catalog.is_page(call.request.uri().path()) {
             return None;
         }
-        match self.entrance.let_in(&call.request, &self.catalog) {
+        match self.entrance.authenticate(&call.request, &self.catalog) {
             Ok(caller) => {
                 call.caller = caller;
                 None

@@ -1,4 +1,4 @@
-//! Takes calls from pages of browsers, which cannot speak gRPC itself.
+//! Translates gRPC-Web, which web pages speak, to gRPC.
 
 use std::{convert::Infallible, fmt, sync::Arc};
 
@@ -11,10 +11,10 @@ use tonic::body::Body;
 use super::{Failure, check::Made};
 use crate::{
     memory::ConnectionMemory,
-    rpc::{Browsers, telling::AnswerBody},
+    rpc::{Browsers, answer_body::AnswerBody},
 };
 
-/// Translates calls of gRPC-Web, where there are pages that may call.
+/// Translates calls of gRPC-Web, if web pages may call.
 #[derive(Clone)]
 pub struct GrpcWeb<S> {
     pub(super) browsers: Option<Browsers>,
@@ -38,7 +38,7 @@ where
     type Future = Either<Made, <S as Service<Request<B>>>::Future>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
-        match self.browsers.as_ref().filter(|browsers| browsers.are_meant(&request)) {
+        match self.browsers.as_ref().filter(|browsers| browsers.apply_to(&request)) {
             Some(browsers) => {
                 let memory = Arc::clone(&self.memory);
                 let answer = browsers.answer(self.inner.clone(), request);

@@ -1,4 +1,4 @@
-//! Bounds the headers of a call.
+//! Limits the headers of a call.
 
 use http::{Request, Response};
 use tonic::body::Body;
@@ -6,7 +6,7 @@ use tonic::body::Body;
 use super::{Arrived, Check};
 use crate::rpc::status;
 
-/// Most bytes of the headers, as HTTP/2 counts them.
+/// Largest headers, in bytes as HTTP/2 counts them.
 #[derive(Clone, Copy)]
 pub struct HeaderSize(pub(super) usize);
 
@@ -16,7 +16,7 @@ impl<B> Check<Arrived<B>> for HeaderSize {
     }
 }
 
-/// Size of the headers as HTTP/2 counts it: 32 bytes for each beside its name and value.
+/// Size of the headers as HTTP/2 counts it: name, value and 32 bytes for each.
 fn header_list<B>(request: &Request<B>) -> usize {
     let field = |name: usize, value: usize| name + value + 32;
     let authority = request.uri().authority().map_or(0, |authority| authority.as_str().len());

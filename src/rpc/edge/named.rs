@@ -1,4 +1,4 @@
-//! Names every answer.
+//! Adds the request id to every answer.
 
 use std::{
     convert::Infallible,
@@ -10,12 +10,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use hyper::service::Service;
 
 use crate::rpc::{
+    answer_body::AnswerBody,
     context::{REQUEST_ID, request_id},
     message::decode_message,
-    telling::AnswerBody,
 };
 
-/// Puts the request id on answers that have none yet: calls may end before they reach their service.
+/// Adds the request id to answers that have none: calls may end before they reach their service.
 #[derive(Clone)]
 pub struct Named<S> {
     pub(super) inner: S,
@@ -24,7 +24,7 @@ pub struct Named<S> {
 /// The answer to one call.
 pub struct NamedFuture<F> {
     answer: F,
-    /// The request id, as the caller sent it.
+    /// The request id that the caller sent.
     sent: Option<HeaderValue>,
 }
 

@@ -1,4 +1,4 @@
-//! Hands calls to their services.
+//! Routes calls to their services.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     rpc::{calls::Method, catalog::Catalog, context::Arrival, single::Single, upload::Upload},
 };
 
-/// Counts what a call brings, adds its caller, and finds the service. Calls of the worker pool pass the router by, which
+/// Counts received bytes, adds the caller, and selects the service. Calls of the worker pool bypass the router, which
 /// costs as much as the pool.
 #[derive(Clone)]
 pub struct Route {
@@ -27,14 +27,14 @@ pub struct Route {
     /// The other end of the connection.
     pub(super) peer: Arc<Peer>,
     pub(super) memory: Arc<ConnectionMemory>,
-    /// Most bytes of a message.
+    /// Largest message, in bytes.
     pub(super) message: usize,
 }
 
 type Answer = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
 impl Route {
-    /// Whether a call is of a method that takes one message.
+    /// Whether a call's method takes one message.
     fn takes_one(&self, hot: Option<Method>, path: &str) -> bool {
         match hot {
             Some(method) => method != Method::SubmitMany,
@@ -71,7 +71,7 @@ where
         let Arrived { request, at, method, caller } = call;
         let is_bound = self.takes_one(method, request.uri().path());
         let upload = |body| Upload::new(body, Arc::clone(&self.memory), self.message);
-        // Boxed: the service moves it half a dozen times, and keeps room for each.
+        // Boxed: the service moves it half a dozen times, with a copy each.
         let mut request = request.map(|body| Box::new(Single::new(upload(body), is_bound)));
         let (peer, memory) = (Some(Arc::clone(&self.peer)), Arc::clone(&self.memory));
         let mut arrival = Arrival { at, peer, caller, memory, inbound: None };

@@ -1,15 +1,15 @@
-//! How the ends of jobs become statuses.
+//! Statuses of refused and failed jobs. Other failures of calls are in `src/rpc/status.rs`.
 
 use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use super::{Answer, Pushback, VIOLATIONS};
+use super::{Answer, MAX_VIOLATIONS, Pushback};
 use crate::model::{
     Execution, Failure, HandlerError, JobError, Outcome, Reason, Rejection, RejectionReason, RequestId, TenantPart,
 };
 
-/// The one place where the ends of jobs become statuses.
+/// The status of a job that was refused or failed.
 pub(in crate::rpc) fn status(error: &JobError, request_id: &RequestId) -> Status {
     let answer = match error {
         JobError::Rejected(rejection) => rejected(rejection),
@@ -24,7 +24,7 @@ fn rejected(rejection: &Rejection) -> Answer {
         return Answer { facts: place(rejection), ..Answer::of(Reason::ExpiredInQueue).never() };
     }
     let pushback = match reason {
-        // A job in flight ends with another job of the same tenant, whose time is unknown.
+        // Another job of the same tenant must end first, and when is unknown.
         RejectionReason::OverInFlight { .. } | RejectionReason::PayloadTooLarge { .. } => Pushback::Never,
         _ => retry_after.map_or(Pushback::Unsaid, Pushback::after),
     };
@@ -33,7 +33,7 @@ fn rejected(rejection: &Rejection) -> Answer {
     let answer = Answer { pushback, facts, ..Answer::of(reason.reason()) };
     match reason {
         RejectionReason::Invalid { violations } => {
-            let violations = violations.iter().take(VIOLATIONS);
+            let violations = violations.iter().take(MAX_VIOLATIONS);
             violations.fold(answer, |answer, violation| answer.violation(violation.field, &violation.description))
         }
         RejectionReason::UnknownKind { .. } => answer.violation("job.kind", &message),
@@ -61,14 +61,14 @@ fn failed(failure: &Failure) -> Answer {
     Answer { code, pushback, execution, facts: failure_facts(failure), ..answer }
 }
 
-/// Where it was refused.
+/// The kind and the pool of a refusal.
 fn place(rejection: &Rejection) -> Vec<(&'static str, String)> {
     let kind = (!rejection.kind.is_empty()).then(|| ("kind", rejection.kind.to_string()));
     let pool = rejection.pool.as_ref().map(|pool| ("pool", pool.to_string()));
     kind.into_iter().chain(pool).collect()
 }
 
-/// What it was refused by.
+/// The figures of a refusal.
 fn figures(rejection: &Rejection) -> Vec<(&'static str, String)> {
     match &rejection.reason {
         RejectionReason::DeadlineUnreachable { expected, needed, budget } => vec![

@@ -1,3 +1,5 @@
+//! The queue of unread results of a `SubmitMany` call.
+
 use std::{
     collections::VecDeque,
     pin::Pin,
@@ -15,36 +17,36 @@ use crate::{
     proto::{SubmitManyResponse, submit_many_response::Outcome},
 };
 
-/// Output bytes that may be unread before no more jobs are read. What runs by then adds to them.
-const UNREAD_BYTES: usize = 4 << 20;
+/// Bytes of unread output from which on no more jobs are read. Jobs that already run may exceed it.
+const MAX_UNREAD_BYTES: usize = 4 << 20;
 
-/// Results on their way from the driver of a call to its reader. A channel of the library takes a permit, a block and
-/// two wake-ups for what is one push here: the driver and the reader live on one thread. Results go over in batches, as
-/// neither of the two sees the other before it has to wait.
+/// Results on their way from the driver of a call to its reader. A channel would take a permit, a block and two
+/// wake-ups, where this takes one push: the driver and the reader live on one thread. Results are handed over in
+/// batches, because neither side runs before the other waits.
 pub(super) struct Outbox {
     state: Arc<Mutex<State>>,
-    /// Results that are not handed over yet.
+    /// Results that are not yet handed over.
     held: Batch,
-    /// What was unread when the last ones were: the reader only makes it less.
+    /// Unread load at the last hand-over. The reader only lowers it.
     handed: Load,
 }
 
-/// The caller's end: results, and then the status of the call. Dropping it tells the driver.
+/// The reader's end: results, and then the status of the call. Dropping it notifies the driver.
 pub(super) struct Answers {
     state: Arc<Mutex<State>>,
-    /// Results that were taken together.
+    /// Results that were taken in one batch.
     taken: VecDeque<(SubmitManyResponse, Kept)>,
 }
 
 #[derive(Default)]
 struct State {
     waiting: Batch,
-    /// What the reader took last: unread until it comes back for more.
+    /// What the reader took last. It counts as unread until the reader returns for more.
     lent: Load,
-    /// What the call ends with, once the driver is gone: `None` inside is OK.
+    /// Final status of the call, once the driver is gone; an inner `None` is OK.
     end: Option<Option<Status>>,
     left: bool,
-    /// The driver waits until fewer results than this are unread; 0 where it does not.
+    /// The driver waits until fewer results than this are unread; 0 if it does not wait.
     wanted: usize,
     reader: Option<Waker>,
     driver: Option<Waker>,
@@ -57,12 +59,12 @@ struct Batch {
     bytes: usize,
 }
 
-/// What a result holds until its reader takes it.
+/// Resources that a result holds until it is read.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// Its room among unread answers.
+    /// Its memory among unread answers.
     pub(super) _charge: Option<Charge>,
-    /// Room of a quota.
+    /// The tenant's quota.
     pub(super) _hold: Option<Hold>,
 }
 
@@ -84,9 +86,9 @@ impl Load {
         Self { results: self.results + other.results, bytes: self.bytes + other.bytes }
     }
 
-    /// Number of the results; more than any window holds where they are too large together.
+    /// Number of results; `usize::MAX` if they are too large together.
     fn count(self) -> usize {
-        if self.bytes > UNREAD_BYTES { usize::MAX / 2 } else { self.results }
+        if self.bytes > MAX_UNREAD_BYTES { usize::MAX / 2 } else { self.results }
     }
 }
 
@@ -110,15 +112,15 @@ impl Outbox {
         (Self { state, held: Batch::default(), handed: Load::default() }, answers)
     }
 
-    /// Adds a result, which the reader sees after the next [`hand_over`](Self::hand_over). Returns how many are unread
-    /// with this one, at the most.
+    /// Adds a result, which the reader sees after the next [`hand_over`](Self::hand_over). Returns an upper bound of
+    /// the unread results.
     pub(super) fn push(&mut self, result: SubmitManyResponse, kept: Kept) -> usize {
         self.held.bytes += output_bytes(&result);
         self.held.results.push_back((result, kept));
         self.handed.and(self.held.load()).count()
     }
 
-    /// Lets the reader have what was pushed: to be said before the driver waits.
+    /// Hands the pushed results to the reader. Call it before the driver waits.
     pub(super) fn hand_over(&mut self) {
         if self.held.results.is_empty() {
             return;
@@ -145,11 +147,11 @@ impl Outbox {
         self.handed.and(self.held.load()).count()
     }
 
-    /// Returns when fewer than `most` results are unread, or the caller has left. Cancel safe.
-    pub(super) async fn below(&self, most: usize) {
+    /// Returns when fewer than `max` results are unread, or the caller has left. Cancel safe.
+    pub(super) async fn below(&self, max: usize) {
         self.until(|state| {
-            state.wanted = most;
-            state.left || state.unread().count() < most
+            state.wanted = max;
+            state.left || state.unread().count() < max
         })
         .await;
     }
@@ -171,7 +173,7 @@ impl Outbox {
             if is_so(&mut state) {
                 return Poll::Ready(());
             }
-            // One task waits for all of this: the latest waker is the only one.
+            // One task waits for all of this, so that the latest waker is the only one.
             state.driver = Some(cx.waker().clone());
             Poll::Pending
         })

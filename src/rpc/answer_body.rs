@@ -1,4 +1,4 @@
-//! What the answers of the worker pool tell beside their results: the load of the process.
+//! The body of an answer: counts unread bytes, and adds the load report to the trailers.
 
 use std::{
     pin::Pin,
@@ -23,81 +23,81 @@ use crate::{
     memory::{AnswersFull, ConnectionMemory},
 };
 
-/// What the calls of one connection share.
+/// State that the calls of one connection share.
 pub(super) struct Meters {
     pub(super) calls: Calls,
-    /// None where answers do not tell it.
+    /// The load report; `None` if answers carry none.
     pub(super) load: Option<Arc<ConnectionLoad>>,
 }
 
-/// What one call of the worker pool tells at its end.
-pub(super) struct Telling {
+/// An answer of the worker pool that is still being made.
+pub(super) struct PendingAnswer {
     meters: Arc<Meters>,
     method: Method,
     arrival: Instant,
     waited: bool,
 }
 
-/// The body of an answer, which counts what of it is not sent and adds the load of the process to the trailers.
+/// The body of an answer. It counts unsent bytes, and adds the load of the process to the trailers.
 pub struct AnswerBody {
     body: Body,
     load: Load,
     memory: Arc<ConnectionMemory>,
-    /// Room of a quota, until the answer is sent.
+    /// The tenant's quota, until the answer is sent.
     _hold: Option<Arc<Hold>>,
 }
 
-/// Where the load in the trailers comes from.
+/// Source of the load in the trailers.
 enum Load {
-    /// The answer tells none.
-    Unsaid,
-    /// It was taken when the answer began: its end is not far.
+    /// No load is reported.
+    Omitted,
+    /// Computed at the start of the answer, because its end is near.
     Taken(HeaderValue),
-    /// It is taken at the end, which may be long after the begin.
+    /// Computed at the end, which may be much later than the start.
     AtEnd(Arc<ConnectionLoad>),
 }
 
-impl Telling {
+impl PendingAnswer {
     pub(super) fn new(meters: Arc<Meters>, method: Method, arrival: Instant) -> Self {
         Self { meters, method, arrival, waited: false }
     }
 
-    /// Notes that the call is not answered at once.
+    /// Records that the call was not answered at once.
     pub(super) fn wait(&mut self) {
         self.waited = true;
     }
 
-    /// Counts a call that its method did not see.
+    /// Counts a call that was refused before its method ran.
     pub(super) fn count_refusal(&self, code: Code) {
         self.meters.calls.refuse(self.method, code);
     }
 
-    /// The answer, with the load where answers tell it. `is_whole` says whether its headers are its trailers.
-    pub(super) fn tell(
+    /// The answer, with the load if configured. `is_whole` says that its headers are its trailers.
+    pub(super) fn complete(
         self,
         mut response: Response<Body>,
         is_whole: bool,
         memory: Arc<ConnectionMemory>,
     ) -> Response<AnswerBody> {
-        let Some(load) = &self.meters.load else { return AnswerBody::of(response, Load::Unsaid, memory) };
+        let Some(load) = &self.meters.load else { return AnswerBody::of(response, Load::Omitted, memory) };
         if self.method.is_streaming() && !is_whole {
             return AnswerBody::of(response, Load::AtEnd(Arc::clone(load)), memory);
         }
-        // A call that was answered at once is as young as its arrival: the clock need not be read again.
+        // A call that was answered at once needs no second reading of the clock.
         let now = if self.waited { Instant::now() } else { self.arrival };
         let load = load.trailer(now);
         if is_whole {
             response.headers_mut().insert(TRAILER, load);
-            return AnswerBody::of(response, Load::Unsaid, memory);
+            return AnswerBody::of(response, Load::Omitted, memory);
         }
         AnswerBody::of(response, Load::Taken(load), memory)
     }
 }
 
 impl AnswerBody {
-    /// An answer that tells nothing.
+    /// An answer without a load report.
     pub(super) fn plain(response: Response<Body>, memory: Arc<ConnectionMemory>) -> Response<Self> {
-        Self::of(response, Load::Unsaid, memory)
+        Self::of(response, Load::Omitted, memory)
     }
 
     fn of(mut response: Response<Body>, load: Load, memory: Arc<ConnectionMemory>) -> Response<Self> {
@@ -105,11 +105,11 @@ impl AnswerBody {
         response.map(|body| Self { body, load, memory, _hold: hold })
     }
 
-    /// The end of an answer that found no room.
+    /// The end of an answer that exceeds a memory bound.
     fn give_up(&mut self) -> Frame<Bytes> {
         self.body = Body::empty();
         let mut trailers = HeaderMap::new();
-        // Only what is no header at all cannot be added.
+        // Only an invalid header cannot be added.
         let _ = status::answers_full().add_header(&mut trailers);
         Frame::trailers(trailers)
     }
@@ -134,8 +134,8 @@ impl http_body::Body for AnswerBody {
             && let Some(trailers) = frame.trailers_mut()
         {
             decode_message(trailers);
-            match std::mem::replace(&mut self.load, Load::Unsaid) {
-                Load::Unsaid => {}
+            match std::mem::replace(&mut self.load, Load::Omitted) {
+                Load::Omitted => {}
                 Load::Taken(load) => drop(trailers.insert(TRAILER, load)),
                 Load::AtEnd(load) => drop(trailers.insert(TRAILER, load.trailer(Instant::now()))),
             }

@@ -1,4 +1,4 @@
-//! Completes the answers of the worker pool.
+//! Finishes the answers of the worker pool: the load report, and the details of refusals by the codec.
 
 use std::{
     convert::Infallible,
@@ -15,47 +15,46 @@ use super::Arrived;
 use crate::{
     memory::ConnectionMemory,
     rpc::{
+        answer_body::{AnswerBody, Meters, PendingAnswer},
         status,
-        telling::{AnswerBody, Meters, Telling},
     },
 };
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// Adds the load of the process to answers of the worker pool where they are to tell it, and says a refusal of the codec
-/// as the service would.
+/// Adds the load of the process to answers, if configured, and replaces a refusal by the codec with one of the service.
 #[derive(Clone)]
-pub struct Told<S> {
+pub struct Finished<S> {
     pub(super) meters: Option<Arc<Meters>>,
     pub(super) memory: Arc<ConnectionMemory>,
     pub(super) inner: S,
 }
 
 /// The answer to one call.
-pub struct ToldFuture<F> {
+pub struct FinishedFuture<F> {
     answer: F,
-    /// What is told of the load; nothing by services other than the worker pool.
-    telling: Option<Telling>,
+    /// Adds the load report; `None` for other services than the worker pool.
+    pending: Option<PendingAnswer>,
     memory: Arc<ConnectionMemory>,
 }
 
-impl<B, S> Service<Arrived<B>> for Told<S>
+impl<B, S> Service<Arrived<B>> for Finished<S>
 where
     S: Service<Arrived<B>, Response = Response<Body>, Error = Infallible>,
     S::Future: Unpin,
 {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
-    type Future = ToldFuture<S::Future>;
+    type Future = FinishedFuture<S::Future>;
 
     fn call(&self, call: Arrived<B>) -> Self::Future {
         let hot = self.meters.as_ref().zip(call.method);
-        let telling = hot.map(|(meters, method)| Telling::new(Arc::clone(meters), method, call.at));
-        ToldFuture { answer: self.inner.call(call), telling, memory: Arc::clone(&self.memory) }
+        let pending = hot.map(|(meters, method)| PendingAnswer::new(Arc::clone(meters), method, call.at));
+        FinishedFuture { answer: self.inner.call(call), pending, memory: Arc::clone(&self.memory) }
     }
 }
 
-impl<F> Future for ToldFuture<F>
+impl<F> Future for FinishedFuture<F>
 where
     F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
 {
@@ -63,23 +62,24 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Poll::Ready(Ok(mut answer)) = Pin::new(&mut self.answer).poll(cx) else {
-            self.telling.iter_mut().for_each(Telling::wait);
+            self.pending.iter_mut().for_each(PendingAnswer::wait);
             return Poll::Pending;
         };
         let is_whole = answer.headers().contains_key(GRPC_STATUS);
         if is_whole && let Some(refusal) = refusal_by_codec(&answer) {
-            self.telling.iter().for_each(|telling| telling.count_refusal(refusal.code()));
+            self.pending.iter().for_each(|pending| pending.count_refusal(refusal.code()));
             answer = refusal.into_http();
         }
         let memory = Arc::clone(&self.memory);
-        Poll::Ready(Ok(match self.telling.take() {
-            Some(telling) => telling.tell(answer, is_whole, memory),
+        Poll::Ready(Ok(match self.pending.take() {
+            Some(pending) => pending.complete(answer, is_whole, memory),
             None => AnswerBody::plain(answer, memory),
         }))
     }
 }
 
-/// What a refusal by the codec should say. No handler of ours leaves the details out, so that it is told apart.
+/// The service's status for a refusal by the codec. Only the codec omits the details, so that its refusals are
+/// recognizable.
 fn refusal_by_codec(answer: &Response<Body>) -> Option<Status> {
     let headers = answer.headers();
     let code = headers.get(GRPC_STATUS)?;
