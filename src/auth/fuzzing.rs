@@ -73,10 +73,10 @@ pub fn authorization(data: &[u8]) {
         let (scheme, rest) = value.split_at(value.len().min(7));
         scheme.eq_ignore_ascii_case(b"bearer ") && rest.trim_ascii() == token.as_bytes()
     };
-    let is_sound = values.len() == 1 && values.iter().all(is_the_token);
+    let is_valid = values.len() == 1 && values.iter().all(is_the_token);
     match gate.authenticate(None, values.into_iter()) {
-        Ok(caller) => assert!(is_sound && caller.principal() == "jwt:me"),
-        Err(denial) => assert!(!is_sound && denial.is_unauthenticated(), "{denial}"),
+        Ok(caller) => assert!(is_valid && caller.principal() == "jwt:me"),
+        Err(denial) => assert!(!is_valid && denial.is_unauthenticated(), "{denial}"),
     }
 }
 

@@ -71,7 +71,7 @@ async fn each_sort_of_failure_has_a_line_with_an_example_and_a_burst_has_two() {
     let told: u64 = full.iter().map(|line| line["count"].as_u64().unwrap()).sum();
     assert!(told == 85 && full.len() < 5, "{full:?}");
     assert_eq!(line(&log, "CRITICALITY_DENIED")["principal"], "anonymous");
-    assert_eq!(line(&log, "DRAIN_KILLED")["message"], "jobs were broken off");
+    assert_eq!(line(&log, "DRAIN_KILLED")["message"], "jobs were interrupted");
 }
 
 #[tokio::test]

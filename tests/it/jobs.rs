@@ -194,7 +194,7 @@ async fn a_failed_job_has_its_failure() {
     let told = explain(process.ops, "late").await;
     let Some(State::Ended(ended)) = told.state else { panic!("{told:?}") };
     assert_eq!((ended.outcome.as_str(), ended.rung.as_str()), ("RUN_TIMEOUT", "yielded"));
-    assert!(ended.message.contains("time was up"), "{ended:?}");
+    assert!(ended.message.contains("deadline or run timeout"), "{ended:?}");
     // What it did after its caller was answered.
     assert_eq!(ended.program.unwrap().stderr, "late");
 

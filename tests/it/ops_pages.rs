@@ -260,7 +260,7 @@ async fn each_page_has_its_option() {
             if gone.contains(&path) {
                 assert_eq!(status, StatusCode::NOT_FOUND, "{path} without {option}");
                 let rest: Vec<_> = all.into_iter().filter(|path| !gone.contains(path)).collect();
-                assert!(text.starts_with(&format!("nothing is at this path; pages: {};", rest.join(" "))), "{text}");
+                assert!(text.starts_with(&format!("unknown path; pages: {};", rest.join(" "))), "{text}");
             } else {
                 assert_eq!(status, StatusCode::OK, "{path} without {option}");
             }

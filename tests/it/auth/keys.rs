@@ -128,7 +128,7 @@ async fn what_becomes_of_the_file_of_keys_is_told() {
     let stranger = call(&Signer::new("rotated")).await;
     let help = "ask the operator of this server to put the issuer's keys in the file of auth.jwt.jwks";
     assert!(stranger.message().contains(help), "{stranger:?}");
-    server.logged("refused a token of a key that is not in the file").await;
+    server.logged("refused a token signed by a key that is not in the file").await;
 
     std::fs::remove_file(&path).unwrap();
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();

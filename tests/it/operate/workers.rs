@@ -92,7 +92,7 @@ async fn calls_that_make_no_sense_say_what_would() {
         (
             operator.cancel("no-job").await.unwrap_err(),
             Code::NotFound,
-            "no pool has this job: it has ended, or its id is another one",
+            "this job has already ended, or does not exist",
         ),
         (
             operator.cancel("").await.unwrap_err(),

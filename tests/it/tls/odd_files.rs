@@ -67,7 +67,7 @@ async fn a_client_ca_that_is_gone_is_told_to_callers_and_operators() {
     assert_eq!(call("none").await.reason(), "UNKNOWN_KIND", "the old root is trusted");
 
     std::fs::remove_file(files.path("clients.crt")).unwrap();
-    server.logged("put the roots there again").await;
+    server.logged("restore the file").await;
     until("the end of trust", async || call("none").await.reason() != "UNKNOWN_KIND").await;
     let refusal = call("none").await;
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
