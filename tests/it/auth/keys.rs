@@ -136,7 +136,7 @@ async fn what_becomes_of_the_file_of_keys_is_told() {
     assert_eq!(call(&signer).await.reason(), "UNKNOWN_KIND", "the old key is trusted");
 
     files.put("jwks.json", "");
-    server.logged("it is no JSON Web Key Set").await;
+    server.logged("it is not a JSON Web Key Set").await;
     assert_eq!(call(&signer).await.reason(), "UNKNOWN_KIND", "the old key is trusted");
 
     files.put("jwks.json", &jwks(&[]));

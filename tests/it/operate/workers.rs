@@ -97,7 +97,7 @@ async fn calls_that_make_no_sense_say_what_would() {
         (
             operator.cancel("").await.unwrap_err(),
             Code::InvalidArgument,
-            "job_id: send the id of a job, as its answer and its log lines tell it, or its request id",
+            "job_id: send the id of a job, from its answer or its log lines, or its request id",
         ),
     ];
     for (status, code, message) in cases {
