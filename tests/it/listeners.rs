@@ -148,7 +148,10 @@ async fn a_socket_that_was_not_handed_over_is_named() {
     let output = timeout(PATIENCE, output).await.expect("an end").unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(error.contains("cannot listen on systemd:1: the service manager passed no such listening socket"), "{error}");
+    assert!(
+        error.contains("cannot listen on systemd:1: the service manager passed no such listening socket"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

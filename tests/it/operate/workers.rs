@@ -89,11 +89,7 @@ async fn calls_that_make_no_sense_say_what_would() {
             "max_workers: send min_workers to 65536, or 0 for min_workers",
         ),
         (operator.resize("one", 65_537, 0).await.unwrap_err(), Code::InvalidArgument, "min_workers: send 1 to 65536"),
-        (
-            operator.cancel("no-job").await.unwrap_err(),
-            Code::NotFound,
-            "this job has already ended, or does not exist",
-        ),
+        (operator.cancel("no-job").await.unwrap_err(), Code::NotFound, "this job has already ended, or does not exist"),
         (
             operator.cancel("").await.unwrap_err(),
             Code::InvalidArgument,
