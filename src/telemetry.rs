@@ -1,7 +1,7 @@
 //! Logs and traces of the process.
 //!
 //! Log lines go to stderr: text on a terminal, one JSON object a line elsewhere. Each line of a job carries its
-//! `request_id`, `job`, `kind`, `pool` and `worker`, which it has from the span of the job.
+//! `request_id`, `job` and `kind`, which it has from the span of the job.
 //!
 //! Spans go to an OpenTelemetry collector if one is configured. [`Sampler`](crate::rpc::trace::Sampler) chooses the
 //! traced calls before their spans exist; the pipeline here exports everything that it gets.

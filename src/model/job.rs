@@ -271,7 +271,7 @@ impl JobId {
 impl JobId {
     /// Passes the text of the id to `read`. Hand-written: every result carries an id, and the formatter is five times
     /// slower.
-    fn with_text<T>(self, read: impl FnOnce(&str) -> T) -> T {
+    pub(crate) fn with_text<T>(self, read: impl FnOnce(&str) -> T) -> T {
         let sequence = hex(self.sequence);
         let zeros = (self.sequence.leading_zeros() / 4).min(15) as usize;
         let mut text = [b'-'; MAX_ID_LENGTH];

@@ -43,16 +43,9 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
             worker,
         )
     } else if cx.span().is_none() {
-        error_span!(
-            target: JOB_TARGET,
-            parent: None,
-            "job",
-            request_id = cx.request_id().as_str(),
-            job = %cx.job(),
-            kind = &**cx.kind(),
-            pool = &**cx.pool(),
-            worker,
-        )
+        // Every job has this span, and each field costs as much as the span itself: the kind tells the pool.
+        let (request_id, kind) = (cx.request_id().as_str(), &**cx.kind());
+        cx.job().with_text(|job| error_span!(target: JOB_TARGET, parent: None, "job", request_id, job, kind))
     } else {
         return None;
     };
