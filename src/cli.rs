@@ -1,9 +1,9 @@
-//! The command line: one tree of commands, what each prints, and the exit codes.
+//! The command line: all commands, their output, and the exit codes.
 //!
 //! Every command is one file with its arguments and one `run`. A new command is also a row of [`Command`], of [`run`]
 //! and of the groups of the help in `groups.rs`.
-//! A command gets a [`console::Console`] to write to and never touches the process's own streams, so that tests run
-//! it against a buffer and a server on a port of their own.
+//! A command writes to a [`console::Console`] and never to the process's own streams, so that tests run it against a
+//! buffer and a server on a port of their own.
 
 mod access;
 mod advise;
@@ -71,7 +71,7 @@ pub use server::run_server;
     arg_required_else_help = true
 )]
 pub struct Cli {
-    /// When to colour what is written.
+    /// When to use colour.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
     #[command(subcommand)]
@@ -117,7 +117,7 @@ pub fn main() -> ExitCode {
     exit.into()
 }
 
-/// The same error without the value of `--set`, which may be a program's variable, and without the userinfo of a URL.
+/// The same error, without the value of `--set`, which may be secret, and without the userinfo of a URL.
 fn without_secrets(mut error: clap::Error) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -197,8 +197,8 @@ mod tests {
             (["bench", "--duration", "soon"], "invalid value 'soon' for '--duration"),
         ] {
             let parsed = Cli::try_parse_from(["waterwheel"].iter().chain(&line));
-            let told = without_secrets(parsed.expect_err("something is wrong")).to_string();
-            assert!(told.contains(what), "{line:?}: {told}");
+            let shown = without_secrets(parsed.expect_err("something is wrong")).to_string();
+            assert!(shown.contains(what), "{line:?}: {shown}");
         }
     }
 

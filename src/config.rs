@@ -66,14 +66,14 @@ pub struct Loaded {
     pub config: Config,
     /// The same values with their origins, in the order in which they are shown.
     pub settings: Vec<Setting>,
-    /// What is no fault, and not meant so.
+    /// Parts that are valid, but probably a mistake.
     pub warnings: Vec<Warning>,
 }
 
-/// What is no fault, and most likely not meant so.
+/// A part that is valid, but probably a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// What is odd.
+    /// What looks like a mistake.
     pub message: String,
     /// What to do about it, in one line.
     pub help: String,
@@ -82,7 +82,7 @@ pub struct Warning {
 /// Reads and checks a configuration.
 ///
 /// # Errors
-/// All faults at once. Bad TOML syntax hides what else may be wrong, as nothing can be said about the rest of the file.
+/// All faults at once, except that a syntax error of TOML hides the others.
 pub fn load(sources: &Sources) -> Result<Loaded, Faults> {
     read(sources, NoKinds::Fault)
 }

@@ -1,7 +1,7 @@
-//! The heart: bounded queues in front of bounded sets of workers.
+//! Pools: bounded queues in front of bounded sets of workers.
 //!
-//! The [`scheduler`](crate::scheduler) is one synchronous state machine; everything here is a thin shell that feeds it
-//! events and acts on its effects. The way of a job, file by file:
+//! The [`scheduler`](crate::scheduler) is one synchronous state machine. Everything here feeds it events and carries
+//! out its effects. The way of a job, file by file:
 //!
 //! ```text
 //! handle ─▶ submission ─▶ shell ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ conclude
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
-//! what still runs moves to a task of its own ([`attached`]) and down the stop ladder ([`stop`]).
+//! the run moves to a task of its own ([`attached`]) and down the stop ladder ([`stop`]).
 //!
-//! A job of a blocking kind runs on the thread of its worker ([`blocking`]), which decides its outcome and takes the next
-//! job itself; what it tells the callers' tasks goes to them in batches ([`reports`]).
+//! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
+//! the next job itself. Its messages to the tasks of callers are sent in batches ([`reports`]).
 
 mod attached;
 mod attempt;

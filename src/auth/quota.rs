@@ -1,3 +1,5 @@
+//! Quotas of tenants: rate and jobs in flight. `src/rpc/guard.rs` asks them.
+
 use std::{
     collections::HashMap,
     hash::BuildHasher,

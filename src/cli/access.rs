@@ -1,4 +1,4 @@
-//! What a command shows a server, and what it wants to see of it: certificates and a token.
+//! TLS and token of a command's connection. `connect.rs` uses them.
 
 use std::{
     fmt, io,
@@ -24,22 +24,22 @@ use zeroize::Zeroizing;
 use super::connect::Address;
 use crate::file::{self, FileFault};
 
-/// Largest file of certificates, of a private key and of a token.
-const MOST_CERTIFICATES: u64 = 4 << 20;
-const MOST_KEY: u64 = 64 << 10;
-const MOST_TOKEN: u64 = 64 << 10;
+/// Largest file of certificates, of a private key and of a token, in bytes.
+const MAX_CERTIFICATES: u64 = 4 << 20;
+const MAX_KEY: u64 = 64 << 10;
+const MAX_TOKEN: u64 = 64 << 10;
 
-/// The flags for a server that speaks TLS or asks who calls.
+/// Flags for a server with TLS or authentication.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Access")]
 pub(crate) struct AccessArgs {
-    /// Speak TLS, as with https://HOST:PORT.
+    /// Use TLS, as with https://HOST:PORT.
     #[arg(long)]
     pub(crate) tls: bool,
     /// Trust servers whose certificates come from these roots, in PEM [default: those of the system].
     #[arg(long, value_name = "FILE", env = "WATERWHEEL_CA")]
     pub(crate) ca: Option<PathBuf>,
-    /// Show this certificate, in PEM.
+    /// Client certificate, in PEM.
     #[arg(long, value_name = "FILE", env = "WATERWHEEL_CERT", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
     /// Private key of the certificate, in PEM.
@@ -50,29 +50,29 @@ pub(crate) struct AccessArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// What was read of the files.
+/// The contents of the files.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     tls: Option<Arc<ClientConfig>>,
     token: Option<HeaderValue>,
 }
 
-/// Why a command has no access to show. Nothing of what is in a file is told.
+/// Why the files cannot be used. Their contents are never quoted.
 #[derive(Debug, Error)]
 pub(crate) enum AccessError {
     #[error("cannot read {}: {fault}", path.display())]
     Unread { path: PathBuf, fault: FileFault },
-    #[error("{} holds no {what} in PEM", path.display())]
+    #[error("{} contains no {what} in PEM", path.display())]
     NoPem { path: PathBuf, what: &'static str },
     #[error("the certificate and the key do not work together: {0}")]
     Unusable(String),
-    #[error("no roots to trust were found on this system")]
+    #[error("this system has no root certificates")]
     NoRoots,
-    #[error("{} holds no token", path.display())]
+    #[error("{} contains no token", path.display())]
     NoToken { path: PathBuf },
-    #[error("a token would go to {address} in plaintext, where others can read it")]
+    #[error("the token would be sent to {address} in plaintext")]
     Exposed { address: Address },
-    #[error("TLS does not go over the socket {address}")]
+    #[error("TLS is not supported over the socket {address}")]
     NoTlsThere { address: Address },
 }
 
@@ -81,7 +81,7 @@ impl AccessError {
     pub(crate) fn help(&self) -> &'static str {
         match self {
             Self::Unread { fault: FileFault::Unreadable { .. }, .. } => "pass a file that this user can read",
-            Self::Unread { .. } => "write it to a regular file, and pass that",
+            Self::Unread { .. } => "write it to a regular file, and pass that file",
             Self::NoPem { .. } => "pass a file with a block BEGIN CERTIFICATE, or BEGIN PRIVATE KEY",
             Self::Unusable(_) => "pass the key that the certificate was made for",
             Self::NoRoots => "pass --ca with the roots of the server's certificate",
@@ -144,7 +144,7 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// The value of `authorization`, where a token is sent.
+    /// The value of `authorization`, if there is a token.
     pub(crate) fn token(&self) -> Option<&HeaderValue> {
         self.token.as_ref()
     }
@@ -154,10 +154,10 @@ impl Access {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// The handshake with the server `host`; `None` where it is spoken to in plaintext, and the socket is left alone.
+    /// The handshake with the server `host`; without TLS, the socket is returned unchanged.
     ///
     /// # Errors
-    /// What went wrong on the way, such as a certificate that is not trusted.
+    /// The error of the handshake, such as an untrusted certificate.
     pub(crate) async fn secure(&self, host: &str, socket: TcpStream) -> io::Result<Secured> {
         let Some(config) = &self.tls else { return Ok(Secured::Left(socket)) };
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -170,7 +170,7 @@ impl Access {
     }
 }
 
-/// A socket, with TLS or without.
+/// A socket, with or without TLS.
 pub(crate) type Secured = tokio_util::either::Either<TcpStream, TlsStream<TcpStream>>;
 
 fn read(path: &Path, most: u64) -> Result<Vec<u8>, AccessError> {
@@ -179,7 +179,7 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, AccessError> {
 
 fn token(path: &Path) -> Result<HeaderValue, AccessError> {
     let no_token = || AccessError::NoToken { path: path.into() };
-    let read = read(path, MOST_TOKEN).map(Zeroizing::new)?;
+    let read = read(path, MAX_TOKEN).map(Zeroizing::new)?;
     let text = std::str::from_utf8(&read).map_err(|_| no_token())?.trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(no_token());
@@ -191,14 +191,14 @@ fn token(path: &Path) -> Result<HeaderValue, AccessError> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AccessError> {
-    let pem = read(path, MOST_CERTIFICATES)?;
+    let pem = read(path, MAX_CERTIFICATES)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let found = found.ok().filter(|found| !found.is_empty());
     found.ok_or_else(|| AccessError::NoPem { path: path.into(), what: "certificate" })
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, AccessError> {
-    let pem = read(path, MOST_KEY).map(Zeroizing::new)?;
+    let pem = read(path, MAX_KEY).map(Zeroizing::new)?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|_| AccessError::NoPem { path: path.into(), what: "private key" })
 }
 
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// A token, a key, a certificate and a CA are files with an end, which nobody has to write while they are read.
+    /// Tokens, keys, certificates and CAs must be regular files: a FIFO would block.
     #[test]
     fn only_regular_files_of_a_sound_size_are_read() {
         let dir = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
-        let sound = file(&rcgen::CertificateParams::default().self_signed(&key).unwrap().pem());
+        let valid = file(&rcgen::CertificateParams::default().self_signed(&key).unwrap().pem());
         let cases = [
             (&*fifo, ["it is a pipe, and only regular files are read"; 4]),
             (Path::new("/dev/zero"), ["it is a device, and only regular files are read"; 4]),
@@ -255,18 +255,18 @@ mod tests {
             ),
         ];
         for (path, whats) in cases {
-            let (path, sound) = (Some(path.to_path_buf()), Some(sound.path().to_path_buf()));
+            let (path, valid) = (Some(path.to_path_buf()), Some(valid.path().to_path_buf()));
             let none = AccessArgs::default();
             let args = [
                 AccessArgs { token_file: path.clone(), ..none.clone() },
                 AccessArgs { ca: path.clone(), ..none.clone() },
-                AccessArgs { ca: sound.clone(), cert: path.clone(), key: sound.clone(), ..none.clone() },
-                AccessArgs { ca: sound.clone(), cert: sound, key: path.clone(), ..none },
+                AccessArgs { ca: valid.clone(), cert: path.clone(), key: valid.clone(), ..none.clone() },
+                AccessArgs { ca: valid.clone(), cert: valid, key: path.clone(), ..none },
             ];
             for (args, what) in args.into_iter().zip(whats) {
                 let error = args.load(&"127.0.0.1:1".parse().unwrap()).err().unwrap();
                 assert_eq!(error.to_string(), format!("cannot read {}: {what}", path.as_ref().unwrap().display()));
-                assert_eq!(error.help(), "write it to a regular file, and pass that");
+                assert_eq!(error.help(), "write it to a regular file, and pass that file");
             }
         }
     }
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_bad_file_is_not_told() {
+    fn contents_of_a_bad_file_are_not_quoted() {
         let secret = file("hunter2");
         let path = secret.path().to_path_buf();
         for args in [

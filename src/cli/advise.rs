@@ -1,6 +1,6 @@
-//! `waterwheel advise`.
+//! `waterwheel advise`: measures a server and advises sizes. The formulas are in `advise/formulas.rs`.
 
-mod sizing;
+mod formulas;
 mod text;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::sleep;
 
-use self::sizing::{Advice, Goals, advise, arrived};
+use self::formulas::{Advice, Goals, advise, arrived};
 use super::{
     call::{Call, CallArgs},
     connect::{Connection, ServerArgs},
@@ -24,7 +24,7 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel advise --over 1s";
 
-/// Longest wait for a snapshot, which costs the server next to nothing.
+/// Longest wait for a snapshot.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Advise sizes of pools and queues, by what a server measures.

@@ -1,4 +1,4 @@
-//! `waterwheel bench`: a closed loop of calls by the ordinary client.
+//! `waterwheel bench`: a closed-loop load generator over the ordinary client.
 
 mod report;
 
@@ -36,15 +36,15 @@ use crate::proto::{Job, JobFailure, SubmitManyRequest, SubmitRequest, submit_man
 const MAX_PAYLOAD: u64 = 64 << 20;
 /// Time between two attempts to connect again.
 const RECONNECT: Duration = Duration::from_millis(100);
-/// Time beyond the deadline that the last answers are waited for.
+/// Time after the deadline in which last answers are accepted.
 const GRACE: Duration = Duration::from_secs(1);
-/// Longest latency that is told apart, in nanoseconds: ten minutes.
-const LONGEST: u64 = 600_000_000_000;
+/// Longest latency that is recorded, in nanoseconds: ten minutes.
+const MAX_LATENCY: u64 = 600_000_000_000;
 
-/// Load a server with calls, and measure what they take.
+/// Load a server with calls, and measure their latencies.
 ///
-/// The load is a closed loop: each connection keeps a fixed number of calls in flight, and sends the next when an answer
-/// comes. The load shares one thread, so that it is this command that is measured where a server is faster.
+/// The load is a closed loop: each connection keeps a fixed number of calls in flight, and sends the next when an
+/// answer comes. The load uses one thread, so that a faster server measures this command instead.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:
   waterwheel bench echo --duration 5s")]
@@ -70,7 +70,7 @@ pub(super) struct BenchArgs {
     /// Load before the measurement.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     warm_up: Duration,
-    /// Deadline of each call. A submit-many call lasts as long as the load; its deadline is this much later.
+    /// Deadline of each call. A submit-many call ends this long after the load.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive)]
     deadline: Duration,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub(super) struct BenchArgs {
     server: ServerArgs,
 }
 
-/// A method that takes jobs.
+/// A method that runs jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Rpc {
@@ -89,7 +89,7 @@ enum Rpc {
     SubmitMany,
 }
 
-/// A load, and what it has measured so far.
+/// A load, with its results so far.
 struct Load<'a> {
     args: &'a BenchArgs,
     address: Address,
@@ -101,20 +101,20 @@ struct Load<'a> {
     counts: RefCell<Counts>,
 }
 
-/// What a load measured.
+/// Results of a load.
 struct Counts {
-    /// Of the calls that completed, in nanoseconds.
+    /// Latencies of completed calls, in nanoseconds.
     latencies: Histogram<u64>,
-    /// How often calls failed, by the reason of the server, or by the name of the code.
+    /// Failed calls, by the server's reason, or by the name of the code.
     errors: BTreeMap<String, u64>,
 }
 
 /// Runs the load and prints its report.
 ///
-/// SIGTERM and SIGHUP end it as SIGINT does.
+/// SIGTERM and SIGHUP end it, too, like SIGINT.
 ///
 /// # Errors
-/// Where there is no connection. Failed calls are no error; the report counts them.
+/// If there is no connection. Failed calls are not an error; the report counts them.
 pub(super) async fn run(args: BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     tokio::select! {
@@ -142,7 +142,7 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
     };
     let connections: FuturesUnordered<_> = connections.into_iter().map(|connection| load.keep_up(connection)).collect();
     let give_up = load.end + args.deadline.saturating_add(GRACE);
-    // What has no answer by then is counted as such.
+    // Calls without an answer by then are counted as unanswered.
     let _ = timeout_at(give_up, connections.collect::<()>()).await;
     let report = LoadReport::new(args, &load.counts.borrow(), load.unanswered.get());
     let text = match args.format() {
@@ -154,14 +154,14 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
 }
 
 impl BenchArgs {
-    /// How to print.
+    /// The output format.
     pub(super) fn format(&self) -> Format {
         self.output.output
     }
 }
 
 impl Load<'_> {
-    /// Loads a connection until the load is over, and opens another one where it is lost.
+    /// Loads one connection until the end of the load, and reconnects if it is lost.
     async fn keep_up(&self, mut connection: Connection) {
         loop {
             match self.args.rpc {
@@ -182,7 +182,7 @@ impl Load<'_> {
         }
     }
 
-    /// Calls one after the other until the load is over or the connection is lost.
+    /// Makes one call after another until the load ends or the connection is lost.
     async fn submit(&self, connection: Connection) {
         let mut client = connection.worker_pool();
         while Instant::now() < self.end {
@@ -198,7 +198,7 @@ impl Load<'_> {
         }
     }
 
-    /// Keeps one call open, with a window of jobs: each answer makes room for the next job.
+    /// Keeps one call open with a window of jobs: each answer allows one more job.
     async fn submit_many(&self, connection: &Connection) {
         let window = self.args.in_flight;
         let (requests, outgoing) = mpsc::channel(window);
@@ -206,7 +206,7 @@ impl Load<'_> {
         let mut in_flight: Vec<Option<Instant>> = vec![None; window];
         let send = |requests: &Option<mpsc::Sender<_>>, place: usize| {
             let request = SubmitManyRequest { tag: place.to_string(), job: Some(Box::new(self.job.clone())) };
-            // There is room: a job is sent in place of one that was answered.
+            // The answered job left its place in the window.
             requests.as_ref()?.try_send(request).ok().map(|()| self.sent())
         };
         (0..window).for_each(|place| in_flight[place] = send(&requests, place));
@@ -217,7 +217,7 @@ impl Load<'_> {
             while let Some(answer) = answers.message().await? {
                 let place = answer.tag.parse().ok().filter(|place| *place < window);
                 let Some((place, sent)) = place.and_then(|place: usize| Some((place, in_flight[place].take()?))) else {
-                    return Err(Status::internal("an answer to no job"));
+                    return Err(Status::internal("an answer to an unknown job"));
                 };
                 let failure = match answer.outcome {
                     Some(Outcome::Failure(failure)) => Err(reason(&status(failure))),
@@ -245,7 +245,7 @@ impl Load<'_> {
         self.count(sent, ended);
     }
 
-    /// Counts an answer that came while the load is measured.
+    /// Counts an answer that came during the measurement.
     fn count(&self, sent: Instant, ended: Result<(), String>) {
         let now = Instant::now();
         if now < self.measured_from || now >= self.end {
@@ -254,7 +254,7 @@ impl Load<'_> {
         let mut counts = self.counts.borrow_mut();
         match ended {
             Ok(()) => {
-                let nanos = u64::try_from((now - sent).as_nanos()).unwrap_or(LONGEST);
+                let nanos = u64::try_from((now - sent).as_nanos()).unwrap_or(MAX_LATENCY);
                 counts.latencies.saturating_record(nanos);
             }
             Err(reason) => *counts.errors.entry(reason).or_default() += 1,
@@ -264,12 +264,13 @@ impl Load<'_> {
 
 impl Default for Counts {
     fn default() -> Self {
-        let latencies = Histogram::new_with_bounds(1_000, LONGEST, 3).expect("the bounds are ordered, the digits few");
+        let latencies =
+            Histogram::new_with_bounds(1_000, MAX_LATENCY, 3).expect("the bounds are ordered, the digits few");
         Self { latencies, errors: BTreeMap::new() }
     }
 }
 
-/// Whether the connection failed, and not the server.
+/// Whether the connection failed, rather than the call.
 fn is_lost(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }

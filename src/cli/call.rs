@@ -1,4 +1,4 @@
-//! What every call has in common: the request's metadata, and the end of the caller's patience.
+//! A call with its metadata and its deadline.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use super::{
     failure::Failure,
 };
 
-/// How long after the deadline the server's answer may still arrive.
+/// Time after the deadline in which the server's answer may still arrive.
 const SLACK: Duration = Duration::from_millis(250);
 
-/// The flags that travel as metadata.
+/// Flags that become metadata.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CallArgs {
-    /// Give up after this long, queue and run together, such as 2s or 500ms [default: the server's].
+    /// Deadline of the job: queue and run together, such as 2s or 500ms [default: the server's].
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) deadline: Option<Duration>,
-    /// Id to find the job by in logs and traces [default: made by the server].
+    /// Id of the job in logs and traces [default: chosen by the server].
     #[arg(long, value_name = "ID", value_parser = request_id)]
     pub(crate) request_id: Option<MetadataValue<Ascii>>,
 }
 
 impl CallArgs {
-    /// No deadline and no id of its own.
+    /// No deadline and no request id.
     pub(crate) fn none() -> Self {
         Self { deadline: None, request_id: None }
     }
 }
 
-/// One call under way: it carries a deadline to the server and keeps it here too, should the server not.
+/// One call. It sends its deadline to the server, and also ends by itself in case the server does not answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     address: Address,
@@ -46,7 +46,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Connects, and starts the clock once the connection stands.
+    /// Connects, and starts the clock once the connection is open.
     ///
     /// # Errors
     /// [`Failure::Access`] and [`Failure::Unreachable`].
@@ -79,10 +79,10 @@ impl Call {
         request
     }
 
-    /// What the server answers, unless the deadline passes without an answer.
+    /// The server's answer, unless the deadline passes first.
     ///
     /// # Errors
-    /// [`Failure::NoAnswer`], or the failure that the status tells.
+    /// [`Failure::NoAnswer`], or the failure in the status.
     pub(crate) async fn wait<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Failure> {
         let answered = match (self.give_up, self.deadline) {
             (Some(at), Some(deadline)) => {

@@ -17,8 +17,9 @@ Example:
 
 /// Cancel a job, queued or running, as its operator.
 ///
-/// A job without a worker ends at once; one that runs is asked to stop, and forced after the grace. Its caller is told.
-/// "waterwheel jobs" lists the jobs. A request id that several jobs have is refused, with their ids.
+/// A queued job ends at once. A running job is asked to stop, and forced after the grace. Its caller gets
+/// CANCELLED_BY_OPERATOR. "waterwheel jobs" lists the jobs. If several jobs have the request id, nothing is cancelled,
+/// and their ids are printed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct CancelArgs {
@@ -48,7 +49,7 @@ pub(super) async fn run(args: CancelArgs, console: &mut Console<'_>) -> Result<E
 
 fn text(answer: &CancelJobResponse) -> String {
     let how = match answer.stage() {
-        JobStage::Waiting => "it waited for room, and did not start",
+        JobStage::Waiting => "it waited for capacity, and did not start",
         JobStage::Queued => "it was queued, and did not start",
         JobStage::Running => "it runs, and is asked to stop",
         JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "",

@@ -1,4 +1,4 @@
-//! `waterwheel check`.
+//! `waterwheel check`: checks a configuration, and with `--env` compares it with the machine.
 
 mod fit;
 mod place;
@@ -35,12 +35,12 @@ Exit codes:
 Example:
   waterwheel check --config waterwheel.toml";
 
-/// Check a configuration: every fault at once, or what it sets up.
+/// Check a configuration: print all its faults, or the pools and kinds that it sets up.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct CheckArgs {
-    /// Compare it with where this process runs: the time to stop (WATERWHEEL_GRACE, else the unit of systemd) with the
-    /// drain, memory with the pools, open files with what may be open, CPUs with threads.
+    /// Compare it with this machine: the time to stop (WATERWHEEL_GRACE, or the systemd unit) with the drain, memory
+    /// with the pools, open files with connections and programs, CPUs with threads.
     #[arg(long)]
     env: bool,
     #[command(flatten)]
@@ -55,11 +55,11 @@ impl CheckArgs {
     }
 }
 
-/// What there is to say.
+/// The result of a check.
 struct Checked {
     config: Config,
     warnings: Vec<Warning>,
-    /// Without `--env`, none.
+    /// `None` without `--env`.
     findings: Option<Vec<Finding>>,
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
     Ok(if checked.falls_short() { Exit::Failed } else { Exit::Done })
 }
 
-/// Reads the configuration, and the place below `root` where that is asked for.
+/// Checks the configuration, and with `--env` the machine whose files are below `root`.
 fn check(args: &CheckArgs, process: &Process, root: &Path) -> Result<Checked, Faults> {
     let Loaded { config, settings: _, warnings } = args.config.load(process, None)?;
     let findings = args.env.then(|| fit::findings(&config, &Place::read(root, process)));
@@ -108,7 +108,7 @@ impl Checked {
     }
 }
 
-/// One line for each finding, and what to do about it below.
+/// One line for each finding, followed by its help.
 fn comparison(findings: &[Finding]) -> Vec<String> {
     let row = |finding: &Finding| {
         let style = match finding.verdict {
@@ -252,7 +252,7 @@ kinds  sha256 gzip sleep echo";
             "memory  fits   2GiB of 1.4GiB needed  520MiB of payloads, 18.8MiB of calls that wait or run, 576MiB of unfinished messages and unread answers, 259.9MiB of results in the making, 64MiB besides (/proc/meminfo)",
             "files   short  50 of 4172 needed      4096 connections, 76 of its own (/proc/self/limits)",
             "  help: raise LimitNOFILE or `ulimit -n` to 4172, or lower server.connections.max",
-            "cpus    tight  2 of 3 needed          server.threads 3 (what this process may use)",
+            "cpus    tight  2 of 3 needed          server.threads 3 (the CPUs of this process)",
             "  help: lower server.threads, or leave it out, for one thread per CPU",
         ];
         assert_eq!(lines, expected);

@@ -1,4 +1,4 @@
-//! `waterwheel config`: look at a configuration, or start one.
+//! `waterwheel config`: prints a configuration, or one to start from.
 
 use clap::{Args, Subcommand};
 

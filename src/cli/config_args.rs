@@ -1,4 +1,4 @@
-//! The flags that every command with a configuration shares, and the one place that reads the environment for it.
+//! The flags of commands with a configuration. The environment is read here, and nowhere else.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,17 @@ use crate::{
     file,
 };
 
-/// Largest configuration file.
-const MOST_BYTES: u64 = 4 << 20;
+/// Largest configuration file, in bytes.
+const MAX_BYTES: u64 = 4 << 20;
 
-/// Where the configuration comes from.
+/// Sources of the configuration.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Configuration")]
 pub(crate) struct ConfigArgs {
-    /// Configuration file, in TOML; relative paths in it begin in its directory.
+    /// Configuration file, in TOML; its relative paths start in its directory.
     #[arg(long, value_name = "FILE", env = "WATERWHEEL_CONFIG")]
     config: Option<PathBuf>,
-    /// Set one key, above the file and the environment; may be repeated.
+    /// Set one key; overrides the file and the environment; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
     set: Vec<Assignment>,
     /// Address of the gRPC listener: server.listen.
@@ -35,12 +35,13 @@ pub(crate) struct ConfigArgs {
     /// Largest payload of one job: server.max_payload.
     #[arg(long, value_name = "SIZE")]
     max_payload: Option<String>,
-    /// Write no core dump, which may hold secrets, and keep other processes of the user away from this one's memory.
+    /// Write no core dump, which may hold secrets, and keep other processes of this user from reading the memory of
+    /// this one.
     #[arg(long)]
     no_core_dumps: bool,
 }
 
-/// What this process gives to a configuration.
+/// Environment and CPU count.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     /// Variables that are UTF-8.
@@ -57,7 +58,7 @@ struct Assignment {
 }
 
 impl Process {
-    /// The process that runs.
+    /// The current process.
     #[expect(clippy::disallowed_methods, reason = "the one place where the environment enters the configuration")]
     pub(crate) fn current() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -71,12 +72,12 @@ impl Process {
 }
 
 impl ConfigArgs {
-    /// Reads and checks the configuration. `built_in` stands in for the file where none is named.
+    /// Reads and checks the configuration. `built_in` replaces the file if none is named.
     ///
     /// # Errors
-    /// All faults at once; a file that cannot be read hides the others.
+    /// All faults at once. If the file cannot be read, only that is reported.
     pub(crate) fn load(&self, process: &Process, built_in: Option<SourceFile>) -> Result<Loaded, Faults> {
-        // Before anything is read that may be secret.
+        // Before any secret is read.
         if self.no_core_dumps {
             keep_out_of_core_dumps();
         }
@@ -90,12 +91,12 @@ impl ConfigArgs {
         };
         let name = path.display().to_string();
         let unreadable = |detail: String| Faults::unreadable(path, detail);
-        let bytes = file::read(path, MOST_BYTES).map_err(|fault| unreadable(fault.to_string()))?;
+        let bytes = file::read(path, MAX_BYTES).map_err(|fault| unreadable(fault.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8".to_owned()))?;
         Ok(Some(SourceFile { name, text }))
     }
 
-    /// The flags as keys. A flag of its own beats `--set` of the same key.
+    /// The flags as keys. A flag for one key overrides `--set` of the same key.
     fn flags(&self) -> Vec<Flag> {
         let Self { config: _, set, listen, ops_listen, log, max_payload, no_core_dumps: _ } = self;
         let set =

@@ -15,14 +15,14 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel config show --origin --config waterwheel.toml";
 
-/// Show every effective value as TOML that reads as the same configuration.
+/// Print every effective value, as a TOML file with the same meaning.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ShowArgs {
-    /// Say behind each value where it comes from: file and line, variable, flag or default. JSON always does.
+    /// Print the source of each value: file and line, variable, flag or default. JSON always has it.
     #[arg(long)]
     origin: bool,
-    /// Show what `waterwheel dev` runs where no file is named.
+    /// Print the configuration of `waterwheel dev` without a file.
     #[arg(long)]
     dev: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(super) async fn run(args: ShowArgs, console: &mut Console<'_>) -> Result<Exi
     Ok(Exit::Done)
 }
 
-/// What to print, with its line ends.
+/// The output.
 fn show(args: &ShowArgs, process: &Process) -> Result<String, Faults> {
     let built_in = args.dev.then(starter::file);
     let settings = args.config.load(process, built_in)?.settings;

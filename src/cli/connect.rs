@@ -1,7 +1,7 @@
-//! How a command reaches a server: one HTTP/2 connection for one command.
+//! The connection of a command to a server.
 //!
-//! tonic's own channel stops waiting exactly when `grpc-timeout` is up, so that over any distance its timer beats the
-//! server's answer, which says why. This connection has no timer; [`super::call`] owns the deadline.
+//! tonic's own channel stops exactly when `grpc-timeout` passes, and so misses the server's answer, which explains why.
+//! This connection has no timer; [`super::call`] owns the deadline.
 
 mod witness;
 
@@ -45,7 +45,7 @@ use crate::proto::{
     worker_pool_service_client::WorkerPoolServiceClient,
 };
 
-/// Longest wait for a connection.
+/// Longest time to connect.
 pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -55,25 +55,25 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The flag that names the server.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
-    /// Where the server listens: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
+    /// Address of the server: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070")]
     pub(crate) server: Address,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
 }
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A host and a port.
     Tcp(Authority),
-    /// A host and a port that speaks TLS.
+    /// A host and a port with TLS.
     Tls(Authority),
-    /// A socket in the file system.
+    /// A socket file.
     Unix(PathBuf),
 }
 
-/// Why a text is no address.
+/// The text is not an address.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum AddressError {
     #[error("no port; pass HOST:PORT, such as {0}:7070")]
@@ -124,7 +124,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Whether what is sent there does not leave this machine.
+    /// Whether the address is on this machine.
     pub(super) fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -136,7 +136,7 @@ impl Address {
     }
 }
 
-/// A connection to one server, to be handed to generated clients.
+/// A connection to one server, for generated clients.
 #[derive(Clone)]
 pub(crate) struct Connection {
     requests: SendRequest<Body>,
@@ -149,7 +149,7 @@ impl Connection {
     /// Connects within `patience`.
     ///
     /// # Errors
-    /// [`Failure::Unreachable`] with what the operating system said.
+    /// [`Failure::Unreachable`] with the system's error.
     pub(crate) async fn open(address: &Address, access: &Access, patience: Duration) -> Result<Self, Failure> {
         let seen = Seen::default();
         let unreachable = |cause: String| Failure::Unreachable { address: address.clone(), cause };
@@ -196,14 +196,14 @@ impl Connection {
         Ok(Self { requests, origin, token: access.token().cloned(), seen })
     }
 
-    /// A client of the service for callers, without limits on the size of messages.
+    /// A client for callers, without limits on message sizes.
     pub(crate) fn worker_pool(&self) -> WorkerPoolServiceClient<Self> {
         WorkerPoolServiceClient::with_origin(self.clone(), self.origin.clone())
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX)
     }
 
-    /// A client of the service for operators.
+    /// A client for operators.
     pub(crate) fn admin(&self) -> AdminServiceClient<Self> {
         AdminServiceClient::with_origin(self.clone(), self.origin.clone())
     }
@@ -233,7 +233,7 @@ impl tower::Service<Request<Body>> for Connection {
         let seen = self.seen.clone();
         Box::pin(async move {
             match answer.await {
-                // So answers HTTP/2 itself, before any of gRPC reads the headers.
+                // HTTP/2 itself answers so, before gRPC reads the headers.
                 Ok(response) if response.status() == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
                     Err(Misfit::HeadersTooLarge.into())
                 }
@@ -244,12 +244,12 @@ impl tower::Service<Request<Body>> for Connection {
     }
 }
 
-/// What is known of a connection that broke.
+/// The error of a broken connection.
 fn broken(error: hyper::Error, seen: &Seen) -> Box<dyn Error + Send + Sync> {
     seen.misfit().map_or_else(|| error.into(), Into::into)
 }
 
-/// A server that gets a handshake of TLS in place of HTTP/2 ends the connection and says nothing.
+/// A plaintext server closes the connection without a word when it gets a TLS handshake.
 fn ended_at_once(error: &io::Error) -> Option<Misfit> {
     let is_end = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
     is_end.then_some(Misfit::SpeaksNoTls)
@@ -268,7 +268,7 @@ impl From<io::Error> for Unconnected {
     }
 }
 
-/// The innermost error, which names what happened rather than where.
+/// The innermost error, which says what happened.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -280,7 +280,7 @@ pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// An error of the operating system in words, without its number.
+/// A system error as text, without its number.
 pub(super) fn explain(error: &io::Error) -> String {
     let text = error.to_string();
     let text = match text.split_once(" (os error ") {
@@ -302,7 +302,7 @@ where
         .keep_alive_interval(KEEPALIVE)
         .handshake(TokioIo::new(socket))
         .await?;
-    // The call that the connection carries reports how it broke.
+    // The calls of the connection report how it broke.
     TokioExecutor::new().execute(async move { drop(connection.await) });
     Ok(requests)
 }

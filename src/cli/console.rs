@@ -1,6 +1,9 @@
-//! Where a command writes: two sinks that know whether a person reads them.
+//! The output of a command: standard output and standard error, for a person or a program.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    os::fd::BorrowedFd,
+};
 
 use clap::{
     ColorChoice,
@@ -8,18 +11,18 @@ use clap::{
 };
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-/// Good news.
+/// Success.
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
-/// Something to look at.
+/// A warning.
 pub(super) const WARN: Style = AnsiColor::Yellow.on_default();
-/// Bad news.
+/// An error.
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 /// A heading.
 pub(super) const STRONG: Style = Style::new().bold();
-/// What matters less.
+/// A detail.
 pub(super) const FAINT: Style = Style::new().dimmed();
 
-/// Decides for the whole process when colour is written. `Auto` also heeds `NO_COLOR` and its like.
+/// Sets the use of colour for the whole process. `Auto` also respects `NO_COLOR` and similar variables.
 pub(super) fn choose_color(choice: ColorChoice) {
     let choice = match choice {
         ColorChoice::Auto => anstream::ColorChoice::Auto,
@@ -29,31 +32,31 @@ pub(super) fn choose_color(choice: ColorChoice) {
     choice.write_global();
 }
 
-/// The text between the codes of a style. A [`Sink`] without colour takes them out again.
+/// The text with the codes of a style. A [`Sink`] without colour removes them.
 pub(super) fn paint(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Writes a line to the process's standard output, for what has no [`Console`].
+/// Writes a line to the process's standard output, for code without a [`Console`].
 ///
 /// # Errors
-/// Where it cannot be written, such as to a full disk or to a reader that went away.
+/// If it cannot be written, for example because the disk is full.
 pub(super) fn say(line: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
 }
 
-/// Writes a line to the process's standard error. Where that fails too, nowhere is left to say so.
+/// Writes a line to the process's standard error. Errors are ignored.
 pub(super) fn complain(line: &str) {
     drop(writeln!(anstream::stderr().lock(), "{line}"));
 }
 
 /// The standard output and the standard error of one command.
 ///
-/// Writes are asynchronous, so that a reader that stalls does not keep Ctrl-C from ending the command.
+/// Writes are asynchronous, so that a slow reader does not block Ctrl-C.
 pub(crate) struct Console<'a> {
-    /// For what was asked.
+    /// For the command's result.
     pub(crate) out: Sink<'a>,
     /// For everything else: summaries, progress, errors.
     pub(crate) err: Sink<'a>,
@@ -65,12 +68,14 @@ impl Console<'static> {
         Self {
             out: Sink {
                 writer: Box::new(tokio::io::stdout()),
-                reader: Reader::of(&io::stdout()),
+                descriptor: rustix::stdio::stdout(),
+                audience: Audience::of(&io::stdout()),
                 styles: Styles::of(&io::stdout()),
             },
             err: Sink {
                 writer: Box::new(tokio::io::stderr()),
-                reader: Reader::of(&io::stderr()),
+                descriptor: rustix::stdio::stderr(),
+                audience: Audience::of(&io::stderr()),
                 styles: Styles::of(&io::stderr()),
             },
         }
@@ -80,31 +85,34 @@ impl Console<'static> {
 /// One stream that a command writes to.
 pub(crate) struct Sink<'a> {
     writer: Box<dyn AsyncWrite + Send + Unpin + 'a>,
-    reader: Reader,
+    /// The descriptor of a terminal, for its width.
+    descriptor: BorrowedFd<'static>,
+    audience: Audience,
     styles: Styles,
 }
 
 impl<'a> Sink<'a> {
-    /// A sink that a program reads: no colour, nothing drawn twice.
+    /// A sink for a program: no colour, nothing drawn twice.
     #[cfg(test)]
     pub(crate) fn pipe(writer: impl AsyncWrite + Send + Unpin + 'a) -> Self {
-        Self { writer: Box::new(writer), reader: Reader::Program, styles: Styles::Strip }
+        let descriptor = rustix::stdio::stdout();
+        Self { writer: Box::new(writer), descriptor, audience: Audience::Program, styles: Styles::Strip }
     }
 
-    /// A sink that a person reads, without colour.
+    /// A sink for a person, without colour.
     #[cfg(test)]
     pub(crate) fn terminal(writer: impl AsyncWrite + Send + Unpin + 'a) -> Self {
-        Self { reader: Reader::Person, ..Self::pipe(writer) }
+        Self { audience: Audience::Person, ..Self::pipe(writer) }
     }
 
-    /// Whether a person reads this at a terminal.
+    /// Whether the output is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
-        self.reader == Reader::Person
+        self.audience == Audience::Person
     }
 
-    /// Columns of the terminal; `None` where no person reads this.
+    /// Columns of the terminal; `None` without one.
     pub(crate) fn width(&self) -> Option<usize> {
-        let size = || rustix::termios::tcgetwinsize(rustix::stdio::stdout());
+        let size = || rustix::termios::tcgetwinsize(self.descriptor);
         self.is_terminal().then(size)?.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
     }
 
@@ -114,7 +122,7 @@ impl<'a> Sink<'a> {
         self.writer.flush().await
     }
 
-    /// Writes text and flushes, without the codes of styles where colour is off.
+    /// Writes text and flushes. Without colour, codes of styles are removed.
     pub(crate) async fn text(&mut self, text: &str) -> io::Result<()> {
         match self.styles {
             Styles::Keep => self.bytes(text.as_bytes()).await,
@@ -130,19 +138,19 @@ impl<'a> Sink<'a> {
         self.text(&format!("{text}\n")).await
     }
 
-    /// Writes codes that move the cursor, which stay where colour is off. For terminals only.
+    /// Writes codes that move the cursor, which are kept without colour. For terminals only.
     pub(crate) async fn control(&mut self, codes: &str) -> io::Result<()> {
         self.bytes(codes.as_bytes()).await
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reader {
+enum Audience {
     Person,
     Program,
 }
 
-impl Reader {
+impl Audience {
     fn of(stream: &impl io::IsTerminal) -> Self {
         if stream.is_terminal() { Self::Person } else { Self::Program }
     }

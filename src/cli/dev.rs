@@ -1,4 +1,4 @@
-//! `waterwheel dev`: a service to try, without a file.
+//! `waterwheel dev`: a server to try, without a file.
 
 use std::{fmt::Write, io};
 
@@ -9,7 +9,7 @@ use super::{
     config_args::{ConfigArgs, Process},
     exit::Exit,
     output,
-    server::{self, Told},
+    server::{self, Printed},
 };
 use crate::{
     app::App,
@@ -20,11 +20,11 @@ use crate::{
 
 const GREETING: &str = "hello waterwheel";
 
-/// Start a service to try, with built-in kinds, and run a first job.
+/// Start a server to try, with built-in kinds, and run a first job.
 ///
-/// It needs no file, and serves the kinds sha256, gzip, sleep and echo in the pools cpu and io: callers on 127.0.0.1:7070,
-/// operators on 127.0.0.1:7071. A file, variables and flags change that as they change what "waterwheel serve" does. It
-/// stays until Ctrl-C, which drains it.
+/// It needs no file. It serves the kinds sha256, gzip, sleep and echo in the pools cpu and io: callers on
+/// 127.0.0.1:7070, operators on 127.0.0.1:7071. A file, variables and flags change that, as they do for "waterwheel
+/// serve". Ctrl-C drains it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   waterwheel dev --max-payload 32MiB")]
@@ -37,16 +37,16 @@ pub(super) fn run(args: &DevArgs) -> Exit {
     let args = args.config.clone();
     let load = move || args.load(&Process::current(), Some(starter::dev_file()));
     server::run_server(load, Vec::new(), async |app, config| {
-        if server::tell(&overview(app, config)) == Told::No {
+        if server::print(&overview(app, config)) == Printed::No {
             return Ok(());
         }
-        // Its own job would need the credentials of a caller.
+        // Its own job would need credentials.
         let is_open = config.server.tls.is_none() && config.auth.is_none();
         if is_open && config.kinds.iter().any(|kind| kind.name == "sha256") {
             let first = first_job(app).await.map_err(io::Error::other)?;
-            server::tell(&report(&first));
+            server::print(&report(&first));
         }
-        server::tell("next:  waterwheel submit sha256 --file README.md      waterwheel stats      Ctrl-C drains");
+        server::print("next:  waterwheel submit sha256 --file README.md      waterwheel stats      Ctrl-C drains");
         Ok(())
     })
 }
@@ -64,7 +64,7 @@ fn overview(app: &App, config: &Config) -> String {
     text
 }
 
-/// Runs a job as a caller would: over the network.
+/// Runs a job as a caller would, over the network.
 async fn first_job(app: &App) -> Result<JobResult, Box<dyn std::error::Error + Send + Sync>> {
     let mut client = WorkerPoolServiceClient::connect(url(app.address())).await?;
     let job = Job { kind: "sha256".into(), payload: GREETING.into(), ..Job::default() };

@@ -1,4 +1,4 @@
-//! `waterwheel drain`.
+//! `waterwheel drain`: starts a drain and follows it. The drain itself is in `src/app/drain.rs`.
 
 use clap::Args;
 use tonic::Streaming;
@@ -17,11 +17,11 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel drain --watch";
 
-/// Finish what is queued and running, then stop the server.
+/// Finish queued and running jobs, then stop the server.
 ///
-/// Or finish what one pool has. Asks for the drain at the operator's listener and returns, or with --watch reports
-/// until it ends. Leaving does not stop the drain. With --pool, the pool refuses new jobs and finishes what it has, all
-/// else goes on, and "waterwheel resume" ends it.
+/// Or finish the jobs of one pool. It starts the drain and returns; with --watch it reports until the end. The drain
+/// continues if this command ends. With --pool, the pool refuses new jobs and finishes the others, the rest of the
+/// server continues, and "waterwheel resume" reverts it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct DrainArgs {
@@ -52,7 +52,7 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     let followed = follow(&call, &mut reports, &args, &mut watch, console).await;
     watch.leave(console).await?;
     if followed? == Followed::First {
-        // What was idle is drained by then, which is no progress that was shown.
+        // An idle server is drained at once, without any progress to show.
         if let (Format::Text, Some(last)) = (format, watch.last.filter(|last| last.phase() == Phase::Stopped)) {
             console.out.line(&receipt(&last)).await?;
         }
@@ -71,10 +71,10 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     }
 }
 
-/// How far the reports were followed.
+/// Where the reports ended.
 #[derive(Debug, PartialEq, Eq)]
 enum Followed {
-    /// To the first, which was all that was asked for.
+    /// After the first one, without --watch.
     First,
     /// To the end of the call.
     End,
@@ -95,14 +95,14 @@ async fn follow(
                     return Ok(Followed::First);
                 }
             }
-            // The server takes the connection with it when it exits.
+            // The server closes the connection when it exits.
             Ok(None) | Err(Failure::Lost { .. }) => return Ok(Followed::End),
             Err(failure) => return Err(failure),
         }
     }
 }
 
-/// What the drain said so far.
+/// The reports so far.
 #[derive(Default)]
 struct Watch {
     last: Option<DrainResponse>,
@@ -128,7 +128,7 @@ impl Watch {
         Ok(())
     }
 
-    /// One line that a terminal redraws; elsewhere a line for each change.
+    /// Draws one line: replaced in place on a terminal, else a line for each change.
     async fn draw(&self, line: &str, console: &mut Console<'_>) -> Result<(), Failure> {
         if !console.out.is_terminal() {
             return Ok(console.out.line(line).await?);
@@ -137,7 +137,7 @@ impl Watch {
         Ok(console.out.text(line).await?)
     }
 
-    /// Ends the line that a terminal redraws.
+    /// Ends the line on the terminal.
     async fn leave(&self, console: &mut Console<'_>) -> Result<(), Failure> {
         if console.out.is_terminal() && !self.shown.is_empty() {
             console.out.bytes(b"\n").await?;
@@ -145,7 +145,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The last report, if it shows that nothing was left to do.
+    /// The last report, if nothing is left to do.
     fn ended(self) -> Result<DrainResponse, Failure> {
         let last = self.last.unwrap_or_default();
         let idle = last.queued == 0 && last.running == 0;

@@ -2,16 +2,17 @@
 
 use std::process::ExitCode;
 
-/// How the program ends, as scripts see it.
+/// Exit status of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Code 0: done.
     Done,
-    /// Code 1: the job or the call failed, the output could not be written, the probed service does not serve, or the place falls short.
+    /// Code 1: the job or the call failed, the output could not be written, the probed service does not serve, or
+    /// `check --env` found the environment insufficient.
     Failed,
     /// Code 2: an argument, a file or a request is wrong.
     Usage,
-    /// Code 3: the drain lost jobs, or cut answers.
+    /// Code 3: the drain lost jobs, or left answers unfinished.
     JobsLost,
     /// Code 4: refused before the job started; sending it again is safe.
     Refused,
@@ -23,12 +24,12 @@ pub enum Exit {
     ProbeUnreachable,
     /// Code 130: interrupted, as a shell reports SIGINT.
     Interrupted,
-    /// Code 141: the reader of the output went away, as a shell reports SIGPIPE.
+    /// Code 141: the reader of the output closed it, as a shell reports SIGPIPE.
     OutputClosed,
 }
 
 impl Exit {
-    /// The number that the process ends with.
+    /// The number of the exit status.
     pub fn code(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -50,19 +51,19 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The end of the program's `--help`.
+/// The last part of the program's `--help`.
 pub(super) const TABLE: &str = "\
 Exit codes:
     0  done
     1  the job or the call failed, the output could not be written, or `check --env` found
-       that something falls short
+       the environment insufficient
     2  wrong usage: an argument, a file, or a request that the server calls invalid
-    3  a drain lost jobs or cut answers
+    3  a drain lost jobs or left answers unfinished
     4  refused: the job did not start, so that sending it again is safe
     5  the deadline passed
     6  the server cannot be reached
   130  interrupted (Ctrl-C cancels the call)
-  141  the reader of the output went away
+  141  the reader of the output closed it
 `probe` has its own: 0 serving, 1 not serving, 2 no answer.";
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel explain $JOB";
 
-/// Tell where a job is and what it waits for, or how it ended.
+/// Show the state of a job and what it waits for, or how it ended.
 ///
-/// A server remembers the last jobs of each pool that ended, as many as pool.NAME.ended_jobs says.
+/// A server remembers the last jobs that ended in each pool; pool.NAME.ended_jobs is their number.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ExplainArgs {
@@ -58,7 +58,7 @@ fn text(answer: &ExplainResponse) -> String {
     format!("{head}\n{}{lines}{}", names(answer), others(answer))
 }
 
-/// By which names it is known besides its id.
+/// Its names besides its id.
 fn names(answer: &ExplainResponse) -> String {
     let ExplainResponse { tenant, request_id, principal, pid, .. } = answer;
     let pid = pid.map(|pid| pid.to_string()).unwrap_or_default();
@@ -81,7 +81,7 @@ fn held(held: &HeldState) -> String {
     let HeldState { position, ahead, expected_start, bound_by: _, age, left } = held;
     let place = match ahead {
         Some(ahead) => format!("queued at {position}, {ahead} ahead"),
-        None => format!("waits for room at {position}"),
+        None => format!("waits for capacity at {position}"),
     };
     let expected =
         expected_start.as_ref().map(|start| format!(", expected to start in {}", rough(duration(Some(start)))));
@@ -97,16 +97,16 @@ fn held(held: &HeldState) -> String {
 
 fn because(binding: Binding) -> &'static str {
     match binding {
-        Binding::Unspecified => "of what this client does not know",
+        Binding::Unspecified => "of a cause that this client does not know",
         Binding::Pause => "its pool is paused",
         Binding::Room => "the queue is full",
         Binding::Workers => "no worker is free",
         Binding::Tenants => "no worker is free, and tenants that had less worker time go first",
-        Binding::OrderingKey => "a job with its ordering key is before it",
-        Binding::LimitConcurrency => "as many jobs of its kind run as may",
-        Binding::LimitRate => "as many jobs of its kind started as may",
-        Binding::LimitKeyConcurrency => "as many jobs with its limit key run as may",
-        Binding::LimitKeyRate => "as many jobs with its limit key started as may",
+        Binding::OrderingKey => "an earlier job has the same ordering key",
+        Binding::LimitConcurrency => "its kind is at its concurrency limit",
+        Binding::LimitRate => "its kind is at its rate limit",
+        Binding::LimitKeyConcurrency => "its limit key is at its concurrency limit",
+        Binding::LimitKeyRate => "its limit key is at its rate limit",
     }
 }
 
@@ -146,7 +146,7 @@ fn ended(ended: &EndedState) -> String {
     text
 }
 
-/// Further lines stand below the first.
+/// Indents all lines after the first.
 fn indented(text: &str) -> String {
     plain(text.trim_end()).replace('\n', "\n    ")
 }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(
             shown(State::Held(held)),
             "1-2  kind resize  pool cpu\n  queued at 4, 3 ahead, expected to start in 1.5s\n  \
-             because as many jobs of its kind started as may\n  arrived 200ms ago, 30s left\n"
+             because its kind is at its rate limit\n  arrived 200ms ago, 30s left\n"
         );
         let running = RunningState {
             worker: 7,

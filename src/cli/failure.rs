@@ -1,7 +1,7 @@
-//! Why a command failed: one line of what, one of what to do, and the exit code.
+//! Why a command failed, what to do, and the exit code. `failure/text.rs` words failed calls.
 
-mod advice;
 mod status;
+mod text;
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -29,28 +29,28 @@ pub(crate) enum Failure {
     /// There is no connection.
     #[error("cannot reach {address}: {cause}")]
     Unreachable { address: Address, cause: String },
-    /// The server is not the one that is trusted, or it does not trust this client.
+    /// The server's certificate is not trusted, or the server does not trust this client's.
     #[error("no TLS with {address}: {cause}")]
     NoTls { address: Address, cause: String },
-    /// The server speaks otherwise, or wants to see something that it was not shown.
+    /// The server uses another protocol, or requires something else.
     #[error("no call to {address}: {misfit}")]
     Misfit { address: Address, misfit: Misfit },
     /// There is no connection to the listener for operators.
     #[error("cannot reach {address}: {cause}")]
     OpsUnreachable { address: Address, cause: String },
-    /// What listens there serves callers.
-    #[error("{address} takes jobs, and no orders of operators")]
+    /// The address is that of the listener for callers.
+    #[error("{address} is the listener for callers, not for operators")]
     NotForOperators { address: Address },
-    /// The connection broke, or the peer spoke something else.
+    /// The connection broke, or the peer violated the protocol.
     #[error("lost the call to {address}: {cause}; whether the job started is unknown")]
     Lost { address: Address, cause: String },
     /// The server ended the call with a status.
     #[error("{}", .0.what())]
     Call(Box<CallError>),
-    /// The server did not answer, not even late.
+    /// The server did not answer in time.
     #[error("no answer by the deadline of {}; whether the job started is unknown", setting(*deadline))]
     NoAnswer { deadline: Duration },
-    /// The answer lacks what the contract promises.
+    /// A required part of the answer is missing.
     #[error("the answer of {address} has no {missing}")]
     Incomplete { address: Address, missing: &'static str },
     /// The server restarted while it was watched.
@@ -71,7 +71,7 @@ pub(crate) enum Failure {
     /// A log cannot be replayed.
     #[error(transparent)]
     Replay(#[from] RecordingError),
-    /// What is to be simulated is too much.
+    /// The simulation is too large.
     #[error(transparent)]
     Simulation(#[from] TooMuch),
     /// The output could not be written.
@@ -80,13 +80,13 @@ pub(crate) enum Failure {
     /// A file could not be written.
     #[error("cannot write {}: {}", path.display(), explain(error))]
     WriteFile { path: PathBuf, error: io::Error },
-    /// The process could not get a runtime.
+    /// The runtime could not be started.
     #[error("cannot start: {}", explain(.0))]
     Runtime(io::Error),
 }
 
 impl Failure {
-    /// The failure that a status tells: one of the server, or one of the way to it.
+    /// The failure in a status: of the call, or of the connection.
     pub(crate) fn of_status(status: Status, address: &Address) -> Self {
         use std::error::Error;
         let misfit =
@@ -98,7 +98,7 @@ impl Failure {
         }
     }
 
-    /// The same failure where the address is the one for operators, which another flag names.
+    /// The same failure at the operators' address, which has a flag of its own.
     pub(crate) fn of_ops(self, address: &Address) -> Self {
         match self {
             Self::Unreachable { address, cause } => Self::OpsUnreachable { address, cause },
@@ -107,7 +107,7 @@ impl Failure {
         }
     }
 
-    /// The code that the process ends with.
+    /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) | Self::Replay(_) | Self::Simulation(_) => {
@@ -131,7 +131,7 @@ impl Failure {
         }
     }
 
-    /// The failure for people, with styles and without a final line end.
+    /// The failure as text, with styles and without a final line end.
     pub(crate) fn text(&self) -> String {
         if let Self::Config(faults) = self {
             return faults.styled();
@@ -159,7 +159,7 @@ impl Failure {
         text
     }
 
-    /// The failure for programs, as one line of JSON.
+    /// The failure as one line of JSON.
     pub(crate) fn json(&self) -> String {
         let call = match self {
             Self::Call(error) => Some(&**error),
@@ -183,9 +183,7 @@ impl Failure {
     /// What to do about it.
     fn help(&self) -> Option<String> {
         let help = match self {
-            Self::ReadPayload { fault: FileFault::NotRegular("pipe"), .. } => {
-                "pass - and put the pipe before the command"
-            }
+            Self::ReadPayload { fault: FileFault::NotRegular("pipe"), .. } => "pipe it into the command, and pass -",
             Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
             Self::WriteFile { .. } => "name a directory that can be written",
             Self::Unreachable { .. } => "start one with \"waterwheel dev\", or pass --server",
@@ -197,8 +195,8 @@ impl Failure {
             Self::NotForOperators { .. } => {
                 "pass --ops with the other address of the server, its `server.ops_listen`, by default 127.0.0.1:7071"
             }
-            Self::Lost { .. } => "check that a waterwheel listens there, and its log",
-            Self::NoAnswer { .. } => "look at the server with \"waterwheel stats\"",
+            Self::Lost { .. } => "check that the address is a waterwheel server, and read its log",
+            Self::NoAnswer { .. } => "see \"waterwheel stats\" for the state of the server",
             Self::Incomplete { .. } => "use a client of the same version as the server",
             Self::Restarted { .. } => "run the command again",
             Self::DrainUnseen { .. } => "the receipt, the last line of the server's output, names what was lost",
@@ -213,7 +211,7 @@ impl Failure {
     }
 }
 
-/// Writes the failure where it belongs and returns the code to end with. A reader that went away is told nothing.
+/// Prints the failure and returns its exit code. If the reader of the output is gone, nothing is printed.
 pub(super) async fn report(failure: &Failure, format: Format, console: &mut Console<'_>) -> Exit {
     let exit = failure.exit();
     if exit != Exit::OutputClosed {
@@ -221,7 +219,7 @@ pub(super) async fn report(failure: &Failure, format: Format, console: &mut Cons
             Format::Text => failure.text(),
             Format::Json => failure.json(),
         };
-        // Nowhere is left to report that the report could not be written; the exit code still tells.
+        // The error output cannot be written either; the exit code remains.
         drop(console.err.line(&line).await);
     }
     exit
@@ -243,7 +241,7 @@ struct ErrorView<'a> {
     faults: Option<serde_json::Value>,
 }
 
-/// Further lines of a text stand below its first.
+/// Indents all lines after the first.
 fn indented(text: &str) -> String {
     text.trim_end().replace('\n', "\n    ")
 }

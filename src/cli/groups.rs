@@ -1,4 +1,4 @@
-//! The help of the program: its commands by what they are for.
+//! The groups of commands in `--help`.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use clap::{Command, builder::StyledStr};
 
 use super::console::{STRONG, paint};
 
-/// The commands by what they are for.
+/// The commands, by purpose.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Serve", &["serve", "dev", "check", "config", "proto", "completions"]),
     ("Call", &["submit", "stream", "probe"]),
@@ -14,7 +14,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Study", &["bench", "sim", "advise"]),
 ];
 
-/// The same command, whose help lists its commands in groups.
+/// The same command, with a grouped list of commands in its help.
 pub(super) fn grouped(command: Command) -> Command {
     let list = list(&command);
     let template = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{{options}}{{after-help}}");
@@ -27,7 +27,7 @@ fn list(command: &Command) -> String {
         writeln!(text, "{}:", paint(STRONG.underline(), group)).expect("a string takes all");
         for name in names {
             let about = command.find_subcommand(name).and_then(Command::get_about);
-            let about = about.expect("each command of a group is there and says what it does");
+            let about = about.expect("each command of a group exists and has a description");
             let name = paint(STRONG, format!("{name:<12}"));
             writeln!(text, "  {name} {about}").expect("a string takes all");
         }
@@ -48,12 +48,12 @@ mod tests {
     fn each_command_is_in_one_group_and_each_line_fits_a_terminal() {
         let command = Cli::command();
         let mut commands: Vec<_> = command.get_subcommands().map(Command::get_name).collect();
-        let mut told: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let mut grouped_names: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         commands.sort_unstable();
-        told.sort_unstable();
-        assert_eq!(told, commands);
+        grouped_names.sort_unstable();
+        assert_eq!(grouped_names, commands);
         let help = grouped(command).render_help().to_string();
-        for line in help.lines().filter(|line| line.starts_with("  ")).take(told.len()) {
+        for line in help.lines().filter(|line| line.starts_with("  ")).take(grouped_names.len()) {
             assert!(line.chars().count() <= 80, "{line}");
         }
         for heading in

@@ -12,50 +12,50 @@ use crate::{
     task::off_thread,
 };
 
-/// Largest payload that a server can be told to take.
-const MOST_BYTES: u64 = 1 << 30;
+/// Largest payload that any server accepts, in bytes.
+const MAX_BYTES: u64 = 1 << 30;
 
 /// The job to run.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
-    /// Kind of the job: which handler runs it.
+    /// Kind of the job.
     kind: String,
-    /// Payload, as it stands [default: empty].
+    /// Payload, as text [default: empty].
     #[arg(conflicts_with = "file")]
     payload: Option<String>,
-    /// Read the payload from a regular file, or from standard input with "-", as behind a pipe; at most 1 GiB.
+    /// Read the payload from a regular file, or from standard input with "-"; at most 1 GiB.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Media type of the payload, for the handler.
     #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
     content_type: String,
-    /// Stop the job after it has run this long.
+    /// Longest run of the job.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     run_timeout: Option<Duration>,
-    /// Give the job up after it has waited in the queue this long.
+    /// Longest wait of the job in the queue.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     queue_timeout: Option<Duration>,
-    /// How important the job is [default: critical].
+    /// Importance of the job [default: critical].
     #[arg(long, value_name = "CLASS")]
     criticality: Option<Criticality>,
-    /// Who the work is for.
+    /// Tenant that the job is charged to.
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     tenant: String,
-    /// Run jobs with the same key one at a time, in order.
+    /// Jobs with the same key run one at a time, in order.
     #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
     ordering_key: String,
-    /// Share the kind's limits per key with the jobs of the same key.
+    /// Jobs with the same key share the kind's limits per key.
     #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
     limit_key: String,
-    /// What to do when the pool is full [default: the pool's own policy].
+    /// What to do if the pool is full [default: the pool's own policy].
     #[arg(long, value_name = "POLICY")]
     when_full: Option<WhenFull>,
-    /// A fact for the handler; may be given many times.
+    /// A label for the handler; may be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 }
 
-/// How important a job is, from the least to the most.
+/// Importance of a job, from lowest to highest.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Criticality {
     /// Batch work that may be dropped at any time.
@@ -64,16 +64,16 @@ enum Criticality {
     SheddablePlus,
     /// Work that a user waits for.
     Critical,
-    /// Work whose loss is an outage; it takes a rule of the server.
+    /// Work whose loss is an outage; the server needs a rule that allows it.
     CriticalPlus,
 }
 
-/// What happens to a job that arrives at a full pool.
+/// What happens to a job that finds the pool full.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum WhenFull {
     /// Refuse at once.
     Reject,
-    /// Wait for room until the deadline.
+    /// Wait for capacity until the deadline.
     Wait,
     /// Evict a less important job, else refuse.
     Shed,
@@ -142,11 +142,11 @@ impl From<WhenFull> for proto::WhenFull {
 
 async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {
     let read = if path.as_os_str() == "-" {
-        to_the_end(tokio::io::stdin(), MOST_BYTES).await
+        to_the_end(tokio::io::stdin(), MAX_BYTES).await
     } else {
         let path = path.clone();
-        // Off the thread that waits for Ctrl-C: a file system may take its time.
-        let read = off_thread(move || file::read(&path, MOST_BYTES)).await;
+        // On another thread, so that a slow file system does not block Ctrl-C.
+        let read = off_thread(move || file::read(&path, MAX_BYTES)).await;
         read.unwrap_or_else(|error| Err(std::io::Error::other(error).into()))
     };
     read.map_err(|fault| Failure::ReadPayload { path, fault })
@@ -158,7 +158,7 @@ async fn to_the_end(input: impl AsyncRead + Unpin, max: u64) -> Result<Vec<u8>, 
     if bytes.len() as u64 > max { Err(FileFault::TooLarge { max }) } else { Ok(bytes) }
 }
 
-/// The longest durations that a message holds stand for longer ones.
+/// Longer durations are cut to the longest one of the format.
 pub(super) fn message(duration: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration { seconds: 315_576_000_000, nanos: 0 })
 }
@@ -249,7 +249,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         std::fs::File::create(&huge).unwrap().set_len((1 << 30) + 1).unwrap();
         for (path, what, help) in [
-            (&*fifo, "it is a pipe, and only regular files are read", "pass - and put the pipe before the command"),
+            (&*fifo, "it is a pipe, and only regular files are read", "pipe it into the command, and pass -"),
             (Path::new("/dev/zero"), "it is a device, and only regular files are read", "pass a file that can be read"),
             (&huge, "it is larger than 1 GiB", "pass a file that can be read"),
         ] {

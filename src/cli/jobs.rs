@@ -21,29 +21,29 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel jobs --state failed --older 10s";
 
-/// List the jobs that wait or run, and the last ones that ended.
+/// List queued and running jobs, and the last ones that ended.
 ///
-/// The newest come first. Each pool remembers its last jobs that ended, as many as pool.NAME.ended_jobs says.
-/// "waterwheel explain" tells more of one of them.
+/// The newest come first. Each pool remembers the last jobs that ended; pool.NAME.ended_jobs is their number.
+/// "waterwheel explain" shows more about one of them.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct JobsArgs {
-    /// List jobs that are this far; several with commas between them [default: all].
+    /// Only jobs in these states, separated by commas [default: all].
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     state: Vec<State>,
-    /// List jobs of this pool.
+    /// Only jobs of this pool.
     #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: String,
-    /// List jobs of this kind.
+    /// Only jobs of this kind.
     #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
     kind: String,
-    /// List jobs of this tenant; "" is the default one.
+    /// Only jobs of this tenant; "" is the default one.
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
-    /// List jobs of the call with this request id.
+    /// Only jobs of the call with this request id.
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
-    /// List jobs that arrived this long ago, or longer.
+    /// Only jobs that arrived this long ago, or longer.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     older: Option<Duration>,
     /// Show the oldest first.
@@ -56,18 +56,18 @@ pub(super) struct JobsArgs {
     operator: OperatorArgs,
 }
 
-/// How far a job is.
+/// State of a job.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum State {
-    /// Its caller waits for room.
+    /// Its caller waits for capacity.
     Waiting,
-    /// It waits for a worker.
+    /// It is queued.
     Queued,
-    /// It has a worker.
+    /// It runs.
     Running,
-    /// It ended with a result.
+    /// It completed.
     Completed,
-    /// It ended otherwise.
+    /// It ended without a result.
     Failed,
 }
 
@@ -94,7 +94,7 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
         Format::Json => console.out.line(&json::message(&answer)?).await?,
         Format::Text => {
             console.out.text(&text(&answer, console.out.width())).await?;
-            console.err.line(&paint(FAINT, told(&answer))).await?;
+            console.err.line(&paint(FAINT, summary(&answer))).await?;
         }
     }
     Ok(Exit::Done)
@@ -121,7 +121,7 @@ fn text(answer: &ListJobsResponse, width: Option<usize>) -> String {
     let heading = ["job", "state", "age", "run", "kind", "tenant", "request id"];
     let mut rows = vec![heading.map(|cell| paint(FAINT, cell)).to_vec()];
     rows.extend(answer.jobs.iter().map(row));
-    // What is made up by callers gives way, the last first.
+    // Columns that callers fill are shortened, the last first.
     let lines = fitted(&[Left, Left, Right, Right, Left, Left, Left], &mut rows, &[6, 5, 4], width);
     lines.join("\n") + "\n"
 }
@@ -133,7 +133,7 @@ fn row(job: &ListedJob) -> Vec<String> {
     vec![paint(STRONG, plain(job_id)), state(job), age, run, plain(kind), plain(tenant), plain(request_id)]
 }
 
-/// How far a job is; of one that failed, why.
+/// State of a job, with the reason if it failed.
 pub(super) fn state(job: &ListedJob) -> String {
     match job.stage() {
         JobStage::Waiting => paint(WARN, "waiting"),
@@ -144,7 +144,7 @@ pub(super) fn state(job: &ListedJob) -> String {
     }
 }
 
-fn told(answer: &ListJobsResponse) -> String {
+fn summary(answer: &ListJobsResponse) -> String {
     let shown = answer.jobs.len() as u64;
     let first = if answer.order() == JobOrder::Oldest { "oldest" } else { "newest" };
     match answer.all {
@@ -192,7 +192,7 @@ mod tests {
              019f0e3b2c4d5e6f-1a3  HANDLER_FAILED  1m 12s  500ms  resize       a ten…  019f0…\n"
         );
         assert!(shown(None).contains("thumbnail-of-a-rather-long-name  acme "), "{}", shown(None));
-        assert_eq!(told(&answer), "2 of 7 jobs, the newest first");
+        assert_eq!(summary(&answer), "2 of 7 jobs, the newest first");
         assert_eq!(text(&ListJobsResponse::default(), Some(80)), "");
     }
 }

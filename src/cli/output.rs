@@ -1,4 +1,4 @@
-//! How figures and texts look. Everything here is a pure function.
+//! Formats figures and texts. All functions are pure.
 
 pub(super) mod json;
 pub(super) mod table;
@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use super::console::{FAINT, paint};
 use crate::proto::Waterfall;
 
-/// How a command prints what it found: for people, or one JSON object per line for programs.
+/// Output format of a command: text, or one JSON object per line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     Text,
@@ -20,8 +20,8 @@ pub(crate) enum Format {
 /// The flag that chooses the format.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputArgs {
-    /// How to print: text for people, or JSON lines with the field names of the contract.
-    // The heading of the flags before it would be taken for its own.
+    /// Output format: text, or JSON lines with the field names of the contract.
+    // Without this, the flag would be listed under the heading of the flags before it.
     #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = None::<&str>)]
     pub(crate) output: Format,
 }
@@ -63,13 +63,13 @@ pub(crate) fn rough(duration: Duration) -> String {
     }
 }
 
-/// What is left on a clock, rounded up to whole seconds, as in `7s`, `1m 30s`.
+/// Time left, rounded up to whole seconds, as in `7s`, `1m 30s`.
 pub(crate) fn countdown(duration: Duration) -> String {
     let whole = Duration::from_secs(duration.as_secs_f64().ceil() as u64);
     if whole.as_secs() < 60 { format!("{}s", whole.as_secs()) } else { clock(whole) }
 }
 
-/// A duration as one writes it in a flag, as in `2s`, `1.6s`, `500ms`, `10m`.
+/// A duration as in a flag, such as `2s`, `1.6s`, `500ms`, `10m`.
 pub(crate) fn setting(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let whole = duration.subsec_nanos() == 0 && seconds > 0;
@@ -101,13 +101,13 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{digits}{}", UNITS[unit])
 }
 
-/// A number of things, as in `1 pool`, `3 pools`.
+/// A count with its noun, as in `1 pool`, `3 pools`.
 pub(crate) fn counted(count: usize, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {what}{plural}")
 }
 
-/// A number of workers or the bounds of one, as in `1 worker`, `2 to 16 workers`.
+/// A number of workers, or its bounds, as in `1 worker`, `2 to 16 workers`.
 pub(crate) fn workers(min: usize, max: usize) -> String {
     if min < max { format!("{min} to {max} workers") } else { counted(min, "worker") }
 }
@@ -117,8 +117,8 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0)
 }
 
-/// Where the budget of a job went, as in
-/// `done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms`.
+/// The use of a job's budget, as in
+/// `done in 1.503s budget 2s = queue 0.4ms + run 1503ms + left 497ms`.
 pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
     let parts = waterfall.parts();
     let queue = duration(parts.queue.as_ref());
@@ -133,17 +133,17 @@ pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
     )
 }
 
-/// The id of a job, as a line below what is told of it.
+/// The id of a job, as the line below its text.
 pub(crate) fn job_id(id: &str) -> String {
     paint(FAINT, format!("  job {}", plain(id)))
 }
 
-/// The duration of a message; zero where it is absent or negative.
+/// The duration in a message; zero if absent or negative.
 pub(crate) fn duration(duration: Option<&prost_types::Duration>) -> Duration {
     duration.and_then(|duration| Duration::try_from(*duration).ok()).unwrap_or_default()
 }
 
-/// The text of a peer without the control characters that would steer a terminal. Line ends and tabs stay.
+/// A peer's text without control characters, which could control a terminal. Line ends and tabs stay.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .map(|c| match c {

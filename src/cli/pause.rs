@@ -9,10 +9,9 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel pause cpu";
 
-/// Hold the jobs of a pool back until "waterwheel resume".
+/// Stop starting jobs of a pool until "waterwheel resume".
 ///
-/// They are taken and queued, and none is started. Jobs that run go on, and deadlines pass as ever: a job whose time is
-/// over is answered, paused or not.
+/// Jobs are accepted and queued, but not started. Running jobs continue, and deadlines still apply.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct PauseArgs {

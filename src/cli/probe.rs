@@ -1,4 +1,4 @@
-//! `waterwheel probe`.
+//! `waterwheel probe`: health for scripts and containers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ Exit codes:
   0  serving
   1  not serving, or no such service
   2  no answer
-They tell of the server, also where the line that names its health cannot be written.
+They describe the server, even if the line with its health cannot be written.
 
 Example:
   waterwheel probe --service readiness --wait 10s";
@@ -33,13 +33,13 @@ const POLL: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ProbeArgs {
-    /// What to ask for: readiness, liveness, capacity, pool/NAME, or a gRPC service [default: the whole server].
+    /// Name to ask for: readiness, liveness, capacity, pool/NAME, or a gRPC service [default: the whole server].
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     service: String,
     /// Longest wait for one answer.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     timeout: Duration,
-    /// Ask again until it serves, at most this long.
+    /// Ask again until it is SERVING, at most this long.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -54,7 +54,7 @@ impl ProbeArgs {
     }
 }
 
-/// What one check found.
+/// Result of one check.
 #[derive(Debug, PartialEq, Eq)]
 enum Health {
     Serving,
@@ -79,14 +79,14 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
         Format::Text => health.text(&args.service, address),
         Format::Json => health.json(&args.service),
     };
-    let told = match (&health, args.format()) {
+    let printed = match (&health, args.format()) {
         (Health::NoAnswer(_), Format::Text) => console.err.line(&line).await,
         _ => console.out.line(&line).await,
     };
-    if let Err(failure) = told.map_err(Failure::from)
+    if let Err(failure) = printed.map_err(Failure::from)
         && failure.exit() != Exit::OutputClosed
     {
-        // The exit code is the answer, and that of this failure would be another answer.
+        // The exit code is the answer, and must not become that of this failure.
         drop(console.err.line(&failure.text()).await);
     }
     Ok(health.exit())

@@ -1,4 +1,4 @@
-//! `waterwheel proto`.
+//! `waterwheel proto`: writes the `.proto` files.
 
 use std::{fs, path::PathBuf};
 
@@ -16,7 +16,7 @@ macro_rules! files {
     };
 }
 
-/// What callers and operators need, and the details of errors.
+/// The contract for callers and operators, and error details.
 const FILES: [(&str, &str); 6] = files![
     "waterwheel/v1/job.proto",
     "waterwheel/v1/stats.proto",
@@ -26,13 +26,13 @@ const FILES: [(&str, &str); 6] = files![
     "google/rpc/error_details.proto",
 ];
 
-/// Write the contract, for the stubs of any language.
+/// Write the contract's `.proto` files, to generate stubs for any language.
 ///
-/// It writes waterwheel/v1/*.proto, and google/rpc/*.proto for the details of errors. Files of these names are replaced.
+/// It writes waterwheel/v1/*.proto, and google/rpc/*.proto for error details. It replaces existing files.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ProtoArgs {
-    /// Directory to write to, which is made where there is none.
+    /// Directory to write to; it is created if it does not exist.
     #[arg(value_name = "DIR", default_value = "proto")]
     directory: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! `waterwheel reload`.
+//! `waterwheel reload`. The reload itself is in `src/app/reload.rs`.
 
 use clap::Args;
 use serde_json::json;
@@ -20,15 +20,15 @@ Exit codes:
 Example:
   waterwheel reload --dry-run";
 
-/// Have the server read its configuration again.
+/// Reload the configuration of the server.
 ///
-/// It does so at SIGHUP too; this shows what changed. All is taken over, or nothing: pools but for ended_jobs, kinds,
-/// [auth.rule], [quota] and telemetry.log. Where another key differs, it is named, and the server goes on as it is. No
-/// call fails by it.
+/// SIGHUP does the same; this command prints the changes. All changes are applied, or none. Pools except for
+/// ended_jobs, kinds, [auth.rule], [quota] and telemetry.log can be reloaded. If another key changed, it is named, and
+/// nothing is applied. No call fails.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ReloadArgs {
-    /// Show what would change, and change nothing.
+    /// Print what would change, and change nothing.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -54,13 +54,13 @@ pub(super) async fn run(args: ReloadArgs, console: &mut Console<'_>) -> Result<E
     Ok(if is_fine { Exit::Done } else { Exit::Failed })
 }
 
-/// Why nothing of it can be taken over.
+/// Why nothing was applied.
 fn refusal(answer: &ReloadResponse) -> Option<&'static str> {
     if !answer.faults.is_empty() {
-        return Some("the configuration has faults; the server goes on as it is");
+        return Some("the configuration has faults; nothing was changed");
     }
     let needs_restart = answer.changes.iter().any(|change| change.needs_restart);
-    needs_restart.then_some("what is marked needs a restart, so that nothing was changed")
+    needs_restart.then_some("the marked keys need a restart; nothing was changed")
 }
 
 fn json(ReloadResponse { applied, changes, faults }: &ReloadResponse) -> serde_json::Value {
@@ -76,7 +76,7 @@ fn text(answer: &ReloadResponse, dry_run: bool) -> String {
     };
     let end = match refusal(answer) {
         Some(refusal) => paint(BAD, refusal),
-        None if changes.is_empty() => "nothing differs".to_owned(),
+        None if changes.is_empty() => "no changes".to_owned(),
         None if dry_run => format!("{} would change", counted(changes.len(), "setting")),
         None => format!("{} changed", counted(changes.len(), "setting")),
     };
@@ -100,16 +100,16 @@ mod tests {
         let cases = [
             (answer(vec![change(false)], ""), false, "pool.cpu.workers: 2 → 4\n1 setting changed"),
             (answer(vec![change(false)], ""), true, "pool.cpu.workers: 2 → 4\n1 setting would change"),
-            (answer(vec![], ""), false, "nothing differs"),
+            (answer(vec![], ""), false, "no changes"),
             (
                 answer(vec![change(true)], ""),
                 false,
-                "pool.cpu.workers: 2 → 4  needs a restart\nwhat is marked needs a restart, so that nothing was changed",
+                "pool.cpu.workers: 2 → 4  needs a restart\nthe marked keys need a restart; nothing was changed",
             ),
             (
                 answer(vec![], "error: one\n  help: two"),
                 false,
-                "error: one\n  help: two\nthe configuration has faults; the server goes on as it is",
+                "error: one\n  help: two\nthe configuration has faults; nothing was changed",
             ),
         ];
         for (answer, dry_run, expected) in cases {

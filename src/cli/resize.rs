@@ -11,21 +11,21 @@ Example:
 
 /// Set the number of workers of a pool, or its bounds.
 ///
-/// Between bounds the pool chooses by its load. Workers that are too many go at once where they are idle, and else with
-/// the end of their job. The next start of the server reads the configuration again.
+/// Within bounds, the pool chooses by its load. Surplus workers stop at once if idle, else after their job. At its next
+/// start, the server uses the configuration again.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ResizeArgs {
     /// Name of the pool.
     pool: String,
-    /// Their number, such as 8, or their bounds, such as 2..16.
+    /// Number of workers, such as 8, or bounds, such as 2..16.
     #[arg(value_parser = workers)]
     workers: Workers,
     #[command(flatten)]
     steer: SteerArgs,
 }
 
-/// Least and most workers.
+/// Smallest and largest number of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Workers {
     min: u32,
@@ -48,14 +48,14 @@ pub(super) async fn run(args: ResizeArgs, console: &mut Console<'_>) -> Result<E
 fn workers(text: &str) -> Result<Workers, String> {
     let count = |text: &str| {
         let count = text.trim().parse().ok().filter(|count| (1..=65_536).contains(count));
-        count.ok_or_else(|| "pass a number from 1 to 65536 such as 8, or two of them such as 2..16".to_owned())
+        count.ok_or_else(|| "must be a number from 1 to 65536, such as 8, or two of them, such as 2..16".to_owned())
     };
     let (min, max) = match text.split_once("..") {
         Some((min, max)) => (count(min)?, count(max)?),
         None => (count(text)?, count(text)?),
     };
     if min > max {
-        return Err(format!("{min} is more than {max}; pass the least first"));
+        return Err(format!("{min} is more than {max}; put the smaller one first"));
     }
     Ok(Workers { min, max })
 }

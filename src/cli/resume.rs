@@ -9,9 +9,9 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel resume cpu";
 
-/// Let a pool take and start jobs again.
+/// Let a pool accept and start jobs again.
 ///
-/// It ends "waterwheel pause" and "waterwheel drain --pool".
+/// It reverts "waterwheel pause" and "waterwheel drain --pool".
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct ResumeArgs {

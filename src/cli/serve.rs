@@ -1,4 +1,4 @@
-//! `waterwheel serve`: the service, as its configuration says.
+//! `waterwheel serve`. `server.rs` has the life of the process.
 
 use clap::Args;
 
@@ -10,11 +10,13 @@ use super::{
 
 /// Serve the configured pools until a signal or "waterwheel drain".
 ///
-/// SIGTERM and SIGINT drain it; SIGHUP, as "waterwheel reload", has it read the configuration again. The first signal
-/// starts the drain: health says NOT_SERVING, after the notice new jobs are refused, and what is queued or runs is
-/// finished. A second signal stops what runs at once. The last line on standard output is the receipt of the drain,
-/// which names every job that was not finished; the exit code is 0 if there was none, else 3. Where standard output
-/// cannot be written, it serves all the same, and the receipt goes to standard error.
+/// SIGTERM and SIGINT start the drain: health says NOT_SERVING, new jobs are refused after the notice, queued and
+/// running jobs are finished. A second signal stops running jobs at once. SIGHUP reloads the configuration, as
+/// "waterwheel reload" does.
+///
+/// The last line on standard output is the receipt of the drain, which names every job that was not finished. The exit
+/// code is 0 if there was none, else 3. If standard output cannot be written, the server still serves, and the receipt
+/// goes to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   waterwheel serve --config waterwheel.toml")]
@@ -29,7 +31,7 @@ pub(super) fn run(args: &ServeArgs) -> Exit {
         move || args.load(&Process::current(), None),
         Vec::new(),
         async |app, _| {
-            server::tell(&server::announcement(app));
+            server::print(&server::announcement(app));
             Ok(())
         },
     )

@@ -1,4 +1,4 @@
-//! What `serve` and `dev` share: the life of a server process, from its configuration to its exit code.
+//! The life of a server process, for `serve` and `dev`: from its configuration to its exit code.
 
 use std::{io, process::id};
 
@@ -18,7 +18,7 @@ use crate::{
     telemetry::{self, TelemetryError},
 };
 
-/// Why a server process could not do its work.
+/// Why a server process failed.
 #[derive(Debug, thiserror::Error)]
 enum ServerError {
     #[error(transparent)]
@@ -29,14 +29,15 @@ enum ServerError {
     System(#[from] io::Error),
 }
 
-/// Serves the configuration that `load` reads, and handlers of the caller's own beside it, until a signal, or an operator,
-/// has drained it: the life of `waterwheel serve`, for a program with handlers in Rust. `greet` runs once calls are taken.
+/// Serves the configuration that `load` reads, with Rust handlers beside it, until a signal or an operator drains it.
+/// This is `waterwheel serve` for a program with handlers of its own. `greet` runs once calls are accepted.
 ///
-/// The first SIGTERM or SIGINT starts the drain, the second goes straight to its kill phase. SIGHUP, and `waterwheel
-/// reload`, have `load` read the configuration [again](App::reload_by). The receipt of the drain
-/// is the last line on standard output, or on standard error where the former cannot be written, and the exit is
-/// [`Exit::Done`], or [`Exit::JobsLost`] where it names a job. What keeps it from serving is told on standard error, and
-/// the exit is [`Exit::Failed`], or [`Exit::Usage`] where the configuration has faults.
+/// The first SIGTERM or SIGINT starts the drain, the second starts its kill phase. SIGHUP and `waterwheel reload` [call
+/// `load` again](App::reload_by).
+///
+/// The receipt of the drain is the last line on standard output, or on standard error if that fails. The exit is
+/// [`Exit::Done`], or [`Exit::JobsLost`] if the receipt names a job. Errors before serving are printed to standard
+/// error; the exit is then [`Exit::Failed`], or [`Exit::Usage`] for faults of the configuration.
 pub fn run_server(
     load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
     own: Vec<OwnKind>,
@@ -59,7 +60,7 @@ pub fn run_server(
     }
 }
 
-/// Where calls are taken, as scripts and people read it.
+/// The addresses, for scripts and people.
 pub(super) fn announcement(app: &App) -> String {
     let of_a_network = |address: &ListenAddress| match address.tcp() {
         Some(address) => format!("http://{address}"),
@@ -104,44 +105,44 @@ fn serve(
     // Jobs that do not stop may hold this runtime; the process does not wait for them.
     runtime.shutdown_background();
     telemetry.shutdown(receipt.flush_within());
-    hand_out(&receipt);
+    print_receipt(&receipt);
     Ok(receipt)
 }
 
-/// Whether standard output took what was told.
+/// Whether standard output could be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Printed {
     Yes,
     No,
 }
 
-/// Tells something of a server that serves. That nobody can be told is no reason not to serve.
-pub(super) fn tell(text: &str) -> Told {
+/// Prints a line. A server continues to serve even if its output cannot be written.
+pub(super) fn print(text: &str) -> Printed {
     match say(text) {
-        Ok(()) => Told::Yes,
+        Ok(()) => Printed::Yes,
         Err(error) => {
             if error.kind() != io::ErrorKind::BrokenPipe {
-                warn!(error = explain(&error), "cannot write to standard output; serving all the same");
+                warn!(error = explain(&error), "cannot write to standard output; still serving");
             }
-            Told::No
+            Printed::No
         }
     }
 }
 
-/// Prints the receipt, which must reach somebody.
-fn hand_out(receipt: &Receipt) {
+/// Prints the receipt, to standard error if standard output fails.
+fn print_receipt(receipt: &Receipt) {
     let json = receipt.to_json();
     if let Err(error) = say(&json) {
         complain(&format!("error: cannot write to standard output: {}; the receipt is {json}", explain(&error)));
     }
 }
 
-/// Has the configuration read again at each hang-up.
+/// Reloads the configuration at each SIGHUP.
 async fn reload(mut hang_ups: Signal, control: &Control) -> std::convert::Infallible {
     loop {
         hang_ups.recv().await;
         let control = control.clone();
-        // What became of it is in the log.
+        // The result is logged.
         let _ = off_thread(move || control.reload()).await;
     }
 }
@@ -162,7 +163,7 @@ impl Signals {
         control.drain();
         loop {
             self.next().await;
-            info!("a second signal: stopping what still runs");
+            info!("a second signal: stopping running jobs");
             control.kill();
         }
     }

@@ -1,4 +1,4 @@
-//! The frame around a command that calls a server: runtime, Ctrl-C, and the report of a failure.
+//! Runs a client command: runtime, Ctrl-C, and reporting of failures.
 
 use super::{
     console::{Console, complain},
@@ -7,9 +7,9 @@ use super::{
     output::Format,
 };
 
-/// Runs `command` on a runtime of its own and turns its end into an exit code.
+/// Runs `command` on its own runtime, and returns its exit code.
 ///
-/// Ctrl-C drops the command, which cancels the call that it waits for.
+/// Ctrl-C drops the command, which cancels its call.
 pub(super) fn client<F>(format: Format, command: F) -> Exit
 where
     F: AsyncFnOnce(&mut Console<'static>) -> Result<Exit, Failure>,
@@ -25,7 +25,7 @@ where
     let exit = runtime.block_on(async {
         let mut console = Console::standard();
         let ended = tokio::select! {
-            // Before the command calls anything: a Ctrl-C that comes at once is not missed.
+            // Polled before the command starts, so that an early Ctrl-C is not missed.
             biased;
             _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
             ended = command(&mut console) => ended,
@@ -35,7 +35,7 @@ where
             Err(failure) => failure::report(&failure, format, &mut console).await,
         }
     });
-    // A thread may still be blocked on reading standard input; nothing waits for it.
+    // A thread may still be blocked reading standard input; nothing waits for it.
     runtime.shutdown_background();
     exit
 }

@@ -22,18 +22,18 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel stats --pool cpu";
 
-/// Longest wait for a snapshot, which costs the server next to nothing.
+/// Longest wait for a snapshot.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Show what the pools do: queue, jobs, kinds and workers.
+/// Show the state of the pools: queue, jobs, kinds and workers.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct StatsArgs {
     /// Show this pool only.
     #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: String,
-    /// Show it again at each interval, until Ctrl-C; at a terminal, with rates, the oldest jobs and the tenants that ask most, on
-    /// the whole screen until q.
+    /// Show it again at each interval, until Ctrl-C. On a terminal, it fills the screen until q, with rates, the oldest
+    /// jobs and the tenants that ask most.
     #[arg(long)]
     watch: bool,
     /// Time between two snapshots, from 100ms to 60s.
@@ -45,7 +45,7 @@ pub(super) struct StatsArgs {
         value_parser = interval
     )]
     interval: Duration,
-    /// Where the server listens for operators, who are told of jobs and tenants, with --watch at a terminal.
+    /// Address of the operators' listener, which has the jobs and tenants for --watch on a terminal.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     ops: Address,
     #[command(flatten)]
@@ -115,7 +115,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     if (Duration::from_millis(100)..=Duration::from_secs(60)).contains(&interval) {
         Ok(interval)
     } else {
-        Err("pass 100ms to 60s".to_owned())
+        Err("must be from 100ms to 60s".to_owned())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the commands that steer a pool have in common: the operator's listener, and how a pool looks.
+//! Flags and output of the operators' commands.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use super::{
 };
 use crate::proto::{Phase, PoolState, SizeStats, admin_service_client::AdminServiceClient};
 
-/// Longest wait for an answer, which costs the server next to nothing.
+/// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The flags of a command that goes to the listener for operators.
+/// Flags for the operators' listener.
 #[derive(Debug, Args)]
 pub(super) struct OperatorArgs {
-    /// Where the server listens for operators: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. There it
-    /// speaks no TLS itself: https://, --tls, --ca and --cert are for a proxy in front of it.
+    /// Address of the operators' listener: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. It has no TLS
+    /// of its own: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     pub(super) ops: Address,
     #[command(flatten)]
@@ -32,10 +32,10 @@ pub(super) struct OperatorArgs {
     output: OutputArgs,
 }
 
-/// The flags of a command that changes something.
+/// Flags of a command that changes something.
 #[derive(Debug, Args)]
 pub(super) struct SteerArgs {
-    /// Why, for the server's log.
+    /// Reason, for the server's log.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(super) reason: String,
     #[command(flatten)]
@@ -56,7 +56,7 @@ impl OperatorArgs {
         Call::begin(&self.ops, &self.access, call).await.map_err(|failure| failure.of_ops(&self.ops))
     }
 
-    /// Asks for one thing, and returns what is answered.
+    /// Makes one call, and returns its answer.
     pub(super) async fn ask<Q, A>(
         &self,
         request: Q,
@@ -74,7 +74,7 @@ impl SteerArgs {
         self.operator.format()
     }
 
-    /// Asks for one thing, and returns what is answered.
+    /// Makes one call, and returns its answer.
     pub(super) async fn ask<Q, A>(
         &self,
         request: Q,
@@ -83,7 +83,7 @@ impl SteerArgs {
         self.operator.ask(request, ask).await
     }
 
-    /// Shows the pool that an answer holds.
+    /// Prints the pool in an answer.
     pub(super) async fn show(&self, pool: Option<PoolState>, console: &mut Console<'_>) -> Result<Exit, Failure> {
         let missing = || Failure::Incomplete { address: self.operator.ops.clone(), missing: "pool" };
         let pool = pool.ok_or_else(missing)?;
@@ -96,7 +96,7 @@ impl SteerArgs {
     }
 }
 
-/// One line: what the pool does, what it has, and its size.
+/// One line: the state of the pool, its jobs and its size.
 pub(super) fn text(pool: &PoolState) -> String {
     let state = match (pool.phase(), pool.paused) {
         (Phase::Serving, Some(paused)) => paint(WARN, format!("PAUSED for {}", rough(duration(Some(&paused))))),
@@ -123,7 +123,7 @@ pub(super) fn size(size: &SizeStats) -> String {
         text.push_str(&format!(", {retiring} more until their jobs end"));
     }
     if held_back {
-        let slow = format!(", held back: jobs take {slowdown:.1} times as long as before");
+        let slow = format!(", not growing: jobs take {slowdown:.1} times as long as before");
         text.push_str(&paint(WARN, slow));
     }
     text
@@ -160,7 +160,7 @@ mod tests {
         let slow = SizeStats { min: 2, max: 16, workers: 5, held_back: true, slowdown: 4.04, ..fixed };
         assert_eq!(
             plain(&pool(Phase::Serving, None, slow)),
-            "pool cpu  SERVING  3 queued  2 running  5 workers of 2 to 16, held back: jobs take 4.0 times as long as before"
+            "pool cpu  SERVING  3 queued  2 running  5 workers of 2 to 16, not growing: jobs take 4.0 times as long as before"
         );
     }
 }

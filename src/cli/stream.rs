@@ -20,13 +20,13 @@ Example:
 
 /// Run one job and print its output as it arrives.
 ///
-/// The output goes to standard output piece by piece; how far the job is and where the time went, to standard error.
+/// The output goes to standard output piece by piece. Progress and timing go to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct StreamArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// Show how far the job is, even where no terminal would redraw it.
+    /// Show progress even without a terminal.
     #[arg(long)]
     progress: bool,
     #[command(flatten)]
@@ -120,12 +120,12 @@ async fn as_text(
     outcome
 }
 
-/// How far the job is: redrawn in place at a terminal, a line per report of the handler elsewhere.
+/// Progress: redrawn in place on a terminal, else a line per report of the handler.
 struct Meter {
     style: MeterStyle,
-    /// Whether the output goes to the same terminal: nothing is drawn into a line of it.
+    /// Whether the output goes to the same terminal, so that nothing may be drawn into its lines.
     shares_line: bool,
-    /// Whether the output has begun a line.
+    /// Whether the output is within a line.
     in_line: bool,
     written: u64,
     progress: Option<Progress>,

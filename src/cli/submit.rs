@@ -19,7 +19,7 @@ Example:
 
 /// Run one job and print its output.
 ///
-/// The output goes to standard output exactly as the handler wrote it; where the time went, to standard error.
+/// The output goes to standard output exactly as the handler wrote it. Timing goes to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct SubmitArgs {

@@ -1,4 +1,4 @@
-//! What differs between two configurations, and what of it a process that runs can take over.
+//! The differences between two configurations, and which of them a reload can apply. The reload is in `src/app/reload.rs`.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::{Config, Loaded, Origin, Setting};
 use crate::{model::WITHHELD, rpc::SettingChange};
 
 impl Loaded {
-    /// What differs in `new`. Of a pool or a kind that only one of them has, what a source sets.
+    /// The keys that differ in `new`. Of a pool or a kind that only one of them has, only keys that a source sets.
     pub fn changes(&self, new: &Self) -> Vec<SettingChange> {
         let (old, latest) = (by_key(&self.settings), by_key(&new.settings));
         let gone = self.settings.iter().filter(|setting| !latest.contains_key(setting.path()));
@@ -15,8 +15,8 @@ impl Loaded {
         for key in new.settings.iter().chain(gone).map(Setting::path) {
             let sides = [old.get(key), latest.get(key)];
             let [before, after] = sides.map(|side| side.and_then(|setting| setting.value()));
-            let is_told = sides.iter().all(Option::is_some) || sides.into_iter().flatten().any(is_set);
-            if before != after && is_told {
+            let is_shown = sides.iter().all(Option::is_some) || sides.into_iter().flatten().any(is_set);
+            if before != after && is_shown {
                 let [shown_old, shown_new] =
                     [before, after].map(|value| value.map_or("not set".to_owned(), ToString::to_string));
                 let needs_restart = !is_live(key, [&self.config, &new.config]);
@@ -27,7 +27,7 @@ impl Loaded {
         changes
     }
 
-    /// Kinds that differ in what is not shown.
+    /// Kinds whose secret values differ.
     fn hidden(&self, new: &Self, shown: &[SettingChange]) -> Vec<SettingChange> {
         let differs = new.config.kinds.iter().filter(|kind| {
             let prefix = format!("kind.{}.", kind.name);
@@ -44,7 +44,7 @@ fn by_key(settings: &[Setting]) -> BTreeMap<&str, &Setting> {
     settings.iter().map(|setting| (setting.path(), setting)).collect()
 }
 
-/// Whether a process that runs can take the key over.
+/// Whether a reload can apply the key.
 fn is_live(key: &str, configs: [&Config; 2]) -> bool {
     let mut parts = key.split('.');
     match (parts.next(), parts.next(), parts.next()) {

@@ -1,4 +1,4 @@
-//! Checks between keys: values that are fine alone and wrong together.
+//! Checks between keys: values that are valid alone, but not together. Single values are checked in `values.rs`.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     net::{ListenAddress, Tls, TlsFile},
 };
 
-/// What a configuration without a kind is.
+/// Whether a configuration without a kind is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoKinds {
     Fault,
@@ -24,7 +24,7 @@ pub(super) enum NoKinds {
     Fine,
 }
 
-/// Reports every contradiction. A key whose own value was reported takes part in none.
+/// Reports every contradiction. Keys whose own value was reported are ignored.
 pub(super) fn report(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]) {
     report_listeners(values);
     report_deadlines(values);
@@ -87,12 +87,12 @@ fn report_memory(values: &mut Values) {
     }
 }
 
-/// A payload that the server accepts must fit what it passes.
+/// A payload that the server accepts must fit in the queue and in the memory bounds.
 fn report_payload(values: &mut Values, key: &str) {
     let [payload, bound] = ["server.max_payload", key].map(|key| values.get::<u64>(key).unwrap_or_default());
     if payload > bound {
         let [payload, bound] = [payload, bound].map(|bytes| plain(&size(bytes)));
-        let message = format!("a payload may have {payload}, and `{key}` is {bound}");
+        let message = format!("the largest payload is {payload}, and `{key}` is {bound}");
         let help = format!("raise `{key}` or lower `server.max_payload`");
         values.contradiction(&[key, "server.max_payload"], message, help);
     }
@@ -137,12 +137,12 @@ fn report_auth(values: &mut Values) {
     let is_known = ways.iter().any(|keys| keys.iter().all(|key| values.is_set(key)));
     let is_tried = ways.iter().any(|keys| values.has(keys[0]));
     if is_known && rules.is_empty() && !values.is_faulty_within("auth") {
-        let help = "add [auth.rule.NAME] with `principals` and `rpcs`; what no rule allows is denied";
-        values.contradiction(&["auth"], "callers are authenticated, and no rule lets any of them in", help);
+        let help = "add [auth.rule.NAME] with `principals` and `rpcs`";
+        values.contradiction(&["auth"], "callers are authenticated, but no rule allows any call", help);
     }
     if !is_tried && !rules.is_empty() && !values.is_faulty_within("auth") {
         let help = "add `server.tls.client_ca` or [auth.jwt], or remove the rules";
-        values.contradiction(&["auth.rule"], "rules name callers, and nothing identifies callers", help);
+        values.contradiction(&["auth.rule"], "there are rules for callers, but no way to authenticate them", help);
     }
 }
 
@@ -186,7 +186,7 @@ fn report_pools(values: &mut Values) {
             let help = format!("raise `{waiting}`, or set `{when_full}` to \"reject\" or \"shed\"");
             values.contradiction(&[&waiting, &when_full], message, help);
         }
-        // Most likely a slip in the name of a variable or a flag.
+        // Probably a mistake in the name of a variable or a flag.
         if !used.contains(pool) && !in_file {
             let else_add = format!("add [pool.{pool}] to the file");
             let help = meant(pool, &pools, &else_add).unwrap_or(format!("{else_add}, or a kind that uses it"));
@@ -240,7 +240,7 @@ fn report_pool_of(values: &mut Values, kind: &str) {
         return values.contradiction(&[&table, &key], format!("kind `{kind}` names no pool"), help);
     };
     let pools = values.names("pool");
-    // One slip, as [pools.cpu], is one fault: that the kinds have no pool follows from it.
+    // One mistake, such as [pools.cpu], is one fault: missing pools of kinds follow from it.
     let is_slip = |fault: &Fault| match fault.problem() {
         Problem::UnknownKey { key, section, .. } => section.is_empty() && closest(key, &["pool"]).is_some(),
         _ => false,
@@ -258,13 +258,13 @@ fn pool_of(values: &Values, kind: &str) -> Option<String> {
     values.get(&format!("kind.{kind}.pool"))
 }
 
-/// A name that was likely meant, of those in the file.
+/// The most similar name in the file, as help.
 fn meant(given: &str, names: &[(String, bool)], otherwise: &str) -> Option<String> {
     let known: Vec<&String> = names.iter().filter(|(_, in_file)| *in_file).map(|(name, _)| name).collect();
     closest(given, &known).map(|close| format!("did you mean `{close}`? else {otherwise}"))
 }
 
-/// Port 0 is a port of its own each time; an unspecified address takes the port on all of them.
+/// Whether two addresses conflict. Port 0 never does; an unspecified address takes its port on all addresses.
 fn overlap(a: &ListenAddress, b: &ListenAddress) -> bool {
     match (a, b) {
         (ListenAddress::Tcp(a), ListenAddress::Tcp(b)) => {

@@ -1,4 +1,4 @@
-//! Faults with the places that they are about, and how they are shown.
+//! Faults with their places, and their display with carets. Their words are in `problem.rs`, and unknown keys are found in `values.rs`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +16,10 @@ use super::source::{Medium, Span, Texts};
 use super::withhold::{self, Excerpt};
 use crate::model::without_userinfo;
 
-/// Where the secrets of each text are.
+/// Byte ranges of the secrets of each text.
 type Secrets = BTreeMap<usize, Vec<Range<usize>>>;
 
-/// One problem and the places that it is about.
+/// One problem, and its places.
 #[derive(Clone, Debug)]
 pub struct Fault {
     problem: Problem,
@@ -35,7 +35,7 @@ pub struct Faults {
 }
 
 impl Fault {
-    /// A problem that lies in no text.
+    /// A problem without a place.
     pub(super) fn new(problem: Problem) -> Self {
         let places = Vec::new();
         Self { problem, places }
@@ -57,7 +57,7 @@ impl Fault {
         &self.problem
     }
 
-    /// Sorts by source and place; what has no place comes last.
+    /// Sort key: source and place; faults without a place come last.
     fn position(&self) -> (usize, usize) {
         let first = self.places.first();
         first.map_or((usize::MAX, 0), |span| (span.text, span.range.start))

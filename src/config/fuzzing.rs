@@ -1,4 +1,4 @@
-//! What an operator writes: see [`crate::fuzzing`].
+//! Fuzz targets for configurations: see [`crate::fuzzing`].
 
 use std::path::Path;
 use std::time::Duration;

@@ -11,13 +11,13 @@ use std::time::Duration as Time;
 pub(super) struct Key {
     /// Dotted path; `*` stands for a name.
     pub(super) path: &'static str,
-    /// What it takes.
+    /// Its type.
     pub(super) takes: ValueType,
-    /// Its value where no source sets it, as TOML.
+    /// Its default, as TOML.
     pub(super) default: Option<&'static str>,
-    /// A value to copy, as TOML, where the default is no good example or there is none.
+    /// An example value, as TOML, if the default is not a good one.
     example: Option<&'static str>,
-    /// What it is for, from one to three sentences.
+    /// Its purpose, in one to three sentences.
     doc: &'static str,
 }
 
@@ -27,12 +27,12 @@ impl Key {
         self.path.split('.').nth(depth)
     }
 
-    /// A value that would do, as TOML.
+    /// An example value, as TOML.
     pub(super) fn example(&self) -> String {
         self.example.or(self.default).expect("a key has a default or an example").replace('\'', "\"")
     }
 
-    /// What it is for.
+    /// Its purpose.
     pub(super) fn doc(&self) -> &'static str {
         self.doc.trim_start()
     }
@@ -41,7 +41,7 @@ impl Key {
 /// Keys of a kind that only programs have, the last ones of a kind.
 pub(super) const OF_PROGRAMS: [&str; 6] = ["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
 
-/// A value that would do for a key, as TOML.
+/// An example value for a key, as TOML.
 pub(super) fn example(path: &str) -> String {
     let fits = |key: &&Key| {
         let (mut parts, mut given) = (key.path.split('.'), path.split('.'));
@@ -84,11 +84,11 @@ const MESSAGE: ValueType = Size(1, GIB);
 const MEMORY: ValueType = Size(1, 1024 * GIB);
 /// Windows of HTTP/2: from the initial one of a connection to the largest below 2 GiB.
 const WINDOW: ValueType = Size(64 * KIB, GIB);
-/// Waits for a peer: with less, one on the other side of the earth is shut out.
+/// Time limits of peers: with less, distant ones would fail.
 const WAIT: ValueType = Duration(Time::from_millis(100), HOUR);
 /// Of 365.25 days, as it is written.
 const YEAR: Time = Time::from_secs(31_557_600);
-/// Ages of connections: with less, each call has a connection of its own. The greatest is as good as none.
+/// Ages of connections: with less, each call would need a new connection. The largest is practically unlimited.
 const AGE: ValueType = Duration(SECOND, YEAR);
 /// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
 const RUN: ValueType = Duration(MILLI, Time::from_secs(7 * 24 * 3600));
@@ -97,13 +97,13 @@ const GRACE: ValueType = Duration(Time::ZERO, DAY);
 const MILLION: ValueType = Integer(1, 1_000_000);
 /// Entries of an index of 24 bits.
 const ENTRIES: i64 = 1 << 24;
-/// Starts per second: one in a quarter of an hour, to what no timer can tell apart.
+/// Starts per second: from one in a quarter of an hour, to the resolution of timers.
 const RATE: ValueType = Number(0.001, 1_000_000.0);
 /// A quota is given in whole numbers.
 const QUOTA: ValueType = MILLION;
 
 const CLASSES: Syntax = OneOf(&["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"]);
-/// Signatures by a private key. One with a secret that both sides share would let each reader of the file sign.
+/// Signature algorithms with a private key. With a shared secret, each reader of the file could sign.
 const ALGORITHMS: Syntax = OneOf(&["ES256", "ES384", "EdDSA", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]);
 /// Codes of failures that describe the work of a program, never the pool.
 const FAILURES: Syntax = OneOf(&[
@@ -128,7 +128,7 @@ keys! {
     "server.allow_plaintext": Boolean, default "false";
     /// Serve operators on other machines without TLS, as the probes and scrapers of a cluster need it.
     "server.ops_allow_plaintext": Boolean, default "false";
-    /// Names by which the operator's listener may be called. With none, `localhost` alone on a loopback address, else any.
+    /// Host names of the operator's listener. If empty: only `localhost` on a loopback address, any name elsewhere.
     "server.ops_hosts": Texts(HOST), default "[]", like "['ops.example']";
     /// Networks of proxies whose connections begin with a PROXY header.
     "server.proxies": Texts(NETWORK), default "[]", like "['10.0.0.0/8', '192.0.2.1']";
@@ -138,11 +138,11 @@ keys! {
     "server.threads": Count(256), default "'cpus'", like "8";
     /// Largest payload of one job.
     "server.max_payload": MESSAGE, default "'4MiB'";
-    /// Most output of one unary result: clients take messages of 4 MiB by default.
+    /// Most output of one unary result: clients accept messages of 4 MiB by default.
     "server.max_output": MESSAGE, default "'4032KiB'";
     /// Jobs in flight on one SubmitMany call.
     "server.submit_many_window": Integer(1, 65_536), default "256";
-    /// Send the load in each answer (ORCA), as weighted_round_robin needs it.
+    /// Report the load in each answer (ORCA), for weighted_round_robin.
     "server.load_reports": Boolean, default "false";
     /// Origins of pages that may call by gRPC-Web. Callers may speak HTTP/1.1 then.
     "server.grpc_web_origins": Texts(ORIGIN), default "[]", like "['https://app.example']";
@@ -152,15 +152,15 @@ keys! {
     "server.tls.cert": Path, like "'tls.crt'";
     /// Private key of the certificate.
     "server.tls.key": Path, like "'tls.key'";
-    /// Roots of client certificates. Callers show a certificate of these roots.
+    /// Roots of client certificates. Callers need a certificate from one of them.
     "server.tls.client_ca": Path, like "'clients.crt'";
-    /// Whether callers must show a certificate where there is a `client_ca`.
+    /// Whether callers need a certificate if there is a `client_ca`.
     "server.tls.client_auth": Text(OneOf(&["required", "optional"])), default "'required'";
-    /// Oldest version of TLS that is spoken.
+    /// Oldest accepted version of TLS.
     "server.tls.min_version": Text(OneOf(&["1.3", "1.2"])), default "'1.3'";
     /// Time that a client has for the handshake.
     "server.tls.handshake_timeout": Duration(Time::from_millis(100), Time::from_secs(60)), default "'5s'";
-    /// Time between two looks at the files.
+    /// How often the files are checked for changes.
     "server.tls.reload": WAIT, default "'5s'";
     /// Connections open at once.
     "server.connections.max": MILLION, default "4096";
@@ -168,7 +168,7 @@ keys! {
     "server.connections.max_per_address": MILLION, default "1024";
     /// Time that a peer has for its first bytes.
     "server.connections.preface_timeout": WAIT, default "'5s'";
-    /// Age at which a peer is told to leave (GOAWAY), give or take a tenth.
+    /// Age at which a peer is asked to leave (GOAWAY), plus or minus a tenth.
     "server.connections.max_age": AGE, default "'30m'";
     /// Time from GOAWAY until the connection is cut.
     "server.connections.max_age_grace": Duration(Time::from_millis(100), YEAR), default "'1h'";
@@ -182,29 +182,29 @@ keys! {
     "server.http2.connection_window": WINDOW, default "'4MiB'";
     /// Calls that a peer may make the server reset.
     "server.http2.max_local_resets": MILLION, default "1024";
-    /// Calls that a peer may reset before they are looked at.
+    /// Calls that a peer may reset before the server accepts them.
     "server.http2.max_pending_resets": MILLION, default "20";
-    /// Time without a sign of a peer until it is asked for one.
+    /// Time without activity of a peer until it is pinged.
     "server.http2.keepalive_interval": WAIT, default "'30s'";
-    /// Time that the peer has to answer.
+    /// Time that the peer has to answer the ping.
     "server.http2.keepalive_timeout": WAIT, default "'10s'";
-    /// Most bytes held by unfinished messages, and as many by unread answers. At least four payloads by default.
+    /// Most bytes of incomplete messages, and as many of unread answers. At least four payloads by default.
     "server.memory.total": MEMORY, default "'256MiB'";
     /// The same on one connection. At least two payloads by default.
     "server.memory.per_connection": MEMORY, default "'64MiB'";
-    /// Time after which an answer of which nothing is read is given up.
+    /// Time after which an answer that is not read is dropped.
     "server.memory.stall": WAIT, default "'10s'";
 
     /// `/livez` and `/readyz` on the operator's listener.
     "ops.probes": Boolean, default "true";
     /// `/metrics`, for Prometheus.
     "ops.metrics": Boolean, default "true";
-    /// `/debug/tasks`: what every worker does, and every job.
+    /// `/debug/tasks`: the state of every worker and every job.
     "ops.debug_tasks": Boolean, default "true";
 
-    /// Deadline of a job whose caller set none.
+    /// Deadline of a job without one from its caller.
     "deadline.default": RUN, default "'30s'";
-    /// Longest deadline of any job: the effective one is the lesser of this and the caller's.
+    /// Longest deadline of any job. A longer one from the caller is cut to it.
     "deadline.max": RUN, default "'10m'";
     /// Time before the deadline at which the answer is sent, so that its reason arrives.
     "deadline.reply_margin": Duration(Time::ZERO, SECOND), default "'10ms'";
@@ -213,36 +213,36 @@ keys! {
     "drain.notice": GRACE, default "'5s'";
     /// Phase in which new jobs are refused while queued and running ones finish.
     "drain.finish": GRACE, default "'30s'";
-    /// Phase in which what still runs is asked to stop, before it is forced.
+    /// Phase in which running jobs are asked to stop, before they are forced.
     "drain.kill": GRACE, default "'5s'";
 
-    /// File with the public keys of the issuer of tokens.
+    /// File with the public keys of the token issuer.
     "auth.jwt.jwks": Path, like "'jwks.json'";
-    /// Signatures that are taken.
+    /// Accepted signature algorithms.
     "auth.jwt.algorithms": Texts(ALGORITHMS), default "['ES256', 'EdDSA', 'RS256']";
-    /// What `iss` of a token must be.
+    /// Required `iss` of a token.
     "auth.jwt.issuer": Text(WORD), like "'https://issuer.example'";
-    /// Names of which `aud` of a token must have one.
+    /// Accepted values of `aud`.
     "auth.jwt.audience": OneOrMore(WORD), like "['waterwheel']";
-    /// Claim that names the tenant where no rule does. A token without it is a tenant of its own.
+    /// Claim that names the tenant, if no rule does. A token without it is a tenant of its own.
     "auth.jwt.tenant_claim": Text(WORD), like "'org'";
-    /// Most difference between the clocks of issuer and server.
+    /// Largest difference between the clocks of issuer and server.
     "auth.jwt.leeway": Duration(Time::ZERO, Time::from_secs(300)), default "'30s'";
-    /// Time between two looks at the file.
+    /// How often the file is checked for changes.
     "auth.jwt.reload": WAIT, default "'10s'";
-    /// Whether the rules cover AdminService of the operator's listener, too. Its pages and its health are open.
+    /// Whether the rules also cover AdminService on the operator's listener. Its pages and its health stay open.
     "auth.ops": Boolean, default "true";
-    /// Callers that the rule is for.
+    /// Callers that the rule applies to.
     "auth.rule.*.principals": OneOrMore(PRINCIPAL), like "['spiffe://example.org/**']";
     /// RPCs that the rule allows; `*` is all of them.
     "auth.rule.*.rpcs": OneOrMore(RPC), like "['Submit']";
-    /// Kinds that the rule allows; none is all of them.
+    /// Kinds that the rule allows; an empty list allows all.
     "auth.rule.*.kinds": Texts(STRING), default "[]", like "['thumb*']";
     /// Tenant of the jobs.
     "auth.rule.*.tenant": Text(TENANT), like "'acme'";
     /// Highest class that the jobs may claim.
     "auth.rule.*.max_criticality": Text(CLASSES), default "'CRITICAL'";
-    /// Whether the jobs may take the place of less important ones.
+    /// Whether the jobs may evict less important ones.
     "auth.rule.*.may_shed": Boolean, default "true";
 
     /// Jobs per second of each tenant.
@@ -251,7 +251,7 @@ keys! {
     "quota.burst": QUOTA, like "200";
     /// Jobs queued and running.
     "quota.in_flight": QUOTA, like "64";
-    /// Tenants that are told apart. Further ones share one quota.
+    /// Tenants that are counted separately. Further ones share one quota.
     "quota.tenants": Integer(1, ENTRIES), default "10000";
     /// Jobs per second of this tenant.
     "quota.tenant.*.rate": QUOTA, like "100";
@@ -262,13 +262,13 @@ keys! {
 
     /// Filter of log lines.
     "telemetry.log": Text(LOG_FILTER), default "'info'", like "'info,waterwheel=debug'";
-    /// How log lines are written: text on a terminal and JSON elsewhere, or one of the two.
+    /// Format of log lines: text on a terminal and JSON elsewhere, or one of the two.
     "telemetry.log_format": Text(OneOf(&["auto", "text", "json"])), default "'auto'";
-    /// Collector that takes traces by OTLP over gRPC. Without one nothing is exported.
+    /// Collector for traces, by OTLP over gRPC. Without one, nothing is exported.
     "telemetry.otlp": Text(COLLECTOR), like "'http://127.0.0.1:4317'";
-    /// Share of the calls that are traced whose caller did not decide.
+    /// Share of traced calls, among those whose caller did not decide.
     "telemetry.sample_ratio": Number(0.0, 1.0), default "0.01", like "0.5";
-    /// Most calls in a second that are traced because their caller asks for it.
+    /// Most calls per second that are traced because their caller asks for it.
     "telemetry.caller_traces": Integer(0, 1_000_000), default "100";
     /// Name of the service in traces.
     "telemetry.service_name": Text(WORD), default "'waterwheel'";
@@ -283,7 +283,7 @@ keys! {
     "pool.*.queue.jobs": Integer(1, ENTRIES), default "1024";
     /// Most payload in the queue. Each worker holds one payload beside that.
     "pool.*.queue.bytes": MEMORY, default "'64MiB'";
-    /// Most callers that wait for room.
+    /// Most callers that wait for capacity.
     "pool.*.queue.waiting": Integer(0, ENTRIES), default "1024";
     /// What a full queue does with a job: refuse it, let its caller wait, or drop a less important one.
     "pool.*.when_full": Text(OneOf(&["reject", "wait", "shed"])), default "'reject'";
@@ -293,7 +293,7 @@ keys! {
     "pool.*.max_stuck": Integer(0, 1024), default "4";
     /// Most of the queue for one tenant while another is present.
     "pool.*.tenant_share": Share, default "0.25";
-    /// Ended jobs that `waterwheel jobs` remembers, 0.3 to 5 KiB each. Half are for failures.
+    /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
 
     /// Pool that runs the jobs.
@@ -306,13 +306,13 @@ keys! {
     "kind.*.run_timeout": RUN, like "'5s'";
     /// Most output. By default `server.max_output` bounds unary results, and nothing streams.
     "kind.*.max_output": MEMORY, like "'16MiB'";
-    /// Whether a second run of a job does no harm, so that a drain may ask for a retry.
+    /// Whether a job may run twice, so that a drain may ask for a retry.
     "kind.*.idempotent": Boolean, default "false";
     /// Jobs that run at the same time.
     "kind.*.limit.concurrency": MILLION, like "8";
     /// Starts per second.
     "kind.*.limit.rate": RATE, like "50";
-    /// Starts at once after a pause. Those of a tenth of a second by default, one at least.
+    /// Starts at once after a pause. By default those of a tenth of a second, at least one.
     "kind.*.limit.burst": MILLION, like "5";
     /// Jobs of one limit key that run at the same time.
     "kind.*.limit.per_key.concurrency": MILLION, like "2";
@@ -320,7 +320,7 @@ keys! {
     "kind.*.limit.per_key.rate": RATE, like "1.5";
     /// Starts at once of one limit key after a pause.
     "kind.*.limit.per_key.burst": MILLION, like "3";
-    /// Limit keys that are told apart, 10000 by default. Further ones share one limit.
+    /// Limit keys that are counted separately, 10000 by default. Further ones share one limit.
     "kind.*.limit.per_key.keys": Integer(1, ENTRIES), like "10000";
     /// Whether each job has an empty directory, which is its HOME and TMPDIR too. Else jobs run in `/`.
     "kind.*.workspace": Boolean, default "false";
@@ -328,7 +328,7 @@ keys! {
     "kind.*.env.*": Secret, like "'text'";
     /// Variables that are copied from the server's environment.
     "kind.*.pass_env": Texts(ENV_COPY), default "[]", like "['HOME']";
-    /// What an exit code of the program means, where that differs from `sysexits.h`.
+    /// Status code for an exit code of the program, if it differs from `sysexits.h`.
     "kind.*.exit_codes.*": Text(FAILURES), like "'NOT_FOUND'";
     /// Most bytes of standard error that a failure quotes.
     "kind.*.stderr_tail": Size(0, 3 * KIB), default "'2KiB'";

@@ -23,16 +23,16 @@ pub struct Config {
     pub deadline: DeadlinePolicy,
     /// Phases of the drain.
     pub drain: Drain,
-    /// Who is let in; none where everybody is.
+    /// Authentication; `None` if it is off.
     pub auth: Option<auth::Config>,
-    /// What one tenant may use, whatever the pool.
+    /// Quotas of tenants, over all pools.
     pub quota: auth::QuotaConfig,
     /// Logs and traces: the filter and the collector are known to parse.
     pub telemetry: telemetry::Config,
     /// Pools, in the order of the file. Names are unique.
     pub pools: Vec<Pool>,
-    /// Kinds, in the order of the file. Names are unique; each names a pool in `pools`. Empty only where the program has
-    /// handlers of its own.
+    /// Kinds, in the order of the file. Names are unique; each names a pool in `pools`. Empty only if the program has
+    /// Rust handlers.
     pub kinds: Vec<Kind>,
 }
 
@@ -75,13 +75,13 @@ pub struct Server {
     /// TLS of the gRPC listeners; `None` without a certificate.
     #[serde(skip)]
     pub tls: Option<TlsConfig>,
-    /// How many connections there may be, and how long they last.
+    /// Bounds of the number and the age of connections.
     #[serde(skip)]
     pub connections: ConnectionLimits,
     /// Bounds of HTTP/2 on one connection.
     #[serde(skip)]
     pub http2: Http2,
-    /// `[server.memory]`: bounds of unfinished messages and unread answers.
+    /// `[server.memory]`: bounds of incomplete messages and unread answers.
     #[serde(skip)]
     pub memory: MemoryLimits,
 }
@@ -142,11 +142,11 @@ pub struct Kind {
     /// Bounds of its jobs. Without `max_output`, [`Server::max_output`] bounds a unary result, and nothing a stream, of
     /// which the server holds no more than a few chunks.
     pub options: KindOptions,
-    /// What runs.
+    /// Its handler.
     pub handler: Handler,
 }
 
-/// What runs the jobs of a kind.
+/// Handler of a kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Handler {
     /// A handler that is part of this program.

@@ -1,4 +1,4 @@
-//! Variables and flags, laid over the tree of the file.
+//! Variables and flags, which override values of the file.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use super::source::{Flag, Medium, Span, Texts};
 use super::tree::{Data, Node, Step, Table};
 use super::values::Values;
 
-/// What configuration variables start with.
+/// Prefix of configuration variables.
 const PREFIX: &str = "WATERWHEEL_";
 
-/// What separates the segments of a key in the name of a variable.
+/// Separator of the segments of a key in the name of a variable.
 const SEPARATOR: &str = "__";
 
-/// What the names of variables begin with that set a key.
+/// First segments of keys, as in the names of variables.
 const SECTIONS: [&str; 9] = ["SERVER", "OPS", "DEADLINE", "DRAIN", "AUTH", "QUOTA", "TELEMETRY", "POOL", "KIND"];
 
 /// Reports variables that begin as those do that set a key, and set none, for they lack the double underscore. Those that

@@ -1,8 +1,8 @@
-//! What can be wrong with a configuration, in a few shapes: one line of what, one line of what to do.
+//! The kinds of problems in a configuration, with their messages and help. `values.rs` and `contradictions.rs` find them, and `fault.rs` shows them.
 
 use thiserror::Error;
 
-/// One thing that is wrong. `Display` says what; [`Problem::help`] says what to do.
+/// One problem. `Display` says what is wrong; [`Problem::help`] says what to do.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum Problem {
     /// The file cannot be read.
@@ -19,7 +19,7 @@ pub enum Problem {
         /// What the parser said.
         detail: String,
     },
-    /// The table of keys does not have the key.
+    /// The key is not in the table of keys.
     #[error("unknown key `{key}`{}", within(section))]
     UnknownKey {
         /// The key as it was written.
@@ -65,7 +65,7 @@ pub enum Problem {
         /// Greatest value.
         high: String,
     },
-    /// Keys that are fine alone contradict each other, or one lacks another.
+    /// Keys contradict each other, or one needs another.
     #[error("{message}")]
     Contradiction {
         /// What is wrong.
@@ -96,7 +96,7 @@ fn within(section: &str) -> String {
     if section.is_empty() { String::new() } else { format!(" in [{section}]") }
 }
 
-/// A suggestion, or all that there is to choose from.
+/// The most similar value, or all values.
 pub(super) fn choose(given: &str, known: &[&str]) -> String {
     match closest(given, known) {
         Some(close) => format!("did you mean `{close}`?"),
@@ -104,7 +104,7 @@ pub(super) fn choose(given: &str, known: &[&str]) -> String {
     }
 }
 
-/// The candidate that is a slip or two away, where there is one.
+/// The most similar candidate, if it is similar enough.
 pub(super) fn closest<'a, S: AsRef<str>>(given: &str, known: &'a [S]) -> Option<&'a str> {
     let given = given.to_lowercase().replace('-', "_");
     let distance = |candidate: &&str| strsim::damerau_levenshtein(&given, &candidate.to_lowercase());

@@ -1,4 +1,4 @@
-//! What a kind with `exec` says about its program.
+//! The program of a kind with `exec`: its path, arguments and environment.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::handler::ExecCommand;
 
-/// What stands in a command line for the directory of the file that it is in.
+/// Stands for the directory of the configuration file in a command line.
 const CONFIG_DIR: &str = "{config_dir}";
 
 /// A word of a command line as the program gets it.
@@ -30,7 +30,7 @@ pub(super) fn word(word: &str, directory: &Path) -> Result<String, Invalid> {
     Ok(directory.map_or(word.clone(), |directory| word.replace(CONFIG_DIR, &directory.to_string_lossy())))
 }
 
-/// Why a program cannot be started, where it cannot.
+/// Why a program cannot be started, if so.
 pub(super) fn fault(path: &Path) -> Option<Invalid> {
     let program = path.to_string_lossy();
     let chmod = format!("`chmod +x {program}`, or run the server as a user with that permission");
@@ -46,7 +46,7 @@ pub(super) fn fault(path: &Path) -> Option<Invalid> {
     Some(Invalid::text(&program, expected, Some(help.to_owned())))
 }
 
-/// Checks what a kind says about its program, where it has one.
+/// Checks the program of a kind, if it has one.
 pub(super) fn report(kind: &str, values: &mut Values, server_env: &[(String, String)]) {
     warn_of_relative(&format!("kind.{kind}.exec"), values);
     let table = format!("kind.{kind}.env");
@@ -69,7 +69,7 @@ pub(super) fn report(kind: &str, values: &mut Values, server_env: &[(String, Str
     }
 }
 
-/// The program of a kind that has one.
+/// The program of a kind, if it has one.
 pub(super) fn read(kind: &str, values: &Values, server_env: &[(String, String)]) -> Option<ExecCommand> {
     let key = |key: &str| format!("kind.{kind}.{key}");
     let mut words = values.get::<Vec<String>>(&key("exec"))?.into_iter();
@@ -88,13 +88,15 @@ pub(super) fn read(kind: &str, values: &Values, server_env: &[(String, String)])
     })
 }
 
-/// Warns of a word that names a file beside that of the configuration, for jobs run elsewhere.
+/// Warns of a relative file name, because jobs do not run in the directory of the configuration.
 fn warn_of_relative(key: &str, values: &mut Values) {
     for (word, span) in words(key, values).into_iter().skip(1) {
         let is_beside = Path::new(&word).is_relative() && values.texts.directory(&span).join(&word).is_file();
         if is_beside && !word.is_empty() {
             let word = shown(&word);
-            let message = format!("`{key}` has `{word}`, which jobs do not look for beside the configuration");
+            let message = format!(
+                "`{key}` has `{word}`, which is relative, but jobs do not run in the directory of the configuration"
+            );
             let help = format!("write `{CONFIG_DIR}/{word}` for the file beside the configuration");
             values.warnings.push(Warning { message, help });
         }

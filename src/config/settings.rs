@@ -1,4 +1,4 @@
-//! The settings, of values that contradict each other nowhere.
+//! Builds the configuration of `model.rs` from valid values.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +14,7 @@ use crate::{
     net::{Http2, ListenAddress, TlsConfig},
 };
 
-/// All settings. The environment serves `pass_env`.
+/// All settings. The environment is for `pass_env`.
 pub(super) fn read(values: &Values, env: &[(String, String)]) -> Config {
     let names = |table| values.names(table).into_iter().map(|(name, _)| name);
     Config {
@@ -36,12 +36,12 @@ pub(super) fn read(values: &Values, env: &[(String, String)]) -> Config {
     }
 }
 
-/// Addresses under a key; none where they were reported.
+/// Addresses of a key; none if they were reported.
 pub(super) fn addresses(values: &Values, key: &str) -> Vec<ListenAddress> {
     parsed(&values.get::<Vec<String>>(key).unwrap_or_default())
 }
 
-/// `[server.tls]`, where it names its files.
+/// `[server.tls]`, if it names its files.
 pub(super) fn tls(values: &Values) -> Option<TlsConfig> {
     let is_whole = values.is_set("server.tls.cert") && values.is_set("server.tls.key");
     if !is_whole || values.is_faulty_within("server.tls") {
@@ -51,7 +51,7 @@ pub(super) fn tls(values: &Values) -> Option<TlsConfig> {
     Some(TlsConfig { http1: !pages.is_empty(), ..values.section("server.tls") })
 }
 
-/// `[auth.jwt]`, where it is whole.
+/// `[auth.jwt]`, if it is complete.
 pub(super) fn jwt(values: &Values) -> Option<Jwt> {
     let is_whole = ["jwks", "issuer", "audience"].iter().all(|key| values.is_set(&format!("auth.jwt.{key}")));
     (is_whole && !values.is_faulty_within("auth.jwt")).then(|| values.section("auth.jwt"))
@@ -61,7 +61,7 @@ fn value<T: serde::de::DeserializeOwned>(values: &Values, path: &str) -> T {
     values.get(path).expect("a key with a default has a value")
 }
 
-/// Texts that were checked as their key was read.
+/// Parses texts that were checked before.
 fn parsed<T: std::str::FromStr>(texts: &[String]) -> Vec<T> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
@@ -155,7 +155,7 @@ fn limit(values: &Values, table: &str) -> Limit {
     }
 }
 
-/// The starts of a tenth of a second, one at least: timers are not exact, and what they miss must not be lost.
+/// The starts of a tenth of a second, at least one: timers are inexact, and the starts that they delay must not be lost.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate in its range, over ten")]
 fn tenth(rate: f64) -> NonZeroU32 {
     NonZeroU32::new((rate / 10.0) as u32).unwrap_or(NonZeroU32::MIN)

@@ -1,4 +1,4 @@
-//! A tree of values that remember where they were written, and how sources are laid over each other.
+//! A tree of values with their places in the sources, and how one source overrides another.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -16,7 +16,7 @@ pub(super) struct Node {
     pub(super) bare: Option<String>,
 }
 
-/// What a value is, before anyone asked for a type.
+/// An untyped value.
 #[derive(Clone, Debug)]
 pub(super) enum Data {
     String(String),
@@ -111,7 +111,7 @@ impl Table {
         Self(entries)
     }
 
-    /// Takes an entry out; what is left when all readers are done is unknown.
+    /// Removes an entry. Entries that are left at the end are unknown keys.
     pub(super) fn take(&mut self, key: &str) -> Option<Entry> {
         let index = self.0.iter().position(|entry| entry.key == key)?;
         Some(self.0.remove(index))

@@ -1,4 +1,4 @@
-//! Types of values: what a key takes, how that is read and how it is shown.
+//! Types of values: how they are parsed and displayed.
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::model::WITHHELD;
 
-/// What a key takes. Bounds are included.
+/// Type of a key's value. Bounds are inclusive.
 #[derive(Clone, Copy)]
 pub(super) enum ValueType {
     Boolean,
@@ -19,7 +19,7 @@ pub(super) enum ValueType {
     /// A number from 1, or `"cpus"`: one for each CPU.
     Count(i64),
     Number(f64, f64),
-    /// Above 0, for a share of nothing would lock everybody out, and at most 1.
+    /// Above 0, because a share of 0 would refuse everything, and at most 1.
     Share,
     /// A number of bytes.
     Size(u64, u64),
@@ -35,7 +35,7 @@ pub(super) enum ValueType {
     Secret,
 }
 
-/// What a text must be.
+/// Syntax of a text.
 #[derive(Clone, Copy)]
 pub(super) enum Syntax {
     OneOf(&'static [&'static str]),
@@ -52,7 +52,7 @@ pub(super) struct Value {
     pub(super) typed: toml::Value,
 }
 
-/// What is wrong with a value.
+/// Why a value is invalid.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Invalid {
     /// It is not what belongs here.

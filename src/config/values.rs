@@ -1,4 +1,4 @@
-//! The values of all keys: the tree of the sources, read by the table of keys.
+//! Reads the values of all keys by the table in `keys.rs`. Invalid values and unknown keys are found here; `problem.rs` has their words.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use super::{
     withhold,
 };
 
-/// What the sources and the defaults say. A key whose value is faulty has none.
+/// All values, from the sources and the defaults. A key with an invalid value has none.
 pub(super) struct Values {
     pub(super) texts: Texts,
     pub(super) faults: Vec<Fault>,
@@ -50,7 +50,7 @@ impl Values {
         values
     }
 
-    /// The value of a key, where it has a good one.
+    /// The value of a key, if it is valid.
     pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
         let (value, _) = self.values.get(path)?;
         Some(value.typed.clone().try_into().expect("a value of the table has the type of its key"))
@@ -77,12 +77,12 @@ impl Values {
         self.values.get(path)?.1.as_ref()
     }
 
-    /// Whether a source sets the key to something good.
+    /// Whether a source sets the key to a valid value.
     pub(super) fn is_set(&self, path: &str) -> bool {
         self.node(path).is_some()
     }
 
-    /// Whether a source has the key, or the table, however good its value is.
+    /// Whether a source has the key, or the table, valid or not.
     pub(super) fn has(&self, path: &str) -> bool {
         self.is_set(path) || self.is_faulty(path) || self.tables.iter().any(|(table, _)| table == path)
     }
@@ -108,7 +108,7 @@ impl Values {
         self.tables.iter().filter_map(name).collect()
     }
 
-    /// Reports what is wrong between some keys, unless the value of one was reported. Those that a source sets are
+    /// Reports a contradiction of some keys, unless the value of one was reported. Keys that a source sets are
     /// pointed at.
     pub(super) fn contradiction(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
         if keys.iter().any(|key| self.is_faulty(key)) {
@@ -122,7 +122,7 @@ impl Values {
         self.contradiction_at(&spans, message, help);
     }
 
-    /// Reports what is wrong at some places.
+    /// Reports a problem at some places.
     pub(super) fn contradiction_at(&mut self, spans: &[Span], message: impl Into<String>, help: impl Into<String>) {
         let problem = Problem::Contradiction { message: message.into(), help: help.into() };
         self.faults.push(spans.iter().fold(Fault::new(problem), Fault::and));
@@ -249,7 +249,7 @@ impl Values {
         self.values.insert(path.to_owned(), (value, node));
     }
 
-    /// Reports what is wrong with the value of a key, so that no later check stumbles over it.
+    /// Reports an invalid value, and hides it from later checks.
     fn fail(&mut self, path: &str, of: &Key, invalid: Invalid, span: &Span) {
         let key = path.to_owned();
         let example = || format!("write it like `{}`", of.example());

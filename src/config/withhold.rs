@@ -9,7 +9,7 @@ use super::source::{Medium, Text};
 use crate::model::{WITHHELD, userinfo, without_userinfo};
 
 /// Longest value that a message quotes, in characters.
-const LONGEST_VALUE: usize = 256;
+const MAX_VALUE: usize = 256;
 
 /// The lines of a text that some places are in, without its secrets.
 pub(super) struct Excerpt {
@@ -21,7 +21,7 @@ pub(super) struct Excerpt {
 /// A value as a message quotes it: in one line of bounded length.
 pub(super) fn value(text: &str) -> String {
     let shown = without_userinfo(text).replace(char::is_control, "?");
-    match shown.char_indices().nth(LONGEST_VALUE) {
+    match shown.char_indices().nth(MAX_VALUE) {
         Some((end, _)) => format!("{}…", &shown[..end]),
         None => shown,
     }

@@ -1,3 +1,6 @@
+//! The built-in handlers, each in a file below `builtin/`. A new one is also a name in the table of
+//! `src/config/keys.rs`.
+
 use super::{Kind, KindOptions};
 
 mod echo;

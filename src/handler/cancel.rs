@@ -1,3 +1,5 @@
+//! The request to stop a job, and who made it. The stop ladder is in `src/pool/stop.rs`.
+
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::Notify;

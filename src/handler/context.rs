@@ -1,3 +1,5 @@
+//! What a handler sees of its job: budget, cancel token, output, request id.
+
 mod start;
 
 use std::{

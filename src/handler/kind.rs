@@ -1,3 +1,6 @@
+//! The interface of handlers, and kinds of them. Runs are in `src/pool/attempt.rs`, and blocking ones in
+//! `src/pool/blocking.rs`.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;

@@ -1,3 +1,5 @@
+//! The output of a streaming job: chunks and progress.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};

@@ -1,3 +1,5 @@
+//! The trace context that a handler passes on.
+
 use opentelemetry::{
     Context as OtelContext,
     trace::{SpanContext, TraceContextExt, TraceFlags},

@@ -1,3 +1,5 @@
+//! Catches panics of handlers. `src/pool/attempt.rs` and `src/pool/conclude.rs` make the job's outcome of them.
+
 use std::{
     any::Any,
     mem::ManuallyDrop,

@@ -1,3 +1,5 @@
+//! A running job whose caller waits. If a queued job's caller leaves, `permit.rs` takes the job out of the queue.
+
 use std::{
     pin::Pin,
     task::{Context as TaskContext, Poll},
@@ -8,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     attempt::Attempt,
-    conclude::{Told, failure, stopped, timed_out},
+    conclude::{JobResult, failure, stopped, timed_out},
     ended::EndedJob,
     stop::{Fall, climb},
 };
@@ -17,24 +19,24 @@ use crate::{
     model::{JobError, Outcome, Rung},
 };
 
-/// A running attempt whose caller waits for it; as a future, the job's outcome. Dropping it means that the caller left:
-/// the job is cancelled, and what still runs goes down the stop ladder in a task of its own.
+/// A running attempt whose caller waits; as a future, the job's outcome. Dropping it means that the caller left: the
+/// job is cancelled, and its run goes down the stop ladder in a task of its own.
 ///
-/// Most short jobs end at their first poll. What others need besides, a timer and a place on the list of those who
-/// wait for a cancel, is made once a job is pending.
+/// Most short jobs end at their first poll. The timer and the registration for cancels are made only for jobs that are
+/// still pending.
 pub(super) struct Attached {
     attempt: Option<Attempt>,
     then: Then,
 }
 
-/// What a pending job waits for besides its own end.
+/// What a pending job waits for, besides its own end.
 enum Then {
     /// It was not polled yet.
     Nothing,
     /// A reason to stop.
     Stop(BoxFuture<'static, StopReason>),
-    /// The foot of the stop ladder.
-    Foot(BoxFuture<'static, Told>),
+    /// The end of the stop ladder.
+    Foot(BoxFuture<'static, JobResult>),
     /// Nothing: the worker's thread has decided the outcome, which is on its way.
     Decided,
 }
@@ -44,8 +46,9 @@ impl Attached {
         Self { attempt: Some(attempt), then: Then::Nothing }
     }
 
-    /// Somebody else asked the job to stop: the caller hears how that went, but no later than the deadline.
-    async fn stop(mut self) -> Told {
+    /// The job was asked to stop by an operator or a drain. The caller learns the result, but no later than the
+    /// deadline.
+    async fn stop(mut self) -> JobResult {
         let attempt = self.attempt.as_mut().expect("attached until it ends");
         let cx = attempt.cx.clone();
         let fall = tokio::select! {
@@ -54,8 +57,8 @@ impl Attached {
             () = sleep_until(cx.deadline().reply_by()) => None,
         };
         let outcome = if fall.is_some() { stopped(&cx, attempt.shell()) } else { timed_out(&cx) };
-        let told = match fall {
-            Some(Fall::Yielded(told)) => told,
+        let ended = match fall {
+            Some(Fall::Yielded(ended)) => ended,
             _ if !attempt.decide(outcome) => attempt.await,
             Some(Fall::CutOff(rung)) => Some(Err(cut_off(attempt, outcome, rung))),
             None => {
@@ -67,14 +70,14 @@ impl Attached {
             }
         };
         self.attempt = None;
-        told.expect(OURS)
+        ended.expect(OURS)
     }
 }
 
-/// Nobody but its task decides for an attached job, or its worker's thread, which tells it.
+/// Only the task of an attached job decides its outcome, or its worker's thread, which reports it.
 const OURS: &str = "the outcome of an attached job comes to its task";
 
-/// Notes the outcome of a job whose handler did not stop when it was asked.
+/// Records the outcome of a job whose handler did not stop when it was asked.
 fn cut_off(attempt: &Attempt, outcome: Outcome, rung: Rung) -> JobError {
     let failure = failure(attempt.shell(), &attempt.cx, outcome, attempt.run_time(), Some(rung));
     let ended = EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now());
@@ -83,7 +86,7 @@ fn cut_off(attempt: &Attempt, outcome: Outcome, rung: Rung) -> JobError {
 }
 
 impl Future for Attached {
-    type Output = Told;
+    type Output = JobResult;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
@@ -91,9 +94,9 @@ impl Future for Attached {
                 return foot.poll_unpin(task);
             }
             let attempt = self.attempt.as_mut().expect("attached until it ends");
-            if let Poll::Ready(told) = attempt.poll_unpin(task) {
+            if let Poll::Ready(ended) = attempt.poll_unpin(task) {
                 self.attempt = None;
-                return Poll::Ready(told.expect(OURS));
+                return Poll::Ready(ended.expect(OURS));
             }
             let this = &mut *self;
             if let (Then::Nothing, Some(attempt)) = (&this.then, &this.attempt) {
@@ -134,14 +137,15 @@ impl Drop for Attached {
     }
 }
 
-/// Notes the outcome, and lets the handler go down the stop ladder in a task of its own: its caller is answered on time.
+/// Records the outcome, and moves the handler down the stop ladder in a task of its own, so that its caller is answered
+/// in time.
 fn detach(mut attempt: Attempt, reason: StopReason, outcome: Outcome) -> JobError {
     let shell = attempt.shell().clone();
     let failure = failure(&shell, &attempt.cx, outcome, attempt.run_time(), Some(Rung::Asked));
     let mark = shell.meters.record(EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now()));
     attempt.cx.cancel_token().cancel(reason);
     shell.tasks.spawn(async move {
-        // The fall's end, or the attempt itself, gives the worker back when it is dropped.
+        // The end of the ladder, or dropping the attempt, gives the worker back.
         let fall = climb(&mut attempt).await;
         let rung = match &fall {
             Fall::Yielded(_) => Rung::Yielded,

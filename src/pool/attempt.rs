@@ -1,3 +1,5 @@
+//! One run of one job. `conclude.rs` turns its end into the outcome, and `stop.rs` stops it.
+
 use std::{
     pin::Pin,
     task::{Poll, ready},
@@ -10,7 +12,7 @@ use tracing::Span;
 
 use super::{
     blocking::{Done, Work},
-    conclude::{Told, conclude},
+    conclude::{JobResult, conclude},
     core::JobKey,
     factories::Try,
     home::Shared,
@@ -25,21 +27,21 @@ use crate::{
     model::{HandlerError, Job, JobError, Outcome, Output},
 };
 
-/// A poll that takes longer holds up every call of its thread.
+/// A longer poll delays every call of its thread.
 const SLOW_POLL: Duration = Duration::from_millis(100);
 
-/// One run of one job on one worker; as a future, the job's outcome, or `None` where that was decided before. An
-/// asynchronous one owns the worker, so it can move to another task while it runs; dropping it cuts the handler off. A
-/// blocking one goes on when it is dropped, and its thread gives the worker back.
+/// One run of one job on one worker; as a future, the job's result, or `None` if the outcome was decided before. An
+/// asynchronous run owns its worker, and may move to another task; dropping it cuts the handler off. A blocking run
+/// continues when it is dropped, and its thread gives the worker back.
 pub(super) struct Attempt {
-    // Fields drop in this order: the handler, then its lease, then the context, whose last clone ends a span and so
-    // runs a subscriber's code, which must not happen under the lock of the pool.
+    // Fields drop in this order: the handler, then its lease, then the context. The last clone of the context ends a
+    // span, which runs code of a subscriber, and must not happen under the lock of the pool.
     run: Run,
-    /// Its own span; the call's where there is none.
+    /// Its own span; `None` if the call's span is enough.
     span: Option<Box<Span>>,
     hold: Holder,
     pub(super) kind: usize,
-    /// The clock, as of the begin or of the last poll.
+    /// Time of the start or of the last poll.
     seen: Instant,
     is_polled: bool,
     pub(super) cx: Context,
@@ -51,7 +53,7 @@ enum Run {
     /// On the serving thread.
     Async(Contained<AsyncRun>),
     /// On the worker's own thread, which decides the outcome.
-    Blocking(oneshot::Receiver<Told>),
+    Blocking(oneshot::Receiver<JobResult>),
     Over,
 }
 
@@ -62,23 +64,22 @@ struct Starting {
     begun: Try,
 }
 
-/// Who has the worker.
+/// The owner of the worker.
 enum Holder {
     Lease(Lease),
     /// The worker's thread, or the pool again.
     Elsewhere(Shared, JobKey),
 }
 
-/// How an attempt went wrong.
+/// Why an attempt failed.
 pub(super) enum Raised {
     Error(HandlerError),
-    /// There is no handler, or nothing to run it on: the job did not start. With when to come back.
+    /// There is no handler, or no thread for it: the job did not start. With the time of a retry.
     BeforeBegin(HandlerError, Option<Duration>),
 }
 
 impl Attempt {
-    /// Begins to run `job`; an asynchronous handler does so when it is polled. What is known at once not to begin is
-    /// over.
+    /// Starts to run `job`; an asynchronous handler starts when it is polled. Fails if the run cannot start.
     pub(super) fn new(
         mut lease: Lease,
         job: Box<Job>,
@@ -88,11 +89,11 @@ impl Attempt {
     ) -> Result<Self, JobError> {
         if lease.shell().kinds[kind].is_blocking() {
             let (shell, key) = (lease.shell().clone(), lease.key());
-            let (done, told) = Done::new(&shell);
+            let (done, ended) = Done::new(&shell);
             return match lease.thread() {
                 Ok(thread) => {
                     thread.run(Work::new(lease, job, kind, cx.clone(), done));
-                    Ok(Self::elsewhere(shell, key, kind, cx, told))
+                    Ok(Self::elsewhere(shell, key, kind, cx, ended))
                 }
                 Err(error) => {
                     let message = format!("the worker's thread could not be started: {error}");
@@ -114,15 +115,15 @@ impl Attempt {
         }
     }
 
-    /// One that the worker's own thread runs.
+    /// An attempt that the worker's own thread runs.
     pub(super) fn elsewhere(
         shell: Shared,
         key: JobKey,
         kind: usize,
         cx: Context,
-        told: oneshot::Receiver<Told>,
+        ended: oneshot::Receiver<JobResult>,
     ) -> Self {
-        let (run, hold) = (Run::Blocking(told), Holder::Elsewhere(shell, key));
+        let (run, hold) = (Run::Blocking(ended), Holder::Elsewhere(shell, key));
         Self { run, span: None, hold, kind, seen: Instant::now(), is_polled: false, cx }
     }
 
@@ -144,12 +145,12 @@ impl Attempt {
         self.shell().kinds[self.kind].is_blocking()
     }
 
-    /// Time since the run began.
+    /// Time since the start of the run.
     pub(super) fn run_time(&self) -> Duration {
         self.cx.ran(Instant::now())
     }
 
-    /// Decides the outcome of a run that is not over. Returns whether it was open until then.
+    /// Decides the outcome of a run that has not ended. Returns false if it was decided before.
     pub(super) fn decide(&self, outcome: Outcome) -> bool {
         self.shell().end(self.key(), outcome, self.run_time(), &self.cx)
     }
@@ -179,7 +180,7 @@ impl Attempt {
         Poll::Ready(result)
     }
 
-    /// Begins to run once the handler has started.
+    /// Starts the run once the handler has started.
     fn poll_start(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<(), Raised>> {
         let Run::Starting(mut starting) = std::mem::replace(&mut self.run, Run::Over) else {
             return Poll::Ready(Ok(()));
@@ -199,8 +200,8 @@ impl Attempt {
         Poll::Ready(Ok(()))
     }
 
-    /// Gives the worker back, with the outcome of the job where it was not decided before.
-    fn end(&mut self, result: Result<Output, Raised>) -> Option<Told> {
+    /// Gives the worker back, with the job's outcome unless it was decided before.
+    fn end(&mut self, result: Result<Output, Raised>) -> Option<JobResult> {
         self.span = None;
         let elsewhere = Holder::Elsewhere(self.shell().clone(), self.key());
         match std::mem::replace(&mut self.hold, elsewhere) {
@@ -217,23 +218,23 @@ impl Attempt {
                 job = %self.cx.job(),
                 request_id = %self.cx.request_id(),
                 duration_ms = took.as_millis(),
-                "a handler held up its thread in one poll; make the kind blocking",
+                "one poll of a handler blocked its thread; make the kind blocking",
             );
         });
     }
 }
 
 impl Future for Attempt {
-    type Output = Option<Told>;
+    type Output = Option<JobResult>;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<Self::Output> {
-        if let Run::Blocking(told) = &mut self.run {
-            // A thread that tells nothing found the outcome decided.
-            let told = ready!(told.poll_unpin(task)).ok();
+        if let Run::Blocking(ended) = &mut self.run {
+            // A thread that sends nothing found the outcome already decided.
+            let ended = ready!(ended.poll_unpin(task)).ok();
             self.run = Run::Over;
-            return Poll::Ready(told);
+            return Poll::Ready(ended);
         }
-        // The begin of the run is the begin of its first poll: a short job reads the clock once less.
+        // The start of the run is the start of its first poll, which saves a short job one reading of the clock.
         let begin = if self.is_polled { Instant::now() } else { self.seen };
         self.is_polled = true;
         let polled = self.poll_async(task);
@@ -246,7 +247,7 @@ impl Future for Attempt {
     }
 }
 
-/// Whether the worker keeps its handler. After a crash it makes a new one, so that its factory finds out whether it can.
+/// Whether the worker keeps its handler. After a crash it makes a new one, to find out whether its factory still works.
 pub(super) fn is_kept(result: &Result<Output, HandlerError>) -> bool {
     !matches!(result, Err(HandlerError::Crashed { .. } | HandlerError::Unavailable { .. }))
 }
@@ -256,10 +257,10 @@ pub(super) fn entered<T>(own: Option<&Span>, cx: &Context, code: impl FnOnce() -
     own.unwrap_or(cx.span()).in_scope(code)
 }
 
-/// Nothing runs: its caller is told at once, before the headers of a stream.
+/// The run did not start: its caller is answered at once, before the headers of a stream.
 fn not_begun(lease: Lease, kind: usize, cx: &Context, now: Instant, raised: Raised) -> JobError {
-    let told = conclude(lease, kind, cx, now, Err(raised)).expect("nobody decides for what did not begin");
-    told.expect_err("it did not begin")
+    let ended = conclude(lease, kind, cx, now, Err(raised)).expect("no other decides a run that did not begin");
+    ended.expect_err("it did not begin")
 }
 
 /// The handler's own code runs when its future is polled.

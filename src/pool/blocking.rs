@@ -1,8 +1,8 @@
-//! Runs on a worker's own thread.
+//! Runs jobs of blocking kinds on the workers' own threads. `attempt.rs` runs asynchronous ones.
 //!
-//! The thread decides the outcome of its job and gives its worker back under one lock of the pool. Where the pool has the
-//! next job for that worker, the thread finds it in its own channel before it looks for work: it does not park, and no
-//! other thread wakes it. What it has to tell goes to the serving threads by [`Reports`](super::reports::Reports).
+//! The thread decides the outcome of its job and gives its worker back under one lock of the pool. If the pool has a
+//! next job for that worker, the thread finds it in its channel at once: it does not park, and no other thread wakes
+//! it. Messages for the serving threads go through [`Reports`](super::reports::Reports).
 
 use std::{io, sync::mpsc};
 
@@ -11,7 +11,7 @@ use tracing::Span;
 
 use super::{
     attempt::{Raised, entered, is_kept},
-    conclude::{Told, conclude},
+    conclude::{JobResult, conclude},
     home::work_for_home,
     lease::Lease,
     reports::{Report, Reports},
@@ -27,7 +27,7 @@ use crate::{
     task::spawn_thread,
 };
 
-/// A worker's own thread. It ends when its last handle is gone.
+/// A worker's own thread. It ends with its last handle.
 #[derive(Clone)]
 pub(super) struct Thread(mpsc::SyncSender<Work>);
 
@@ -38,20 +38,21 @@ pub(super) struct Work {
     kind: usize,
     span: Option<Box<Span>>,
     done: Done,
-    // After the lease: the last of a context ends its span, which must not happen under the lock of the pool.
+    // Dropped after the lease: the last clone of the context ends its span, which must not happen under the lock of the
+    // pool.
     cx: Context,
 }
 
 /// Where the outcome of a run goes.
 pub(super) struct Done {
-    caller: oneshot::Sender<Told>,
-    /// To the serving thread that waits for it.
+    caller: oneshot::Sender<JobResult>,
+    /// For the serving thread that waits for it.
     reports: Reports,
 }
 
 impl Thread {
     pub(super) fn start(pool: &str, worker: u32, homes: usize) -> io::Result<Self> {
-        // One place: the lease of a worker is free only when its thread has nothing more to do than to look for work.
+        // One place: a worker's lease is free only when its thread has nothing else to do.
         let (sender, receiver) = mpsc::sync_channel::<Work>(1);
         spawn_thread(format!("{pool}-{worker}"), move || {
             work_for_home(worker as usize % homes);
@@ -70,9 +71,9 @@ impl Thread {
 
 impl Done {
     /// One that the calling thread waits for.
-    pub(super) fn new(shell: &Shell) -> (Self, oneshot::Receiver<Told>) {
-        let (caller, told) = oneshot::channel();
-        (Self { caller, reports: shell.reports_here() }, told)
+    pub(super) fn new(shell: &Shell) -> (Self, oneshot::Receiver<JobResult>) {
+        let (caller, ended) = oneshot::channel();
+        (Self { caller, reports: shell.reports_here() }, ended)
     }
 
     pub(super) fn reports(&self) -> &Reports {
@@ -90,12 +91,12 @@ impl Work {
         let Self { mut lease, job, kind, span, done, cx } = self;
         let result = entered(span.as_deref(), &cx, || run_handler(&mut lease, job, kind, &cx));
         drop(span);
-        let told = cx.span().in_scope(|| conclude(lease, kind, &cx, Instant::now(), result));
-        // The thread holds nothing of the pool any more, nor of the job: its span ends with the answer, and the
-        // process may end right after it.
+        let ended = cx.span().in_scope(|| conclude(lease, kind, &cx, Instant::now(), result));
+        // The thread holds neither the pool nor the job any more: the job's span ends with the answer, and the process
+        // may exit right after it.
         drop(cx);
-        if let Some(told) = told {
-            done.reports.push(Report::Ended(done.caller, told));
+        if let Some(ended) = ended {
+            done.reports.push(Report::Ended(done.caller, ended));
         }
     }
 }

@@ -1,3 +1,6 @@
+//! Settings of a pool with their defaults in Rust, and its builder. Defaults of `waterwheel serve` are in
+//! `src/config/keys.rs`.
+
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use super::{Pool, core::Caps, shell::Shell};
@@ -6,37 +9,37 @@ use crate::{
     model::{DeadlinePolicy, WhenFull},
 };
 
-/// What an operator sets for a pool.
+/// Settings of a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Number of workers: jobs that run at the same time. Default: the number of cores.
     pub workers: NonZeroUsize,
-    /// Most workers: a pool with more than `workers` chooses by its load how many it has, from `workers` on. That takes a
-    /// runtime where the pool is built. Default `None`: their number is fixed.
+    /// Most workers: between `workers` and this number, the pool chooses by its load. It must then be built within a
+    /// runtime. Default `None`: their number is fixed.
     pub max_workers: Option<NonZeroUsize>,
     /// Most jobs in the queue. Default 1,024; 0 means that a job needs a free worker.
     pub queue_jobs: usize,
-    /// Most payload bytes in the queue; each worker holds one payload beside that. A job that has more is refused, though a
-    /// worker be idle. Default 64 MiB.
+    /// Most payload bytes in the queue; each worker holds one payload beside that. A larger job is refused even if a
+    /// worker is idle. Default 64 MiB.
     pub queue_bytes: usize,
-    /// Most callers that wait for room; their payloads are bounded by `queue_bytes` once more. Default 1,024.
+    /// Most callers that wait for capacity; their payloads are also bounded by `queue_bytes`. Default 1,024.
     pub queue_waiting: usize,
-    /// What happens to a job that finds the pool full and does not say itself. Default [`WhenFull::Reject`].
+    /// What happens to a job that finds the pool full, unless the job decides. Default [`WhenFull::Reject`].
     pub when_full: WhenFull,
-    /// Most of the queue for one tenant while another one is present, from 0 to 1. Default 0.25.
+    /// Largest part of the queue for one tenant while another is present, from 0 to 1. Default 0.25.
     pub tenant_share: f64,
     /// Time between the request to stop and the forced stop. Default 1 s.
     pub cancel_grace: Duration,
-    /// Most workers that are replaced while their blocking job does not stop. Default 4.
+    /// Most workers that are replaced because their blocking job does not stop. Default 4.
     pub max_stuck: usize,
     /// Most payload bytes of one job. Default 4 MiB.
     pub max_payload: usize,
-    /// Most output bytes of one job, where its kind says nothing. Default 4 MiB less 64 KiB.
+    /// Most output bytes of one job, unless its kind decides. Default 4 MiB less 64 KiB.
     pub max_output: usize,
-    /// Ended jobs that are remembered, for [`Pool::explain`] and [`Pool::list`]: 5 KiB each at the most, an equal share of
-    /// each home. Default 1,024.
+    /// Ended jobs that are remembered, for [`Pool::explain`] and [`Pool::list`], divided among the homes. Each takes up
+    /// to 5 KiB. Default 1,024.
     pub ended_jobs: usize,
-    /// How deadlines are made.
+    /// How deadlines are computed.
     pub deadline: DeadlinePolicy,
     /// Runtimes that share the pool; see [`set_home`](super::set_home). Default 1.
     pub homes: usize,
@@ -102,7 +105,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Lets the pool choose by its load how many workers it has, between these bounds.
+    /// Lets the pool choose the number of its workers by its load, between these bounds.
     #[must_use]
     pub fn elastic(mut self, min: NonZeroUsize, max: NonZeroUsize) -> Self {
         self.settings.workers = min;
@@ -110,7 +113,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the most jobs in the queue.
+    /// Sets the largest number of jobs in the queue.
     #[must_use]
     pub fn queue_jobs(mut self, jobs: usize) -> Self {
         self.settings.queue_jobs = jobs;
@@ -132,8 +135,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Makes the pool. Handlers are made by the workers, each with its first job of a kind; the threads of blocking
-    /// kinds start then too. Dropping the pool without using it is harmless.
+    /// Builds the pool. Workers make their handlers with their first job of a kind; the threads of blocking kinds start
+    /// then, too. A pool that is not used can be dropped.
     #[must_use]
     pub fn build(self) -> Pool {
         Pool::from(Shell::start(self.name, self.settings, self.kinds))

@@ -1,4 +1,4 @@
-//! The end of handlers whose worker goes, or whose kind was replaced.
+//! Closes handlers whose worker is removed, or whose kind was replaced.
 
 use std::panic::AssertUnwindSafe;
 
@@ -18,12 +18,12 @@ use crate::handler::{
 };
 
 impl Shared {
-    /// Lets workers go, and [closes](Self::close) their handlers.
+    /// Removes workers, and [closes](Self::close) their handlers.
     pub(super) fn retire(&self, workers: impl IntoIterator<Item = Box<WorkerHandlers>>) {
         self.close(workers.into_iter().flat_map(|mut state| state.take(|_| true)).collect());
     }
 
-    /// Closes handlers, in a task that a drain waits for.
+    /// Closes handlers in a task that a drain waits for.
     pub(super) fn close(&self, gone: Gone) {
         if gone.is_empty() {
             return;

@@ -1,3 +1,5 @@
+//! Turns the end of a run into the job's one outcome: counts it, logs it, gives the worker back.
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
@@ -18,16 +20,16 @@ use crate::{
     },
 };
 
-/// Bounds of what a caller is told that found no room in time, as of those who are refused at once.
+/// Shortest retry time for callers that waited for capacity in vain.
 const SOON: Duration = Duration::from_millis(10);
 const LATER: Duration = Duration::from_secs(5);
-/// When a caller may come again whose job the handler could not begin: its factory is asked next.
+/// Retry time for a caller whose job could not start because there was no handler.
 const UNAVAILABLE_FOR: Duration = Duration::from_millis(100);
 
-/// What the caller of a job hears.
-pub(super) type Told = Result<Completed, JobError>;
+/// The result that the caller of a job gets.
+pub(super) type JobResult = Result<Completed, JobError>;
 
-/// How a run did not complete.
+/// Why a run did not complete.
 pub(super) struct Fault {
     outcome: Outcome,
     error: Option<HandlerError>,
@@ -44,12 +46,12 @@ impl From<Outcome> for Fault {
 impl From<HandlerError> for Fault {
     fn from(error: HandlerError) -> Self {
         let outcome = error.outcome();
-        // The handler that stops on request has nothing to add.
+        // A handler that stops on request has nothing to add.
         Self { error: Some(error).filter(|error| *error != HandlerError::Stopped), ..outcome.into() }
     }
 }
 
-/// Turns the end of a run into the job's one outcome, and gives the worker back with it. `None` where the outcome was
+/// Turns the end of a run into the job's one outcome, and gives the worker back with it. `None` if the outcome was
 /// decided before.
 pub(super) fn conclude(
     lease: Lease,
@@ -57,7 +59,7 @@ pub(super) fn conclude(
     cx: &Context,
     now: Instant,
     result: Result<Output, Raised>,
-) -> Option<Told> {
+) -> Option<JobResult> {
     let shell = &lease.shell().clone();
     let result = match judge(result, cx, shell) {
         Ok(_) if now >= cx.deadline().end() => Err(Fault::from(Outcome::DeadlineExceeded)),
@@ -94,7 +96,7 @@ pub(super) fn conclude(
     })
 }
 
-/// What a job that ended before it began is answered with.
+/// The answer for a job that ended before it began.
 pub(super) fn conclude_queued(
     shell: &Shell,
     cx: &Context,
@@ -117,7 +119,7 @@ pub(super) fn conclude_queued(
     })
 }
 
-/// What a job that waited for room, and got none, is answered with.
+/// The answer for a job that waited for capacity in vain.
 pub(super) fn refuse_waiting(shell: &Shell, cx: &Context, reason: RejectionReason) -> JobError {
     let retry_after = match reason {
         RejectionReason::NoRoomInTime => {
@@ -129,7 +131,7 @@ pub(super) fn refuse_waiting(shell: &Shell, cx: &Context, reason: RejectionReaso
     Rejection { reason, pool: Some(Arc::clone(&shell.name)), kind: Arc::clone(cx.kind()), retry_after }.into()
 }
 
-/// Remembers an accepted job that ended before it began.
+/// Records an accepted job that ended before it began.
 pub(super) fn note_queued(shell: &Shell, cx: &Context, outcome: Outcome, now: Instant) {
     if let Some(kind) = shell.kind_index(cx.kind()) {
         shell.meters.note(EndedJob::of_queued(cx, kind, outcome, now));
@@ -151,20 +153,20 @@ fn judge(result: Result<Output, Raised>, cx: &Context, shell: &Shell) -> Result<
     if let HandlerError::Panicked { message } = &error {
         log_panic(cx, message);
     } else if has_run && cx.is_cancelled() {
-        // Whatever a handler says after it was asked to stop, it stopped because it was asked.
+        // Whatever a handler returns after it was asked to stop, it stopped because of that.
         return Err(Fault { execution, ..stopped(cx, shell).into() });
     }
     Err(Fault { retry_after, execution, ..error.into() })
 }
 
-/// Names a job that a drain stops, before its end is told: whoever sees the end of the drain sees the name.
+/// Records a job that a drain stops, before its end is reported: who sees the end of the drain sees the job, too.
 pub(super) fn note_lost(shell: &Shell, cx: &Context) {
     if cx.cancel_token().reason() == Some(StopReason::Drain) {
         shell.lost.lock().push(LostJob::new(cx));
     }
 }
 
-/// The outcome of a job whose handler stops because it was asked.
+/// The outcome of a job whose handler stopped because it was asked to.
 pub(super) fn stopped(cx: &Context, shell: &Shell) -> Outcome {
     match cx.cancel_token().reason() {
         Some(StopReason::Deadline) => timed_out(cx),
@@ -177,7 +179,7 @@ pub(super) fn stopped(cx: &Context, shell: &Shell) -> Outcome {
     }
 }
 
-/// The outcome of a job whose time to run is over: by its deadline, or by a bound that lets it run for less.
+/// The outcome of a job that reached its deadline, or its run timeout.
 pub(super) fn timed_out(cx: &Context) -> Outcome {
     if cx.until() < cx.deadline().reply_by() { Outcome::RunTimeout } else { Outcome::DeadlineExceeded }
 }
@@ -218,7 +220,7 @@ pub(super) fn failure(
         run,
         rung,
     };
-    // What a handler says is news for an operator; the other ends are in the counters, and may come by the thousand.
+    // Failures of handlers concern the operator. Other ends are in the counters, and may come by the thousand.
     if matches!(outcome, Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::OutputTooLarge) {
         info!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),

@@ -1,3 +1,5 @@
+//! The drain of one pool. The drain of the process is in `src/app/drain.rs`.
+
 use std::{sync::Arc, time::Duration};
 
 use rustc_hash::FxHashSet;
@@ -10,7 +12,7 @@ use crate::{
     phase::Phase,
 };
 
-/// Time that answers have to leave before the kill phase is over; a fifth of the phase where that is shorter.
+/// Time for answers to be sent before the kill phase ends; a fifth of the phase if that is shorter.
 const ANSWER_MARGIN: Duration = Duration::from_millis(100);
 
 /// A job that a drain could not finish.
@@ -24,20 +26,20 @@ pub struct LostJob {
     pub kind: Arc<str>,
     /// Pool that held it.
     pub pool: Arc<str>,
-    /// How far it was.
+    /// Its stage.
     pub lost_while: LostWhile,
 }
 
-/// How far a lost job was.
+/// Stage of a lost job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostWhile {
-    /// It had not begun: running it elsewhere is safe.
+    /// It had not begun: another server may run it safely.
     Queued,
     /// It had begun.
     Running,
 }
 
-/// What a drain left undone.
+/// Result of a drain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DrainReport {
     /// Every accepted job that was not finished.
@@ -58,37 +60,37 @@ impl LostJob {
 }
 
 impl Pool {
-    /// Closes the door: new jobs are refused, callers that wait for room are told, and queued and running jobs go on.
-    /// Doing it again does nothing.
+    /// Starts the drain: new jobs and waiting callers are refused, queued and running jobs continue. Further calls do
+    /// nothing.
     pub fn drain(&self) {
         self.shell().phase.advance(Phase::Draining);
         let now = Instant::now();
         self.shell().drive(|core, effects| core.close(now, effects));
     }
 
-    /// Whether the door is closed and no job is left.
+    /// Whether the pool drains and has no job left.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.shell().phase.get() == Phase::Stopped
     }
 
-    /// Waits until a pool that drains has no job left. Cancel safe.
+    /// Waits until a draining pool has no job left. Cancel safe.
     pub async fn wait(&self) {
         self.shell().phase.reached(Phase::Stopped).await;
         let idle = self.shell().drive(|core, _| core.retire_idle());
         self.shell().retire(idle);
-        // The closing of handlers, shielded work, and the stop ladders of jobs that were answered.
+        // Closing of handlers, shielded work, and the stop ladders of jobs that were answered.
         self.shell().tasks.wait().await;
     }
 
-    /// Ends what is left: queued jobs are answered, running ones are asked to stop and then forced. Returns at once;
-    /// [`wait`](Self::wait) waits for the end.
+    /// Ends the remaining jobs: queued ones are answered, running ones are asked to stop and then forced. Returns at
+    /// once; [`wait`](Self::wait) waits for the end.
     pub fn stop(&self) {
         self.end_all();
     }
 
-    /// [`stop`](Self::stop) that shortens the time between the request and the force where it is longer than `kill`:
-    /// all callers are answered, and all programs killed, a little before `kill` is over.
+    /// [`stop`](Self::stop) with at most `kill` between the request and the force. All callers are answered, and all
+    /// programs killed, shortly before `kill` has passed.
     pub fn stop_within(&self, kill: Duration) {
         let margin = (kill / 5).min(ANSWER_MARGIN);
         if let Some(at) = Instant::now().checked_add(kill - margin) {
@@ -116,18 +118,18 @@ impl Pool {
         self.drain();
         if tokio::time::timeout(finish, self.wait()).await.is_err() {
             self.stop_within(kill);
-            // What does not stop in time is in the report.
+            // Jobs that do not stop in time are in the report.
             let _ = tokio::time::timeout(kill, self.wait()).await;
         }
         self.report()
     }
 
-    /// The accepted jobs that were not finished, as far as the drain has come: those that it ended, and those that
-    /// still run after they were asked to stop.
+    /// The accepted jobs that were not finished so far: those that the drain ended, and those that still run after they
+    /// were asked to stop.
     #[must_use]
     pub fn report(&self) -> DrainReport {
         let shell = self.shell();
-        // First those that run: one that ends meanwhile is noted before.
+        // Running jobs first: a job that ends meanwhile is recorded before.
         let running: Vec<Context> = match shell.phase.get() {
             Phase::Stopping => shell.read(|core| core.running_jobs().cloned().collect()),
             _ => Vec::new(),

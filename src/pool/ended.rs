@@ -1,3 +1,5 @@
+//! The memory of ended jobs, for `explain` and `jobs`.
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
@@ -8,72 +10,72 @@ use crate::{
     model::{Execution, Failure, JobId, JobStage, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
 };
 
-/// Most bytes of a message that are kept.
+/// Longest message that is kept, in bytes.
 const MAX_MESSAGE: usize = 1 << 10;
 
-/// A job that ended, as far as it is remembered.
+/// An ended job that is remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedJob {
     /// Id of the job.
     pub job: JobId,
     /// How it ended.
     pub outcome: Outcome,
-    /// Rung of the stop ladder that it came to; `None` where none was needed.
+    /// Last rung of the stop ladder; `None` if the run was not stopped.
     pub rung: Option<Rung>,
     /// Whether the handler had begun.
     pub started: bool,
-    /// Where the budget went. Without a run, its worker is 0.
+    /// How the budget was used. Without a run, the worker is 0.
     pub waterfall: Waterfall,
     /// When it ended.
     pub at: Instant,
-    /// By which names it is known besides its id.
+    /// Its names besides its id.
     pub names: JobNames,
-    /// What went wrong; `None` where it completed, and where its end says it all.
+    /// The failure; `None` if the job completed, or if its outcome says everything.
     pub failure: Option<Box<EndedFailure>>,
     /// Index of its kind in the pool.
     pub(super) kind: usize,
 }
 
-/// By which names a job is known besides its id.
+/// Names of a job besides its id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobNames {
-    /// Correlation id of its call, where one was given or asked for.
+    /// Correlation id of its call, if there is one.
     pub request_id: Option<RequestId>,
-    /// Who the work is for; `None` for the default tenant.
+    /// Tenant; `None` for the default one.
     pub tenant: Option<Arc<str>>,
-    /// Who called; `None` where callers are not told apart.
+    /// Caller; `None` without authentication.
     pub principal: Option<Arc<str>>,
-    /// Id of the process that it started as its program.
+    /// Process id of its program.
     pub pid: Option<u32>,
 }
 
-/// What went wrong with a job that ended.
+/// Failure of an ended job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedFailure {
-    /// That in words, at most 1 KiB. What a program wrote is in `program` alone.
+    /// The failure as a sentence, at most 1 KiB. The output of a program is only in `program`.
     pub message: String,
-    /// How its program ended, where it had one that was left to end. Its standard error is at most 3 KiB.
+    /// How its program ended, if it had one that ended by itself. Its standard error is at most 3 KiB.
     pub program: Option<ProgramEnd>,
 }
 
-/// The last jobs that ended. Half of the places are for those that did not complete: the others would push them out
-/// within seconds.
+/// The last ended jobs. Half of the places are for those that did not complete: otherwise completed jobs would replace
+/// them within seconds.
 #[derive(Default)]
 pub(super) struct EndedJobs {
     completed: Ring,
     failed: Ring,
 }
 
-/// The last jobs that were noted, in as many places as were asked for once.
+/// The last recorded jobs, in a fixed number of places.
 #[derive(Default)]
 struct Ring {
     jobs: Vec<EndedJob>,
     capacity: usize,
-    /// The place of the next one, once all are taken.
+    /// The next place, once all are in use.
     next: usize,
 }
 
-/// Where a failed job was noted, for what becomes known of it later.
+/// The place of a failed job, for facts that become known later.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark {
     pub(super) home: usize,
@@ -117,12 +119,12 @@ impl EndedJob {
         ended
     }
 
-    /// How far it is, in a word.
+    /// Its stage.
     pub(super) fn stage(&self) -> JobStage {
         if self.outcome == Outcome::Completed { JobStage::Completed } else { JobStage::Failed }
     }
 
-    /// When it arrived.
+    /// Time since it arrived.
     pub(super) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.at) + self.waterfall.queue + self.waterfall.run
     }
@@ -153,7 +155,7 @@ impl EndedFailure {
         Self { message, program: program.map(Self::kept) }
     }
 
-    /// What is kept of the end of a program, whose words are the message.
+    /// The part of a program's end that is kept; its sentence is the message.
     fn kept(end: &ProgramEnd) -> ProgramEnd {
         ProgramEnd { told: String::new(), stderr: end.stderr.clone(), ..*end }
     }
@@ -165,8 +167,8 @@ impl EndedJobs {
         Self { completed: Ring::new(capacity - failed), failed: Ring::new(failed) }
     }
 
-    /// Notes a job in the place of the oldest one of its sort, which is returned to be dropped outside of a lock. A mark
-    /// is for those that failed: nothing becomes known later of the others.
+    /// Records a job in place of the oldest one of its sort, which is returned to be dropped outside of a lock. Only
+    /// failed jobs get a mark: facts about others never come later.
     pub(super) fn push(&mut self, home: usize, ended: EndedJob) -> (Option<Mark>, Option<EndedJob>) {
         if ended.outcome == Outcome::Completed {
             return (None, self.completed.push(ended).1);
@@ -176,7 +178,7 @@ impl EndedJobs {
         (place.map(|place| Mark { home, place, job }), oldest)
     }
 
-    /// Tells the rung that a job came to after its end was noted, and how its program ended.
+    /// Adds the last rung of an ended job, and how its program ended.
     pub(super) fn climbed(&mut self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
         if let Some(ended) = self.failed.jobs.get_mut(mark.place).filter(|ended| ended.job == mark.job) {
             ended.rung = Some(rung);
@@ -190,7 +192,8 @@ impl EndedJobs {
         self.iter().find(|ended| ended.job == job).cloned()
     }
 
-    /// Of the jobs that `key` has one for, up to `most` with the least keys, in that order; and how many they are in all.
+    /// The ended jobs for which `key` returns a value: up to `most` with the smallest keys, in that order, and their
+    /// number in all.
     pub(super) fn list<K: Ord>(&self, most: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Least<K, EndedJob> {
         let (least, all) = least(self.iter().filter_map(|ended| Some((key(ended)?, ended))), most);
         (least.into_iter().map(|(key, ended)| (key, ended.clone())).collect(), all)
@@ -206,13 +209,13 @@ impl Ring {
         Self { jobs: Vec::new(), capacity, next: 0 }
     }
 
-    /// Returns the place of `ended`, and what had it before.
+    /// Returns the place of `ended`, and the job that was there before.
     fn push(&mut self, ended: EndedJob) -> (Option<usize>, Option<EndedJob>) {
         if self.capacity == 0 {
             return (None, None);
         }
         if self.jobs.len() < self.capacity {
-            // All at once, with the first job: no later one allocates.
+            // Allocated at once with the first job, so that later ones do not allocate.
             self.jobs.reserve_exact(self.capacity - self.jobs.len());
             self.jobs.push(ended);
             return (Some(self.jobs.len() - 1), None);

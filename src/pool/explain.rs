@@ -1,3 +1,5 @@
+//! Explains one job. The wait of a queued job comes from `src/scheduler/explain.rs`.
+
 use tokio::time::Instant;
 
 use super::{
@@ -6,18 +8,18 @@ use super::{
 };
 use crate::model::JobId;
 
-/// Where a job is, and what it waits for, or how it ended.
+/// State of a job: what it waits for, how it runs, or how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The job.
     pub job: ListedJob,
-    /// What it waits for; `None` where it has begun.
+    /// What it waits for; `None` if it has begun.
     pub wait: Option<Wait>,
 }
 
 impl Pool {
-    /// Where a job is, or how it ended; `None` where the pool does not know it: it was never accepted, or it ended so many
-    /// jobs ago that it is forgotten. It looks at every job that the pool holds and remembers.
+    /// The state of a job; `None` if the pool does not know it: it was never accepted, or it ended too many jobs ago.
+    /// This scans every queued, running and remembered job.
     #[must_use]
     pub fn explain(&self, job: JobId) -> Option<Explanation> {
         let (shell, now) = (self.shell(), Instant::now());

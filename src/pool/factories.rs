@@ -1,4 +1,4 @@
-//! Handlers that cannot be made or started: none of their kind is tried for a while, longer each time.
+//! Backs off from factories that fail: no handler of the kind is made for a while, longer each time.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tracing::warn;
 use super::{attempt::Raised, shell::Shell};
 use crate::model::HandlerError;
 
-/// After the first failure.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
+/// Back-off after the first failure.
+const MIN_BACK_OFF: Duration = Duration::from_millis(100);
+const MAX_BACK_OFF: Duration = Duration::from_secs(30);
 
-/// How the factories of a pool's kinds do.
+/// State of the factories of a pool's kinds.
 #[derive(Default)]
 pub(super) struct Factories(boxcar::Vec<Mutex<Record>>);
 
@@ -22,43 +22,43 @@ pub(super) struct Factories(boxcar::Vec<Mutex<Record>>);
 struct Record {
     failures: u64,
     in_a_row: u32,
-    /// No try before.
+    /// No attempt before this.
     until: Option<Instant>,
     last: String,
 }
 
-/// A try to make a handler.
+/// An attempt to make a handler.
 #[derive(Debug)]
 pub(super) struct Try {
     until: Option<Instant>,
 }
 
-/// Why a factory is left alone.
+/// Why a factory is not tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BackOff {
     pub(super) left: Duration,
-    /// What the last failure said.
+    /// Message of the last failure.
     pub(super) last: String,
 }
 
-/// How the factory of a kind does.
+/// State of the factory of a kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FactoryStats {
-    /// Handlers that could not be made, from the start.
+    /// Failures since the start.
     pub failures: u64,
-    /// The same since one was made.
+    /// Failures since the last success.
     pub in_a_row: u32,
-    /// Time until the next try; zero where nothing stands against it.
+    /// Time until the next attempt; zero if it may be tried now.
     pub retry_in: Duration,
 }
 
 impl Factories {
-    /// Knows one kind more.
+    /// Adds a kind.
     pub(super) fn add(&self) {
         self.0.push(Mutex::default());
     }
 
-    /// Asks to make a handler of `kind`.
+    /// Starts to make a handler of `kind`, unless its factory backs off.
     pub(super) fn begin(&self, kind: usize, now: Instant) -> Result<Try, BackOff> {
         let record = self.0[kind].lock();
         match record.left(now) {
@@ -74,14 +74,14 @@ impl Factories {
         }
     }
 
-    /// The try went wrong. Returns for how long the factory is left alone.
+    /// Records a failure. Returns the length of the back-off.
     pub(super) fn fail(&self, kind: usize, begun: &Try, now: Instant, message: &str) -> Duration {
         let mut record = self.0[kind].lock();
         record.failures += 1;
         message.clone_into(&mut record.last);
-        // Of tries that ran side by side, the first that fails sets the time.
+        // Of attempts that ran at the same time, the first failure sets the back-off.
         if record.until == begun.until {
-            let doubled = SHORTEST.saturating_mul(1 << record.in_a_row.min(16)).min(LONGEST);
+            let doubled = MIN_BACK_OFF.saturating_mul(1 << record.in_a_row.min(16)).min(MAX_BACK_OFF);
             record.in_a_row = record.in_a_row.saturating_add(1);
             record.until = Some(now + doubled.mul_f64(rand::rng().random_range(0.5..1.5)));
         }
@@ -99,16 +99,16 @@ impl Factories {
 }
 
 impl Shell {
-    /// Begins to make a handler of `kind`, unless that failed a short while ago.
+    /// Starts to make a handler of `kind`, unless that failed a short while ago.
     pub(super) fn begin_to_make(&self, kind: usize) -> Result<Try, Raised> {
         self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {
             let name = self.kinds[kind].name();
-            let message = format!("no handler of kind {name} could be made, and none is tried for a while: {last}");
+            let message = format!("no handler of kind {name} could be made; the next attempt is later: {last}");
             Raised::BeforeBegin(HandlerError::Unavailable { message }, Some(left))
         })
     }
 
-    /// Notes how the making of a handler of `kind` went: what it made, or its error, or the message of its panic.
+    /// Records the result of making a handler of `kind`: the handler, an error, or the message of a panic.
     pub(super) fn made<T>(
         &self,
         kind: usize,
@@ -175,7 +175,7 @@ mod tests {
         factories.succeed(0, &begun);
         assert_eq!(factories.stats(0, now), FactoryStats { failures: 11, in_a_row: 0, retry_in: Duration::ZERO });
         let begun = factories.begin(0, now).expect("nothing stands against it");
-        assert!(factories.fail(0, &begun, now, "") <= SHORTEST * 3 / 2);
+        assert!(factories.fail(0, &begun, now, "") <= MIN_BACK_OFF * 3 / 2);
     }
 
     #[test]
@@ -188,6 +188,6 @@ mod tests {
         }
         let stats = factories.stats(0, now);
         assert_eq!((stats.failures, stats.in_a_row), (8, 1));
-        assert!(stats.retry_in <= SHORTEST * 3 / 2);
+        assert!(stats.retry_in <= MIN_BACK_OFF * 3 / 2);
     }
 }

@@ -1,3 +1,5 @@
+//! The public handle of a pool: submission and snapshots. Draining is in `drain.rs`, operating in `operate.rs`.
+
 use std::{
     fmt,
     pin::Pin,
@@ -45,7 +47,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Pool(Homes);
 
-/// An accepted job; await it for its outcome, drop it to cancel the job.
+/// An accepted job. Await it for its outcome; drop it to cancel the job.
 ///
 /// A job runs in the task that polls its ticket: one that is neither polled nor dropped holds its worker.
 #[must_use = "a ticket that is dropped cancels its job"]
@@ -68,10 +70,10 @@ impl Pool {
         &self.shell().name
     }
 
-    /// Runs `job` and returns its result. Room is asked for at once; dropping the future cancels the job.
+    /// Runs `job` and returns its result. Admission happens at once; dropping the future cancels the job.
     ///
     /// # Errors
-    /// [`JobError::Rejected`] where the job was not accepted, [`JobError::Failed`] where it did not complete.
+    /// [`JobError::Rejected`] if the job was not accepted, [`JobError::Failed`] if it did not complete.
     pub fn submit(&self, job: Job) -> Submission {
         match self.locate(&job) {
             Ok(kind) => self.submit_at(kind, Box::new(job)),
@@ -79,7 +81,7 @@ impl Pool {
         }
     }
 
-    /// Asks for room, without waiting for the outcome.
+    /// Submits a job, without waiting for its outcome.
     ///
     /// ```
     /// # use waterwheel::{Job, Output, Pool, handler::{Context, Handler, Kind}, model::HandlerError};
@@ -106,7 +108,7 @@ impl Pool {
         self.try_submit_at(kind, Box::new(job))
     }
 
-    /// Runs `job` without a caller: fire and forget. Its failure is in the log and in the counters.
+    /// Runs `job` without a caller. Its failure is in the log and in the counters.
     ///
     /// ```
     /// # use waterwheel::{Job, Output, Pool, handler::{Context, Handler, Kind}, model::HandlerError};
@@ -142,10 +144,10 @@ impl Pool {
         Ok(id)
     }
 
-    /// Runs `job` and returns its output as it is made. Returns once the job runs.
+    /// Runs `job` and returns its output while it is made. It returns once the job runs.
     ///
     /// # Errors
-    /// As for [`submit`](Self::submit), for whatever happens before the job runs.
+    /// The same as [`submit`](Self::submit), for everything that happens before the job runs.
     pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
         let kind = self.locate(&job)?;
         self.stream_at(kind, Box::new(job)).await
@@ -157,25 +159,25 @@ impl Pool {
         self.shell().read(super::core::Core::live_workers)
     }
 
-    /// Whether stuck jobs have made the pool smaller than it was configured.
+    /// Whether stuck jobs have made the pool smaller than configured.
     #[must_use]
     pub fn is_impaired(&self) -> bool {
         self.shell().read(|core| core.unreplaced() > 0)
     }
 
-    /// Whether the queue was filled to four fifths and has not been under one fifth since.
+    /// Whether the queue was four fifths full, and has not been below one fifth since.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
         self.shell().read(super::core::Core::is_saturated)
     }
 
-    /// A snapshot. Workers go on meanwhile.
+    /// A snapshot. Jobs continue meanwhile.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         PoolStats::of(self.shell())
     }
 
-    /// Phase of the pool. A door that an operator had [shut](Self::shut) does not change it; see [`hold`](Self::hold).
+    /// Phase of the pool. It does not change when an operator [shuts](Self::shut) the pool; see [`hold`](Self::hold).
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.shell().phase.get()
@@ -198,7 +200,7 @@ impl Pool {
         Ok(Ticket { job, room, outcome: admitted.submission() })
     }
 
-    /// [`try_submit`](Self::try_submit) with the ticket's first poll.
+    /// [`try_submit`](Self::try_submit), including the ticket's first poll.
     pub(super) fn begin_at(&self, kind: usize, job: Box<Job>, task: &mut TaskContext<'_>) -> Polled<Ticket> {
         let admitted = match self.admit(kind, job) {
             Ok(admitted) => admitted,
@@ -240,7 +242,7 @@ impl Ticket {
         self.job
     }
 
-    /// The room that the job may have to wait for; `None` where a worker was free.
+    /// The capacity that the job may wait for; `None` if a worker was free.
     #[must_use]
     pub fn room(&self) -> Option<Room> {
         self.room.clone()

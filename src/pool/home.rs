@@ -1,3 +1,5 @@
+//! Homes: the serving threads, each with its own reference counts and figures of a pool.
+
 use std::{
     cell::Cell,
     ops::Deref,
@@ -11,14 +13,14 @@ thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Names the runtime that the calling thread serves: jobs from it take workers of the same home first, and its figures
-/// are kept apart from those of other threads. Threads without a name belong to home 0.
+/// Names the runtime of the calling thread. Jobs from it prefer workers of the same home, and its figures are separate
+/// from those of other threads. Threads without a name belong to home 0.
 pub fn set_home(home: usize) {
     HOME.set(home);
     SERVES.set(true);
 }
 
-/// Keeps the figures of the calling thread, which serves no runtime, with those of `home`.
+/// Counts the figures of the calling thread, which serves no runtime, in `home`.
 pub(super) fn work_for_home(home: usize) {
     HOME.set(home);
 }
@@ -29,23 +31,23 @@ pub fn home() -> usize {
     HOME.get()
 }
 
-/// The home whose runtime the calling thread serves, where it was named.
+/// The home whose runtime the calling thread serves, if it was named.
 pub(super) fn serving_home() -> Option<usize> {
     SERVES.get().then(home)
 }
 
-/// The shell of a pool, as the threads of one home hold it.
+/// The shell of a pool, as the threads of one home share it.
 ///
-/// Every job that runs holds it. A count of references that two threads share moves between their cores with each job,
-/// so each home counts its own.
+/// Every running job holds one. A reference count that two threads share moves between their cores with each job, so
+/// that each home has its own.
 #[derive(Clone)]
 pub(super) struct Shared(Arc<Counted>);
 
-/// The shell of a pool as all homes hold it, each by a [`Shared`] of its own.
+/// The shell of a pool, with one [`Shared`] for each home.
 #[derive(Clone)]
 pub(super) struct Homes(Arc<[Shared]>);
 
-/// Apart from whatever else is counted: a cache line, and the one that is read ahead with it.
+/// On a cache line of its own, and on the one that the processor fetches with it.
 #[repr(align(128))]
 struct Counted(Arc<Shell>);
 
@@ -75,7 +77,7 @@ impl Homes {
         Self(std::iter::repeat_with(|| Shared::from(Arc::clone(&shell))).take(homes).collect())
     }
 
-    /// As the home of the calling thread holds it.
+    /// For the home of the calling thread.
     pub(super) fn here(&self) -> &Shared {
         self.0.get(home()).unwrap_or(&self.0[0])
     }

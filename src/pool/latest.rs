@@ -1,11 +1,13 @@
+//! A value that is replaced rarely and read without a lock.
+
 use std::{
     ops::Deref,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// A value that an operator replaces now and then, read without a lock as what it is.
+/// A value that an operator replaces now and then, and that is read without a lock.
 ///
-/// The ones before are kept: somebody may look at them, and there are no more than an operator makes.
+/// Old values are kept, because readers may still use them. There are only as many as an operator makes.
 #[derive(Debug)]
 pub(super) struct Latest<T> {
     all: boxcar::Vec<T>,
@@ -17,12 +19,12 @@ impl<T> Latest<T> {
         Self { all: boxcar::vec![first], last: AtomicUsize::new(0) }
     }
 
-    /// Replaces it. Of two at the same time, either is the last.
+    /// Replaces the value. Of two concurrent calls, either may win.
     pub(super) fn replace(&self, value: T) {
         self.last.store(self.all.push(value), Ordering::Release);
     }
 
-    /// Goes up with each replacement, from 0 on.
+    /// Number of replacements.
     pub(super) fn version(&self) -> usize {
         self.last.load(Ordering::Acquire)
     }

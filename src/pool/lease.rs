@@ -1,3 +1,5 @@
+//! A worker on loan to one job, and its handlers.
+
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -8,33 +10,33 @@ use crate::{
     model::Outcome,
 };
 
-/// What a worker keeps from job to job: its handlers, one for each kind, and the thread that blocking ones run on.
+/// State of a worker between jobs: its handlers, one for each kind, and the thread for blocking ones.
 pub(super) struct WorkerHandlers {
     /// By kind, up to the last one that the worker ran.
     instances: Vec<Option<Contained<Instance>>>,
     thread: Option<Thread>,
-    /// Version of the kinds that are served which its handlers were last held against.
+    /// Version of the served kinds at the last check of its handlers.
     checked: usize,
 }
 
-/// Handlers that their worker keeps no longer, each with its kind.
+/// Handlers to be closed, each with its kind.
 pub(super) type Gone = Vec<(usize, Contained<Instance>)>;
 
-/// A worker on loan to one job. Dropping it gives the worker back, wherever it is: in a message that nobody reads, too.
+/// A worker on loan to one job. Dropping it gives the worker back, also from within a message that is never read.
 #[must_use = "dropping a lease gives the worker back and counts the job as cancelled"]
 pub(super) struct Lease {
     shell: Shared,
     key: JobKey,
     worker: u32,
-    state: Option<Box<WorkerHandlers>>,
+    handlers: Option<Box<WorkerHandlers>>,
 }
 
-/// The outcome of a job, and when its run ended.
+/// The outcome of a job, and the end of its run.
 pub(super) struct End<'a> {
     pub(super) outcome: Outcome,
     pub(super) run: Duration,
     pub(super) at: Instant,
-    /// The job, where a drain may have lost it.
+    /// The job, if a drain may have lost it.
     pub(super) lost: Option<&'a Context>,
 }
 
@@ -43,7 +45,7 @@ impl WorkerHandlers {
         Box::new(Self { instances: Vec::new(), thread: None, checked: 0 })
     }
 
-    /// Takes the handlers out whose kind was replaced or removed.
+    /// Removes the handlers whose kind was replaced or removed.
     pub(super) fn take_replaced(&mut self, shell: &Shell) -> Gone {
         let version = shell.kinds_version();
         if std::mem::replace(&mut self.checked, version) == version {
@@ -59,8 +61,8 @@ impl WorkerHandlers {
 }
 
 impl Lease {
-    pub(super) fn new(shell: Shared, key: JobKey, worker: u32, state: Box<WorkerHandlers>) -> Self {
-        Self { shell, key, worker, state: Some(state) }
+    pub(super) fn new(shell: Shared, key: JobKey, worker: u32, handlers: Box<WorkerHandlers>) -> Self {
+        Self { shell, key, worker, handlers: Some(handlers) }
     }
 
     pub(super) fn shell(&self) -> &Shared {
@@ -75,52 +77,52 @@ impl Lease {
         self.worker
     }
 
-    /// The worker's handler of `kind`; `None` where it has to be made. It is out of the lease until it is
-    /// [put back](Self::put_back): a handler that panics or is cut off is lost with its future and made anew.
+    /// The worker's handler of `kind`; `None` if it must be made. It is out of the lease until it is [put
+    /// back](Self::put_back): a handler that panics or is cut off is lost with its future, and a new one is made.
     pub(super) fn take_handler(&mut self, kind: usize) -> Option<Instance> {
-        let state = self.state();
-        let kept = state.instances.get_mut(kind).and_then(Option::take).map(Contained::into_inner);
+        let handlers = self.handlers();
+        let kept = handlers.instances.get_mut(kind).and_then(Option::take).map(Contained::into_inner);
         if kept.is_none() {
-            // The kind of a new handler may be replaced already: its job was queued before.
-            state.checked = 0;
+            // The kind of a new handler may already be replaced, because its job was queued before.
+            handlers.checked = 0;
         }
         kept
     }
 
     pub(super) fn put_back(&mut self, kind: usize, handler: Contained<Instance>) {
-        let instances = &mut self.state().instances;
+        let instances = &mut self.handlers().instances;
         if instances.len() <= kind {
             instances.resize_with(kind + 1, || None);
         }
         instances[kind] = Some(handler);
     }
 
-    /// The worker's thread, started where there is none.
+    /// The worker's thread, started on first use.
     pub(super) fn thread(&mut self) -> std::io::Result<Thread> {
-        if let Some(thread) = &self.state().thread {
+        if let Some(thread) = &self.handlers().thread {
             return Ok(thread.clone());
         }
         let thread = Thread::start(&self.shell.name, self.worker, self.shell.reports.len())?;
-        self.state().thread = Some(thread.clone());
+        self.handlers().thread = Some(thread.clone());
         Ok(thread)
     }
 
-    /// Gives the worker back with the outcome of its job, and with the job where a drain may have lost it. Returns whether
-    /// that was open until then.
+    /// Gives the worker back with the outcome of its job, and with the job if a drain may have lost it. Returns false
+    /// if the outcome was decided before.
     pub(super) fn finish(mut self, outcome: Outcome, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
-        let state = self.state.take().expect("the state stays until the lease is dropped");
-        self.shell.release(self.key, state, Some(End { outcome, run, at, lost }))
+        let handlers = self.handlers.take().expect("the state stays until the lease is dropped");
+        self.shell.release(self.key, handlers, Some(End { outcome, run, at, lost }))
     }
 
-    fn state(&mut self) -> &mut WorkerHandlers {
-        self.state.as_mut().expect("the state stays until the lease is dropped")
+    fn handlers(&mut self) -> &mut WorkerHandlers {
+        self.handlers.as_mut().expect("the state stays until the lease is dropped")
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(state) = self.state.take() {
-            self.shell.release(self.key, state, None);
+        if let Some(handlers) = self.handlers.take() {
+            self.shell.release(self.key, handlers, None);
         }
     }
 }

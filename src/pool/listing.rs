@@ -1,3 +1,5 @@
+//! Lists of jobs for operators: queued, running and remembered ones.
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
@@ -12,10 +14,10 @@ use crate::{
     model::{JobId, JobStage, RequestId},
 };
 
-/// Which jobs are listed, and in which order.
+/// Selects jobs for a list, and their order.
 #[derive(Debug, Clone, Default)]
 pub struct JobFilter {
-    /// How far they are. Empty means any stage.
+    /// Their stages. Empty means any.
     pub stages: Vec<JobStage>,
     /// Their pool.
     pub pool: Option<String>,
@@ -25,32 +27,32 @@ pub struct JobFilter {
     pub tenant: Option<String>,
     /// Correlation id of their call.
     pub request_id: Option<RequestId>,
-    /// Time since they arrived, at the least.
+    /// Least time since they arrived.
     pub older: Duration,
-    /// Which come first.
+    /// Their order.
     pub order: JobOrder,
 }
 
-/// Which jobs come first.
+/// Order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum JobOrder {
-    /// Those that arrived last.
+    /// The last arrivals first.
     #[default]
     Newest,
-    /// Those that arrived first.
+    /// The first arrivals first.
     Oldest,
 }
 
-/// Some of the jobs that a filter chooses.
+/// A part of the selected jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// The first of them.
     pub jobs: Vec<ListedJob>,
-    /// How many they are in all.
+    /// Number of selected jobs.
     pub all: usize,
 }
 
-/// A job that a pool holds or remembers, as its operator sees it.
+/// A queued, running or remembered job, for its operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedJob {
     /// Id of the job.
@@ -59,28 +61,28 @@ pub struct ListedJob {
     pub pool: Arc<str>,
     /// Kind of the job.
     pub kind: Arc<str>,
-    /// By which names it is known besides its id.
+    /// Its names besides its id.
     pub names: JobNames,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
     /// Time since it arrived.
     pub age: Duration,
-    /// Time until it must be answered; zero where that is over.
+    /// Time until it must be answered; zero if that has passed.
     pub left: Duration,
-    /// The span that the caller sent, as `traceparent`; empty where it sent none, and of a job that ended.
+    /// The caller's span, as `traceparent`; empty if there is none, and for ended jobs.
     pub traceparent: String,
     /// Whether it was asked to stop.
     pub stopping: bool,
 }
 
-/// How far a job is, with what is known of that.
+/// Stage of a job, with its details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// Its caller waits for room.
+    /// Its caller waits for capacity.
     Waiting,
-    /// It waits for a worker.
+    /// It is queued.
     Queued,
-    /// It has a worker.
+    /// It runs.
     Running {
         /// Id of the worker.
         worker: u32,
@@ -90,7 +92,7 @@ pub enum Stage {
         run: Duration,
         /// Time until it is stopped.
         left: Duration,
-        /// Time since the last sign of progress; the begin of the run counts.
+        /// Time since its last progress, or since its start.
         since_progress: Duration,
         /// Whether it ignored the request to stop.
         stuck: bool,
@@ -100,7 +102,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The same in a word.
+    /// The stage without details.
     #[must_use]
     pub fn name(&self) -> JobStage {
         match self {
@@ -112,11 +114,12 @@ impl Stage {
     }
 }
 
-/// What decides the place of a job in a listing.
+/// Sort key of a job in a list.
 type Key = (Duration, JobId);
 
 impl JobFilter {
-    /// The jobs that a pool holds, the oldest first. A handler that still stops counts, though the outcome is decided.
+    /// Queued and running jobs, the oldest first. A handler that is still stopping counts, even if its outcome is
+    /// decided.
     #[must_use]
     pub fn held() -> Self {
         let stages = vec![JobStage::Waiting, JobStage::Queued, JobStage::Running];
@@ -127,7 +130,7 @@ impl JobFilter {
         self.stages.is_empty() || self.stages.contains(&stage)
     }
 
-    /// The place of a job; `None` where it is not chosen.
+    /// Sort key of a job; `None` if it is not selected.
     fn key(
         &self,
         job: JobId,
@@ -150,14 +153,14 @@ impl JobFilter {
 }
 
 impl Pool {
-    /// Up to `most` of the jobs that the pool holds or remembers and that `filter` chooses. It looks at all of them.
+    /// Up to `most` of the selected jobs. It scans all queued, running and remembered jobs.
     #[must_use]
     pub fn list(&self, filter: &JobFilter, most: usize) -> Listing {
         let (jobs, all) = self.keyed(filter, most);
         Listing { jobs: jobs.into_iter().map(|(_, job)| job).collect(), all }
     }
 
-    /// The tenants that ask for room most often, of late, the first first: about thirty at the most.
+    /// The tenants that ask for capacity most often, highest rate first: about thirty at most.
     #[must_use]
     pub fn tenant_rates(&self) -> Vec<TenantRate> {
         let now = Instant::now();
@@ -173,7 +176,7 @@ impl Pool {
         let (held, all_held) = shell.read(|core| {
             core.list(most, |cx, holding| {
                 if lists_ended && matches!(holding, Holding::Running { ended: true, .. }) {
-                    // It is listed as what it ended as.
+                    // It is listed among the ended jobs.
                     return None;
                 }
                 let age = now.saturating_duration_since(cx.deadline().arrival());
@@ -211,7 +214,7 @@ impl ListedJob {
             Holding::Queued => Stage::Queued,
             Holding::Running { worker, stuck, ended: _ } => Stage::Running {
                 worker,
-                // A worker that was just given the job has not begun.
+                // A worker that was just given the job has not started it.
                 queue: cx.waited().unwrap_or_else(|| now.saturating_duration_since(deadline.arrival())),
                 run: cx.ran(now),
                 left: cx.until().saturating_duration_since(now),

@@ -1,3 +1,5 @@
+//! Load of a pool, for health and load reports.
+
 use std::sync::Arc;
 
 use super::{
@@ -6,7 +8,7 @@ use super::{
 };
 use crate::model::Durations;
 
-/// How busy a pool is: cheap to ask for, at any time.
+/// Load of a pool: cheap to read at any time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolLoad {
     /// Jobs in the queue.
@@ -17,19 +19,19 @@ pub struct PoolLoad {
     pub counts: Counts,
 }
 
-/// What the jobs of one kind took.
+/// Durations of the jobs of one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KindDurations {
     /// Name of the kind.
     pub kind: Arc<str>,
     /// From arrival to the start of the run.
     pub queue_wait: Durations,
-    /// The runs.
+    /// Runs.
     pub run_time: Durations,
 }
 
 impl Pool {
-    /// How busy the pool is.
+    /// The current load.
     #[must_use]
     pub fn load(&self) -> PoolLoad {
         let shell = self.shell();
@@ -39,7 +41,7 @@ impl Pool {
         PoolLoad { queued, utilization: busy.max(filled), counts }
     }
 
-    /// What jobs took since the start, by kind.
+    /// Durations of jobs since the start, by kind.
     #[must_use]
     pub fn durations(&self) -> Vec<KindDurations> {
         let shell = self.shell();

@@ -1,3 +1,5 @@
+//! Durations and ended jobs, recorded by each home on its own.
+
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
@@ -9,44 +11,44 @@ use super::{
 };
 use crate::model::{Durations, JobId, ProgramEnd, Rung, Waterfall};
 
-/// Longest duration that is told apart, in nanoseconds: one hour.
-const LONGEST: u64 = 3_600_000_000_000;
+/// Longest duration that is recorded, in nanoseconds: one hour.
+const MAX_DURATION: u64 = 3_600_000_000_000;
 
-/// Durations by kind. Each home writes to its own part, so that threads do not meet; readers merge the parts.
+/// Durations by kind. Each home writes to its own part, so that threads do not contend; readers merge the parts.
 pub(super) struct Meters {
     homes: Vec<Mutex<Part>>,
 }
 
-/// What one home writes to.
+/// The part of one home.
 struct Part {
-    /// Up to the last one of which a job ended here.
+    /// Up to the last kind of which a job ended here.
     kinds: Vec<KindMeters>,
     ended: EndedJobs,
 }
 
 #[derive(Default)]
 struct KindMeters {
-    /// Made by the first job: most pools of most processes serve few of their kinds from each thread.
+    /// Made by the first job: most threads serve only few of the kinds.
     histograms: Option<Box<[Histogram<u64>; 2]>>,
 }
 
 impl KindMeters {
     fn histograms(&mut self) -> &mut [Histogram<u64>; 2] {
         self.histograms.get_or_insert_with(|| {
-            let histogram = || Histogram::new_with_max(LONGEST, 2).expect("the bounds are sound constants");
+            let histogram = || Histogram::new_with_max(MAX_DURATION, 2).expect("the bounds are valid constants");
             Box::new([histogram(), histogram()])
         })
     }
 }
 
 impl Meters {
-    /// Parts that remember so many ended jobs together.
+    /// Parts that together remember `ended` jobs.
     pub(super) fn new(homes: usize, ended: usize) -> Self {
         let part = || Mutex::new(Part { kinds: Vec::new(), ended: EndedJobs::new(ended.div_ceil(homes.max(1))) });
         Self { homes: std::iter::repeat_with(part).take(homes).collect() }
     }
 
-    /// A job that ran ended.
+    /// Records a job that ran and ended.
     pub(super) fn record(&self, ended: EndedJob) -> Option<Mark> {
         let at = home() % self.homes.len();
         let mut part = self.homes[at].lock();
@@ -55,7 +57,7 @@ impl Meters {
             part.kinds.resize_with(ended.kind + 1, KindMeters::default);
         }
         for (histogram, duration) in part.kinds[ended.kind].histograms().iter_mut().zip([wait, run]) {
-            let nanos = u64::try_from(duration.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
+            let nanos = u64::try_from(duration.as_nanos()).unwrap_or(MAX_DURATION).clamp(1, MAX_DURATION);
             histogram.saturating_record(nanos);
         }
         let (mark, oldest) = part.ended.push(at, ended);
@@ -64,25 +66,25 @@ impl Meters {
         mark
     }
 
-    /// A job ended that did not run.
+    /// Records a job that ended without a run.
     pub(super) fn note(&self, ended: EndedJob) {
         let at = home() % self.homes.len();
         let (_, oldest) = self.homes[at].lock().ended.push(at, ended);
         drop(oldest);
     }
 
-    /// A job that had ended came to this rung.
+    /// Adds the last rung of a job that had ended.
     pub(super) fn climbed(&self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
         self.homes[mark.home].lock().ended.climbed(mark, rung, program);
     }
 
-    /// The ended job of this id, where it is remembered.
+    /// The ended job with this id, if it is remembered.
     pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
         self.homes.iter().find_map(|home| home.lock().ended.find(job))
     }
 
-    /// Of the ended jobs that `key` has one for, up to `most` with the least keys, in that order; and how many they are
-    /// in all.
+    /// The ended jobs for which `key` returns a value: up to `most` with the smallest keys, in that order, and their
+    /// number in all.
     pub(super) fn list<K: Ord>(&self, most: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Least<K, EndedJob> {
         let (parts, counts): (Vec<_>, Vec<_>) =
             self.homes.iter().map(|home| home.lock().ended.list(most, &key)).unzip();
@@ -105,7 +107,7 @@ impl Meters {
         }
     }
 
-    /// Lets go of what was measured of a kind that is served no more.
+    /// Discards the figures of a kind that is no longer served.
     pub(super) fn forget(&self, kind: usize) {
         for home in &self.homes {
             if let Some(part) = home.lock().kinds.get_mut(kind) {

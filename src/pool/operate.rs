@@ -1,3 +1,5 @@
+//! What operators do to a running pool: pause, shut, resume, resize, reconfigure, cancel a job.
+
 use std::num::NonZeroUsize;
 
 use tokio::time::Instant;
@@ -9,35 +11,35 @@ use crate::{
     phase::Phase,
 };
 
-/// What an operator keeps a pool from.
+/// What an operator has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing.
     None,
-    /// From starting jobs: they are taken, and wait.
+    /// Starting jobs: they are accepted, and wait.
     Paused,
-    /// From taking jobs: those that it has are finished.
+    /// Accepting jobs: the pool finishes those that it has.
     Shut,
 }
 
 impl Pool {
-    /// Starts no more jobs until the pool is [resumed](Self::resume): jobs are taken and queued within the bounds of the
-    /// queue, expire at their deadlines as ever, and those that run go on. Returns whether the pool is paused: one that
-    /// drains, or whose door is shut, finishes what it has instead.
+    /// Starts no more jobs until the pool is [resumed](Self::resume). Jobs are still queued within the bounds of the
+    /// queue, deadlines still apply, and running jobs continue. Returns whether the pool is paused: a pool that drains,
+    /// or is shut, finishes its jobs instead.
     pub fn pause(&self) -> bool {
         let now = Instant::now();
         self.shell().drive(|core, _| core.pause(now))
     }
 
-    /// Takes no more jobs until the pool is [resumed](Self::resume), and finishes what it has, in a paused pool too.
-    /// Callers that wait for room are told. Unlike [`drain`](Self::drain), this is not for ever.
+    /// Accepts no more jobs until the pool is [resumed](Self::resume), and finishes those that it has, even if it was
+    /// paused. Waiting callers are refused. Unlike [`drain`](Self::drain), this can be reverted.
     pub fn shut(&self) {
         let now = Instant::now();
         self.shell().drive(|core, effects| core.shut(now, effects));
     }
 
-    /// Takes and starts jobs again, after [`pause`](Self::pause) and [`shut`](Self::shut). Returns whether it does: one
-    /// that drains stays as it is.
+    /// Accepts and starts jobs again, after [`pause`](Self::pause) and [`shut`](Self::shut). Returns false if the pool
+    /// drains.
     pub fn resume(&self) -> bool {
         let now = Instant::now();
         self.shell().drive(|core, effects| {
@@ -47,7 +49,7 @@ impl Pool {
         self.shell().phase.get() < Phase::Draining
     }
 
-    /// What an operator keeps the pool from.
+    /// What an operator has stopped.
     #[must_use]
     pub fn hold(&self) -> Hold {
         match self.shell().read(|core| core.is_held()) {
@@ -57,17 +59,16 @@ impl Pool {
         }
     }
 
-    /// Whether jobs are taken and started.
+    /// Whether jobs are accepted and started.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.shell().phase.get() == Phase::Serving && self.hold() == Hold::None
     }
 
-    /// Keeps the number of workers from `min` to `max` from now on; the same twice fixes it. `max` is at least `min`.
+    /// Sets the bounds of the number of workers; equal ones fix it. `max` is at least `min`.
     ///
-    /// Workers that are too many go at once where they are idle, and else with the end of their job. Between the bounds
-    /// the pool chooses by its load, once a second: that takes a runtime, which is the one of this call. Returns
-    /// whether it was done: a pool that drains keeps its workers.
+    /// Surplus workers are removed at once if idle, else after their job. Between the bounds the pool chooses by its
+    /// load, once a second, on the runtime of this call. Returns false if the pool drains, which keeps its workers.
     pub fn resize(&self, min: NonZeroUsize, max: NonZeroUsize) -> bool {
         let shell = self.shell();
         if shell.phase.get() >= Phase::Draining {
@@ -81,12 +82,12 @@ impl Pool {
         true
     }
 
-    /// Has other settings from now on, and serves `kinds` and no others; [`Pools::refresh`](super::Pools::refresh) then
-    /// finds them. No job is lost by it: those of a kind that is replaced, or removed, end as they began, and what is
-    /// beyond a new bound leaves the queue as jobs do. The number of workers is changed where the settings change it, and
-    /// else stays as it was [set](Self::resize). `homes` and `ended_jobs` stay as they are.
+    /// Replaces the settings, and the kinds; call [`Pools::refresh`](super::Pools::refresh) afterwards. No job is lost:
+    /// those of a replaced or removed kind end as they began, and jobs beyond a new bound leave the queue in the usual
+    /// way. The number of workers changes only if the settings change it; otherwise it stays as [set](Self::resize).
+    /// `homes` and `ended_jobs` cannot change.
     ///
-    /// Each kind that is not the [same](Kind::is_same) as before takes some hundred bytes, for as long as the pool lives.
+    /// Each kind that is not the [same](Kind::is_same) as before takes some hundred bytes for the life of the pool.
     pub fn reconfigure(&self, settings: Settings, kinds: Vec<Kind>) {
         let shell = self.shell();
         let Settings { homes, ended_jobs, workers, max_workers, .. } = *shell.settings;
@@ -99,16 +100,15 @@ impl Pool {
         }
     }
 
-    /// The kind of that name, where it is served.
+    /// The kind of that name, if it is served.
     #[must_use]
     pub fn kind(&self, name: &str) -> Option<&Kind> {
         let shell = self.shell();
         shell.kind_index(name).map(|index| &shell.kinds[index])
     }
 
-    /// Cancels a job: it ends at once where it has no worker, and goes down the stop ladder where it has one. Tells how
-    /// far it was; `None` where the pool has no such job, or its outcome is decided. It looks at every job that the
-    /// pool holds.
+    /// Cancels a job: a queued one ends at once, and a running one goes down the stop ladder. Returns its stage; `None`
+    /// if the pool has no such job, or its outcome is decided. This scans every job of the pool.
     #[must_use]
     pub fn cancel(&self, job: JobId) -> Option<JobStage> {
         let now = Instant::now();

@@ -1,3 +1,5 @@
+//! A queued job. Dropping it, as when its caller leaves, takes it out of the queue; `attached.rs` is for running jobs.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -8,7 +10,7 @@ use super::{
     attached::Attached,
     attempt::Attempt,
     blocking::{Done, Work},
-    conclude::{Told, conclude_queued, note_queued, refuse_waiting},
+    conclude::{JobResult, conclude_queued, note_queued, refuse_waiting},
     core::{JobKey, Withdrawal, Withdrawn},
     home::Shared,
     lease::Lease,
@@ -21,40 +23,40 @@ use crate::{
     model::{Job, JobError, Outcome, RejectionReason},
 };
 
-/// What the machine tells a queued job.
+/// What the scheduler tells a queued job.
 pub(super) enum Signal {
     Start(Lease),
     /// It runs on its worker's own thread.
     Began,
-    /// With when to come back.
+    /// It ended. With the time of a retry.
     Ended(Outcome, Option<Duration>),
-    /// It never got room.
+    /// It never got capacity.
     Refused(RejectionReason),
 }
 
-/// Reaches a queued job.
+/// The scheduler's way to reach a queued job.
 pub(super) struct Waiter {
     pub(super) signal: oneshot::Sender<Signal>,
-    /// Of a job of a blocking kind.
+    /// For a job of a blocking kind.
     pub(super) parcel: Option<Arc<Parcel>>,
 }
 
-/// A queued job of a blocking kind: the thread that gives it a worker begins it, so that no serving thread stands between two
-/// jobs of a worker.
+/// A queued job of a blocking kind. The thread that gives it a worker starts it, so that no serving thread is involved
+/// between two jobs of a worker.
 pub(super) struct Parcel {
     kind: usize,
-    /// Empty until the job has its permit, and once it is taken out: to run, or to be dropped.
+    /// Empty until the job has its permit, and once it was taken out to run or to be dropped.
     packed: Mutex<Option<(Packed, Done)>>,
     cx: Context,
 }
 
 struct Packed {
     job: Box<Job>,
-    /// Of the wait in the queue, which it ends when it is dropped.
+    /// Span of the wait in the queue; dropping it ends the wait.
     span: Span,
 }
 
-/// A queued job, and the room that it takes. Dropping it gives the room back at once.
+/// A queued job, and its capacity. Dropping it gives the capacity back at once.
 #[must_use = "dropping a permit takes the job out of the queue"]
 pub(super) struct Permit {
     shell: Shared,
@@ -66,7 +68,7 @@ pub(super) struct Permit {
     pub(super) cx: Context,
 }
 
-/// The job's own side of its [`Waiter`].
+/// The job's side of its [`Waiter`].
 pub(super) struct Claim {
     signal: oneshot::Receiver<Signal>,
     parcel: Option<Arc<Parcel>>,
@@ -75,7 +77,7 @@ pub(super) struct Claim {
 /// The job of a permit.
 enum Load {
     Job(Packed),
-    Parcel(Arc<Parcel>, oneshot::Receiver<Told>),
+    Parcel(Arc<Parcel>, oneshot::Receiver<JobResult>),
     /// It was handed on.
     Gone,
 }
@@ -90,10 +92,10 @@ impl Waiter {
 }
 
 impl Parcel {
-    /// Begins to run the job on the thread of its worker. Returns the way to those who are to hear of it.
+    /// Starts the job on the thread of its worker. Returns the way to the tasks that are to be notified.
     ///
     /// # Errors
-    /// The worker, where the job's own task has to see to it: it is not packed yet, too late, to stop, or gone.
+    /// The worker, if the job's own task must handle it: not packed yet, too late, stopped, or gone.
     pub(super) fn begin(&self, mut lease: Lease) -> Result<Reports, Lease> {
         let (cx, now) = (&self.cx, Instant::now());
         if cx.is_cancelled() || now >= cx.deadline().reply_by() {
@@ -109,7 +111,7 @@ impl Parcel {
     }
 }
 
-/// The room that a job waits for.
+/// The capacity that a job waits for.
 #[derive(Clone)]
 pub struct Room {
     shell: Shared,
@@ -117,23 +119,23 @@ pub struct Room {
 }
 
 impl Room {
-    /// Whether the job still waits for room.
+    /// Whether the job still waits for capacity.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.shell.read(|core| core.is_waiting(self.key))
     }
 
-    /// Returns when the job has room, or has ended. Cancel safe.
+    /// Returns when the job has capacity, or has ended. Cancel safe.
     pub async fn wait(&self) {
-        let mut told = std::pin::pin!(self.shell.room.notified());
+        let mut ended = std::pin::pin!(self.shell.room.notified());
         loop {
-            // Registered before the look, so that a change in between is not missed.
-            told.as_mut().enable();
+            // Registered before the check, so that a change in between is not missed.
+            ended.as_mut().enable();
             if !self.is_awaited() {
                 return;
             }
-            told.as_mut().await;
-            told.set(self.shell.room.notified());
+            ended.as_mut().await;
+            ended.set(self.shell.room.notified());
         }
     }
 }
@@ -157,22 +159,22 @@ impl Permit {
         let packed = Packed { job, span: queue_span(&cx) };
         let load = match &place.parcel {
             Some(parcel) => {
-                let (done, told) = Done::new(&shell);
+                let (done, ended) = Done::new(&shell);
                 *parcel.packed.lock() = Some((packed, done));
-                Load::Parcel(Arc::clone(parcel), told)
+                Load::Parcel(Arc::clone(parcel), ended)
             }
             None => Load::Job(packed),
         };
         Self { shell, key, kind, place, load, start_by, cx }
     }
 
-    /// The room that the job may have to wait for.
+    /// The capacity that the job may wait for.
     pub(super) fn room(&self) -> Room {
         Room { shell: self.shell.clone(), key: self.key }
     }
 
-    /// Waits for a worker, until it is too late to start, and begins to run. Dropping the future takes the job out of the
-    /// queue.
+    /// Waits for a worker until it is too late to start, and starts the run. Dropping the future takes the job out of
+    /// the queue.
     pub(super) async fn begin(mut self) -> Result<Attached, JobError> {
         self.shell.keep_time();
         let signal = tokio::select! {
@@ -182,7 +184,7 @@ impl Permit {
                 match self.shell.withdraw(self.key, Withdrawal::Expired) {
                     Withdrawn::Queued => Ok(Signal::Ended(Outcome::ExpiredInQueue, None)),
                     Withdrawn::Waiting => Ok(Signal::Refused(RejectionReason::NoRoomInTime)),
-                    // The machine was faster: its signal is on the way.
+                    // The scheduler was faster: its signal is on the way.
                     Withdrawn::Gone => (&mut self.place.signal).await,
                 }
             }
@@ -193,21 +195,21 @@ impl Permit {
                 return Err(conclude_queued(&self.shell, &self.cx, outcome, retry_after));
             }
             (Ok(Signal::Refused(reason)), _) => return Err(refuse_waiting(&self.shell, &self.cx, reason)),
-            (Ok(Signal::Began), Load::Parcel(parcel, told)) => {
-                return Ok(Attached::new(self.attempt(&parcel, told)));
+            (Ok(Signal::Began), Load::Parcel(parcel, ended)) => {
+                return Ok(Attached::new(self.attempt(&parcel, ended)));
             }
             (Ok(Signal::Start(lease)), Load::Job(packed)) => (lease, packed.job),
             (Ok(Signal::Start(lease)), Load::Parcel(parcel, _)) => {
                 let (packed, _) = parcel.packed.lock().take().expect("a parcel without its worker is not opened");
                 (lease, packed.job)
             }
-            _ => unreachable!("the machine tells every waiter once, before it lets go of it"),
+            _ => unreachable!("the scheduler signals every waiter once"),
         };
         Granted { kind: self.kind, job, lease, cx: self.cx.clone() }.start(Instant::now())
     }
 
-    fn attempt(&self, parcel: &Parcel, told: oneshot::Receiver<Told>) -> Attempt {
-        Attempt::elsewhere(self.shell.clone(), self.key, parcel.kind, self.cx.clone(), told)
+    fn attempt(&self, parcel: &Parcel, ended: oneshot::Receiver<JobResult>) -> Attempt {
+        Attempt::elsewhere(self.shell.clone(), self.key, parcel.kind, self.cx.clone(), ended)
     }
 }
 
@@ -219,12 +221,12 @@ impl Drop for Permit {
             return;
         }
         let withdrawn = self.shell.withdraw(self.key, Withdrawal::Cancelled);
-        if let Load::Parcel(parcel, told) = load
+        if let Load::Parcel(parcel, ended) = load
             && withdrawn == Withdrawn::Gone
             && parcel.packed.lock().take().is_none()
         {
             // It runs, and has lost its caller.
-            return drop(Attached::new(self.attempt(&parcel, told)));
+            return drop(Attached::new(self.attempt(&parcel, ended)));
         }
         let outcome = match (withdrawn, self.place.signal.try_recv()) {
             (Withdrawn::Waiting, _) | (Withdrawn::Gone, Ok(Signal::Refused(_))) => return,

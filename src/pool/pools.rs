@@ -1,3 +1,5 @@
+//! Several pools, and which kind leads to which.
+
 use std::{
     sync::{
         Arc,
@@ -14,7 +16,7 @@ use crate::{
     phase::Phase,
 };
 
-/// Several pools as bulkheads, and the kinds that lead to them.
+/// Several pools as bulkheads, and their kinds.
 #[derive(Debug, Clone)]
 pub struct Pools(Arc<Inner>);
 
@@ -28,14 +30,14 @@ struct Inner {
 type ByKind = FxHashMap<Arc<str>, (usize, usize)>;
 
 impl Pools {
-    /// Puts `pools` side by side. Where two serve the same kind, the later one gets its jobs.
+    /// Combines `pools`. If two serve the same kind, the later one gets its jobs.
     #[must_use]
     pub fn new(pools: Vec<Pool>) -> Self {
         let by_kind = Latest::new(by_kind(&pools));
         Self(Arc::new(Inner { pools, by_kind, unknown: AtomicU64::new(0) }))
     }
 
-    /// Finds the kinds anew, after pools were [reconfigured](Pool::reconfigure).
+    /// Updates the kinds, after pools were [reconfigured](Pool::reconfigure).
     pub fn refresh(&self) {
         self.0.by_kind.replace(by_kind(&self.0.pools));
     }
@@ -52,19 +54,19 @@ impl Pools {
         self.0.pools.iter().find(|pool| &**pool.name() == name)
     }
 
-    /// Names of the kinds that are served.
+    /// Names of the served kinds.
     pub fn kinds(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.by_kind.keys()
     }
 
-    /// Whether every pool's queue has room to spare: it was not filled to four fifths since it was last under one
-    /// fifth. The two marks are apart so that one job does not flip the answer.
+    /// Whether no pool's queue is saturated: four fifths full, and not below one fifth since. The two marks differ, so
+    /// that one job does not change the answer.
     #[must_use]
     pub fn has_headroom(&self) -> bool {
         self.0.pools.iter().all(|pool| !pool.is_saturated())
     }
 
-    /// Jobs that were refused because nobody serves their kind.
+    /// Jobs that were refused because no pool serves their kind.
     #[must_use]
     pub fn unknown_kinds(&self) -> u64 {
         self.0.unknown.load(Ordering::Relaxed)
@@ -73,7 +75,7 @@ impl Pools {
     /// [`Pool::submit`] on the pool of the job's kind.
     ///
     /// # Errors
-    /// As there, and where no pool serves the kind.
+    /// The same, and if no pool serves the kind.
     pub fn submit(&self, job: Job) -> Submission {
         match self.locate(&job) {
             Ok((pool, kind)) => pool.submit_at(kind, Box::new(job)),
@@ -84,13 +86,13 @@ impl Pools {
     /// [`Pool::try_submit`] on the pool of the job's kind.
     ///
     /// # Errors
-    /// As there, and where no pool serves the kind.
+    /// The same, and if no pool serves the kind.
     pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
         let (pool, kind) = self.locate(&job)?;
         pool.try_submit_at(kind, Box::new(job))
     }
 
-    /// [`Pools::try_submit`] with the ticket's first poll: most short jobs need no more.
+    /// [`Pools::try_submit`], including the ticket's first poll, which is all that most short jobs need.
     pub(crate) fn begin(&self, job: Box<Job>, task: &mut TaskContext<'_>) -> Polled<Ticket> {
         match self.locate(&job) {
             Ok((pool, kind)) => pool.begin_at(kind, job, task),
@@ -98,18 +100,18 @@ impl Pools {
         }
     }
 
-    /// Whether the pools take no more jobs.
+    /// Whether the pools accept no more jobs.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.0.pools.iter().any(|pool| pool.phase() >= Phase::Draining)
     }
 
-    /// Returns when none of the pools takes jobs any more. Cancel safe.
+    /// Returns when no pool accepts jobs any more. Cancel safe.
     pub async fn closing(&self) {
         if self.0.pools.is_empty() {
             std::future::pending::<()>().await;
         }
-        // They are told one after the other: whoever hears of it must find none that still takes jobs.
+        // Pools drain one after the other: the caller must find none that still accepts jobs.
         for pool in &self.0.pools {
             pool.shell().phase.reached(Phase::Draining).await;
         }
@@ -118,16 +120,16 @@ impl Pools {
     /// [`Pool::stream`] on the pool of the job's kind.
     ///
     /// # Errors
-    /// As there, and where no pool serves the kind.
+    /// The same, and if no pool serves the kind.
     pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
         let (pool, kind) = self.locate(&job)?;
         pool.stream_at(kind, Box::new(job)).await
     }
 
-    /// That no field of a job is out of its bounds.
+    /// Checks the fields of a job.
     ///
     /// # Errors
-    /// What its pool would answer.
+    /// The refusal that its pool would return.
     pub(crate) fn check(&self, job: &Job) -> Result<(), Rejection> {
         let violations = job.violations();
         if violations.is_empty() {
@@ -167,7 +169,7 @@ fn by_kind(pools: &[Pool]) -> ByKind {
     kinds.collect()
 }
 
-/// The name that was probably meant by `kind`.
+/// The known name that is most similar to `kind`.
 pub(super) fn closest<'a>(kind: &str, names: impl Iterator<Item = &'a Arc<str>>) -> Option<Arc<str>> {
     if kind.len() > 64 {
         return None;

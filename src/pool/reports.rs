@@ -1,3 +1,5 @@
+//! Messages from the threads of blocking workers to serving threads, in batches.
+
 use std::{
     sync::{
         Arc,
@@ -12,18 +14,18 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
-use super::{conclude::Told, home::serving_home, permit::Signal, shell::Shell};
+use super::{conclude::JobResult, home::serving_home, permit::Signal, shell::Shell};
 use crate::phase::Phase;
 
-/// What the threads of workers tell one serving thread, in batches.
+/// Messages from the threads of workers to one serving thread, in batches.
 ///
-/// To wake a runtime from another thread takes a system call. A thread that has something to tell wakes one task there,
-/// the reader, and only if that has read everything; the reader wakes the tasks of the callers, from their own thread.
-/// Without a reader each is told at once.
+/// Waking a runtime from another thread takes a system call. So a thread wakes only one task there, the reader, and
+/// only if that has read everything; the reader wakes the tasks of callers on their own thread. Without a reader, each
+/// message is delivered at once.
 #[derive(Clone)]
 pub(super) struct Reports(Arc<Inbox>);
 
-// Apart from whatever else is counted.
+// On a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Inbox {
@@ -35,31 +37,31 @@ struct Inbox {
 #[derive(Default)]
 struct Pending {
     reports: Vec<Report>,
-    /// The reader, where it has read everything.
+    /// The reader, if it has read everything.
     reader: Option<Waker>,
 }
 
-/// What a worker's thread has to tell. Without a reader it is dropped.
+/// A message from a worker's thread. Without a reader it is dropped.
 pub(super) enum Report {
     /// A queued job began to run.
     Began(oneshot::Sender<Signal>),
-    Ended(oneshot::Sender<Told>, Told),
+    Ended(oneshot::Sender<JobResult>, JobResult),
 }
 
-/// Reads until it is dropped. From then on, reports are told at once.
+/// Reads until it is dropped. From then on, messages are delivered at once.
 struct Reader(Reports);
 
 impl Report {
-    fn tell(self) {
+    fn deliver(self) {
         match self {
             Self::Began(waiter) => drop(waiter.send(Signal::Began)),
-            Self::Ended(caller, told) => drop(caller.send(told)),
+            Self::Ended(caller, ended) => drop(caller.send(ended)),
         }
     }
 }
 
 impl Shell {
-    /// The way to the calling thread. Where it is one that serves, it begins to read.
+    /// The channel to the calling thread. If it is a serving thread, it starts a reader.
     pub(super) fn reports_here(&self) -> Reports {
         let Some(reports) = serving_home().and_then(|home| self.reports.get(home)) else { return self.unread.clone() };
         if !reports.0.is_read.load(Ordering::Relaxed) && Handle::try_current().is_ok() && reports.begin_to_read() {
@@ -84,7 +86,7 @@ impl Reports {
         let mut pending = self.0.pending.lock();
         if !self.0.is_read.load(Ordering::Relaxed) {
             drop(pending);
-            return report.tell();
+            return report.deliver();
         }
         pending.reports.push(report);
         let reader = pending.reader.take();
@@ -115,7 +117,7 @@ impl Reader {
                 }
                 std::mem::take(&mut pending.reports)
             };
-            reports.into_iter().for_each(Report::tell);
+            reports.into_iter().for_each(Report::deliver);
         }
     }
 }
@@ -128,7 +130,7 @@ impl Drop for Reader {
             pending.reader = None;
             std::mem::take(&mut pending.reports)
         };
-        reports.into_iter().for_each(Report::tell);
+        reports.into_iter().for_each(Report::deliver);
     }
 }
 
@@ -148,9 +150,9 @@ mod tests {
     }
 
     fn push(reports: &Reports) -> oneshot::Receiver<Signal> {
-        let (sender, told) = oneshot::channel();
+        let (sender, ended) = oneshot::channel();
         reports.push(Report::Began(sender));
-        told
+        ended
     }
 
     #[test]
@@ -164,11 +166,11 @@ mod tests {
         let task = TaskContext::from_waker(&waker);
         for batch in 1..=3 {
             assert!(reader.poll(&task).is_pending());
-            let mut told: Vec<_> = (0..5).map(|_| push(&reports)).collect();
-            assert!(told.iter_mut().all(|told| told.try_recv().is_err()), "they wait for the reader");
+            let mut ended: Vec<_> = (0..5).map(|_| push(&reports)).collect();
+            assert!(ended.iter_mut().all(|ended| ended.try_recv().is_err()), "they wait for the reader");
             assert_eq!(wakes.0.load(Ordering::Relaxed), batch);
             assert!(reader.poll(&task).is_pending());
-            assert!(told.iter_mut().all(|told| told.try_recv().is_ok()));
+            assert!(ended.iter_mut().all(|ended| ended.try_recv().is_ok()));
         }
         let mut left = push(&reports);
         drop(reader);

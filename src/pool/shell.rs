@@ -1,3 +1,5 @@
+//! The shell around the scheduler of a pool: its lock, the effects, the kinds, admission.
+
 use std::{
     sync::{
         Arc, OnceLock,
@@ -24,7 +26,7 @@ use super::{
     permit::{Permit, Signal, Waiter},
     reports::{Report, Reports},
     sizing::keep_size,
-    submission::{Admitted, Granted, tell_arrival},
+    submission::{Admitted, Granted, log_arrival},
     wake::Wake,
 };
 use crate::{
@@ -34,34 +36,34 @@ use crate::{
     task::Tasks,
 };
 
-/// What is written by many threads, on cache lines of its own. Some processors fetch them in pairs of 64 bytes.
+/// Data that many threads write, on cache lines of its own. Some processors fetch them in pairs of 64 bytes.
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// A pool: the state machine behind its lock, and what acts on its effects.
+/// A pool: the scheduler behind its lock, and what carries out its effects.
 pub(super) struct Shell {
     pub(super) name: Arc<str>,
     pub(super) settings: Latest<Settings>,
-    /// One that is replaced, or removed, keeps its place: its jobs end under it.
+    /// A replaced or removed kind keeps its index: its jobs end under it.
     pub(super) kinds: boxcar::Vec<Kind>,
     /// By home and kind: each home counts its own references.
     sites: Vec<boxcar::Vec<Arc<Site>>>,
-    /// The kinds that are served.
+    /// The served kinds.
     by_name: Latest<FxHashMap<Arc<str>, usize>>,
     core: Padded<Mutex<Core<Wiring>>>,
     pub(super) meters: Meters,
     pub(super) factories: Factories,
-    /// Whether somebody looks at the size of the pool.
+    /// Whether a task adjusts the size of the pool.
     pub(super) is_sized: AtomicBool,
     pub(super) tasks: Tasks,
     pub(super) phase: PhaseCell,
-    /// Told whenever callers that waited for room got it, or gave up.
+    /// Notified when waiting callers get capacity, or give up.
     pub(super) room: Notify,
     pub(super) lost: Mutex<Vec<LostJob>>,
-    /// When a stop forces what runs, however much grace it has left.
+    /// When a stop forces running jobs, whatever is left of their grace.
     pub(super) force_by: OnceLock<Instant>,
     slow_polls: AtomicU64,
-    /// None where no kind has had a rate.
+    /// `None` until a kind has a rate.
     pub(super) wake: OnceLock<Wake>,
     /// By home.
     pub(super) reports: Vec<Reports>,
@@ -69,7 +71,7 @@ pub(super) struct Shell {
     pub(super) unread: Reports,
 }
 
-/// What the state machine carries for the shell.
+/// The types that the scheduler carries for the shell.
 pub(super) enum Wiring {}
 
 impl Host for Wiring {
@@ -114,17 +116,17 @@ impl Shell {
         shells
     }
 
-    /// The kinds that are served, with their places.
+    /// The served kinds, with their indices.
     pub(super) fn served(&self) -> impl Iterator<Item = (usize, &Kind)> {
         self.kinds.iter().filter(|(index, _)| self.is_served(*index))
     }
 
-    /// Whether the kind in that place was neither replaced nor removed.
+    /// Whether the kind with that index was neither replaced nor removed.
     pub(super) fn is_served(&self, kind: usize) -> bool {
         self.kind_index(self.kinds[kind].name()) == Some(kind)
     }
 
-    /// Goes up whenever kinds are replaced. It does so under the lock.
+    /// Increases whenever kinds are replaced, under the lock.
     pub(super) fn kinds_version(&self) -> usize {
         self.by_name.version()
     }
@@ -133,7 +135,7 @@ impl Shell {
         self.by_name.get(kind).copied()
     }
 
-    /// Gives a kind its place.
+    /// Adds a kind, and returns its index.
     fn add(&self, kind: Kind) -> usize {
         for sites in &self.sites {
             let (kind, pool) = (Arc::clone(kind.name()), Arc::clone(&self.name));
@@ -143,13 +145,13 @@ impl Shell {
         self.kinds.push(kind)
     }
 
-    /// Decides the outcome of a running job, which did not complete. Returns whether it was open until then.
+    /// Decides the outcome of a running job that did not complete. Returns false if it was decided before.
     pub(super) fn end(&self, key: JobKey, outcome: Outcome, run: Duration, cx: &Context) -> bool {
         let now = Instant::now();
         let mut core = self.core.0.lock();
         let is_ours = core.end(now, key, outcome, run);
         if is_ours {
-            // Under the lock: the end of a drain is never seen without the names of what it lost.
+            // Under the lock: the end of a drain is never visible without the names of the jobs that it lost.
             note_lost(self, cx);
         }
         is_ours
@@ -159,7 +161,7 @@ impl Shell {
         look(&self.core.0.lock())
     }
 
-    /// What the jobs of a kind share, as the home of the calling thread counts it.
+    /// What the jobs of a kind share, with the reference count of the calling thread's home.
     pub(super) fn site(&self, kind: usize) -> Arc<Site> {
         Arc::clone(&self.sites.get(home()).unwrap_or(&self.sites[0])[kind])
     }
@@ -182,7 +184,7 @@ impl Shell {
         }
     }
 
-    /// Counts and makes a refusal that needs no look at the queue.
+    /// Counts and builds a refusal that does not depend on the queue.
     pub(super) fn reject(&self, kind: Arc<str>, reason: RejectionReason) -> Rejection {
         self.core.0.lock().count_rejection(reason.index());
         Rejection { reason, pool: Some(Arc::clone(&self.name)), kind, retry_after: None }
@@ -190,8 +192,8 @@ impl Shell {
 }
 
 impl Shared {
-    /// Serves `kinds` and no others from now on, by the latest settings. One that is the same as before stays where it is,
-    /// any other gets a new place: the jobs of the one before it end as they began.
+    /// Serves `kinds` and no others from now on, by the latest settings. A kind that is the same as before keeps its
+    /// index; any other gets a new one, and the jobs of its predecessor end as they began.
     pub(super) fn serve(&self, kinds: Vec<Kind>) {
         let now = Instant::now();
         let gone: Gone = self.drive(|core, effects| {
@@ -209,11 +211,11 @@ impl Shared {
             core.idle_states().flat_map(|state| state.take_replaced(self)).collect()
         });
         self.close(gone);
-        // What few late jobs of the others add is no more than a kind has in any case.
+        // Late jobs of removed kinds may add a little again, no more than any kind has.
         (0..self.kinds.count()).filter(|kind| !self.is_served(*kind)).for_each(|kind| self.meters.forget(kind));
     }
 
-    /// Asks for room.
+    /// Asks the scheduler to admit a job.
     pub(super) fn admit(&self, now: Instant, job: Box<Job>, kind: usize, cx: Context) -> Result<Admitted, Rejection> {
         let is_blocking = self.kinds[kind].is_blocking();
         let deadline = cx.deadline();
@@ -242,17 +244,17 @@ impl Shared {
         match verdict {
             Verdict::Start(grant) => {
                 let lease = self.lease(grant);
-                tell_arrival(self, kind, &job, &cx, None);
+                log_arrival(self, kind, &job, &cx, None);
                 Ok(Admitted::Granted(Granted { kind, job, lease, cx }, now))
             }
             Verdict::Queued(key) | Verdict::Waiting(key) => {
-                tell_arrival(self, kind, &job, &cx, None);
-                let place = place.expect("the machine makes a waiter for every job that does not start at once");
+                log_arrival(self, kind, &job, &cx, None);
+                let place = place.expect("a job that does not start at once has a waiter");
                 Ok(Admitted::Queued(Permit::new(self.clone(), key, kind, place, start_by, job, cx)))
             }
             Verdict::Refused(refusal) => {
                 let rejection = self.rejection(kind, refusal);
-                tell_arrival(self, kind, &job, &cx, Some(&rejection));
+                log_arrival(self, kind, &job, &cx, Some(&rejection));
                 Err(rejection)
             }
         }
@@ -263,8 +265,8 @@ impl Shared {
         self.drive(|core, effects| core.withdraw(now, key, why, effects))
     }
 
-    /// Takes a worker back, and decides the outcome of its job under the same lock where the lease brings one.
-    /// Returns whether that outcome was open until then.
+    /// Takes a worker back, and decides the outcome of its job under the same lock if the lease has one. Returns false
+    /// if the outcome was decided before.
     pub(super) fn release(&self, key: JobKey, mut state: Box<WorkerHandlers>, ended: Option<End<'_>>) -> bool {
         let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
         let (is_ours, replaced, leftover) = self.drive(|core, effects| {
@@ -283,13 +285,13 @@ impl Shared {
         is_ours
     }
 
-    /// Marks a worker whose job does not stop. Returns whether another worker took its place.
+    /// Marks a worker whose job does not stop. Returns whether another worker replaced it.
     pub(super) fn stick(&self, key: JobKey) -> bool {
         let now = Instant::now();
         self.drive(|core, effects| core.stick(now, key, WorkerHandlers::fresh, effects))
     }
 
-    /// Runs `event` on the machine, and acts on its effects once the lock is free.
+    /// Runs `event` on the scheduler, and carries out its effects once the lock is free.
     pub(super) fn drive<T>(&self, event: impl FnOnce(&mut Core<Wiring>, &mut Vec<Effect<Wiring>>) -> T) -> T {
         let mut effects = Vec::new();
         let (result, finished, admitted) = {
@@ -301,7 +303,7 @@ impl Shared {
             }
             (result, core.is_finished(), core.waiting() < waiting)
         };
-        // Most events ask for nothing: the job was started, or nobody waits.
+        // Most events have no effects: the job was started, or no job waits.
         if !effects.is_empty() {
             self.act(effects);
         }
@@ -318,7 +320,7 @@ impl Shared {
         Lease::new(self.clone(), grant.key, grant.worker, grant.state)
     }
 
-    /// Carries out what the machine decided. A waiter that is gone drops the lease, which gives the worker back.
+    /// Carries out the effects. A waiter that is gone drops the lease, which gives the worker back.
     fn act(&self, effects: Vec<Effect<Wiring>>) {
         for effect in effects {
             match effect {

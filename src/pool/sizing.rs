@@ -1,3 +1,5 @@
+//! Adjusts the number of workers once a second. The decision is in `src/scheduler/workers/sizer.rs`.
+
 use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -10,10 +12,10 @@ use super::{
 };
 use crate::phase::Phase;
 
-/// Between two samples of the load of a pool.
+/// Time between two samples of a pool's load.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Spawns the task that adjusts the size of the pool, where that is not fixed and no task does so yet.
+/// Spawns the task that adjusts the size of the pool, unless the size is fixed or a task does so already.
 pub(super) fn keep_size(shell: &Shared) {
     if !shell.read(Core::is_elastic) || shell.is_sized.swap(true, Ordering::Relaxed) {
         return;
@@ -37,7 +39,7 @@ pub(super) fn keep_size(shell: &Shared) {
 
 fn adjust(shell: &Shared) {
     let now = Instant::now();
-    // A worker more would be one more that fails.
+    // Another worker would only fail, too.
     let may_grow = !shell.factories.any_backs_off(now);
     let resized = shell.drive(|core, effects| core.adjust_size(now, may_grow, WorkerHandlers::fresh, effects));
     let Some(Resized { from, to, gone }) = resized else { return };

@@ -1,3 +1,5 @@
+//! Snapshots of a pool.
+
 use std::{sync::Arc, time::Duration};
 
 use hdrhistogram::Histogram;
@@ -19,9 +21,9 @@ use crate::{
 pub struct PoolStats {
     /// Name of the pool.
     pub name: Arc<str>,
-    /// Phase of the pool. One whose door is shut drains, or is stopped where it has no jobs, until it is resumed.
+    /// Phase of the pool. A shut pool drains, or is stopped if it has no jobs, until it is resumed.
     pub phase: Phase,
-    /// Time since jobs are held back; `None` where they are not.
+    /// Time since the pool was paused; `None` if it is not.
     pub paused: Option<Duration>,
     /// Number of workers, and what decides it.
     pub size: SizeStats,
@@ -31,23 +33,23 @@ pub struct PoolStats {
     pub queue_jobs: usize,
     /// Payload bytes of the jobs in the queue.
     pub queued_bytes: usize,
-    /// Most payload bytes in the queue. Each job that runs holds its own beside that.
+    /// Most payload bytes in the queue. Each running job holds its own beside that.
     pub queue_bytes: usize,
-    /// Callers that wait for room.
+    /// Callers that wait for capacity.
     pub waiting: usize,
-    /// Most callers that wait for room.
+    /// Most callers that wait for capacity.
     pub queue_waiting: usize,
-    /// Age of the oldest queued job; zero where nothing is queued.
+    /// Age of the oldest queued job; zero if there is none.
     pub oldest_age: Duration,
-    /// Wait that a job of the default class that arrives now should expect.
+    /// Expected wait of a job of the default class that arrives now.
     pub expected_wait: Duration,
-    /// Jobs that hold a worker.
+    /// Running jobs.
     pub in_flight: usize,
     /// Busy share of the workers, from 0 to 1.
     pub utilization: f64,
     /// How jobs ended.
     pub counts: Counts,
-    /// Polls of handlers that held up their thread for more than 100 ms.
+    /// Handler polls that blocked their thread for more than 100 ms.
     pub slow_polls: u64,
     /// The kinds, as configured.
     pub kinds: Vec<KindStats>,
@@ -62,48 +64,48 @@ pub struct KindStats {
     pub name: Arc<str>,
     /// From arrival to the start of the run.
     pub queue_wait: Distribution,
-    /// The runs.
+    /// Runs.
     pub run_time: Distribution,
-    /// Its limits; `None` where it has none.
+    /// Its limits; `None` without any.
     pub limit: Option<LimitStats>,
-    /// How its handlers are made.
+    /// State of its factory.
     pub factory: FactoryStats,
 }
 
-/// The limits of one kind, and what is used of them.
+/// The limits of one kind, and their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitStats {
-    /// What is set.
+    /// The limits.
     pub limits: KindLimits,
-    /// Jobs that hold a worker.
+    /// Running jobs.
     pub running: u32,
     /// Jobs that are queued.
     pub queued: usize,
-    /// Limit keys that are told apart: those with a job, and those whose rate is not back at its burst.
+    /// Limit keys in use: those with a job, and those whose bucket is not full again.
     pub keys: usize,
 }
 
 /// Number of workers of a pool, and what decides it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SizeStats {
-    /// Least workers.
+    /// Smallest number of workers.
     pub min: usize,
-    /// Most workers; as many as the least where their number is fixed.
+    /// Largest number of workers; the same if it is fixed.
     pub max: usize,
-    /// Workers that the pool should have.
+    /// Number of workers that the pool aims at.
     pub workers: usize,
-    /// Workers that go with the end of their job.
+    /// Workers that stop after their job.
     pub retiring: usize,
-    /// How long jobs take, in what they took before; 1 where nothing was compared.
+    /// Run time of jobs, relative to the run time before; 1 if nothing was compared.
     pub slowdown: f64,
-    /// Whether the pool does not grow because jobs take so much longer.
+    /// Whether the pool does not grow because jobs take longer.
     pub held_back: bool,
 }
 
 /// A distribution of durations, within one per cent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// How many were measured.
+    /// Number of measurements.
     pub count: u64,
     /// Half were shorter.
     pub p50: Duration,
@@ -115,14 +117,14 @@ pub struct Distribution {
     pub max: Duration,
 }
 
-/// What a worker is doing.
+/// State of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkerState {
     /// Ready for a job.
     Idle,
     /// Runs a job.
     Busy,
-    /// Runs a job of a pool that takes no more.
+    /// Runs a job in a draining pool.
     Draining,
     /// Gone, with its pool.
     Stopped,
@@ -135,7 +137,7 @@ pub enum WorkerState {
 pub struct WorkerStats {
     /// Id of the worker, unique in its pool.
     pub id: u32,
-    /// What it is doing.
+    /// Its state.
     pub state: WorkerState,
     /// The job that it runs.
     pub job: Option<JobId>,
@@ -143,13 +145,13 @@ pub struct WorkerStats {
     pub job_age: Duration,
     /// Jobs that it completed.
     pub completed: u64,
-    /// Jobs that it ran and that ended otherwise.
+    /// Jobs that it ran and that did not complete.
     pub failed: u64,
-    /// Time that it has run jobs, over all.
+    /// Total time of its runs.
     pub total_run: Duration,
     /// `total_run` over the number of its jobs; zero without any.
     pub mean_run: Duration,
-    /// Time since it last started or ended a job, or its job wrote output or told progress.
+    /// Time since it last started or ended a job, or its job wrote output or reported progress.
     pub since_progress: Duration,
 }
 
@@ -213,7 +215,7 @@ impl PoolStats {
     }
 }
 
-/// A pool whose door is shut drains, though not for ever.
+/// A shut pool drains, but not for ever.
 fn phase_of(phase: Phase, shut: bool, jobs: usize) -> Phase {
     match phase {
         Phase::Serving if shut && jobs > 0 => Phase::Draining,

@@ -1,31 +1,33 @@
+//! The stop ladder: ask, wait the grace, force.
+
 use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until};
 
-use super::{attempt::Attempt, conclude::Told, shell::Shell};
+use super::{attempt::Attempt, conclude::JobResult, shell::Shell};
 use crate::{
     incidents::{self, Incident},
     model::Rung,
     phase::Phase,
 };
 
-/// Where a job that was asked to stop came to rest.
+/// Where the stop ladder ended.
 pub(super) enum Fall {
-    /// The handler ended by itself within the grace; `None` where the outcome was decided before.
-    Yielded(Option<Told>),
-    /// The grace is over. The attempt must be dropped: that cuts an asynchronous handler off, and leaves a blocking
-    /// one to its thread.
+    /// The handler ended by itself within the grace; `None` if the outcome was decided before.
+    Yielded(Option<JobResult>),
+    /// The grace is over. The attempt must be dropped: that cuts an asynchronous handler off, and leaves a blocking one
+    /// to its thread.
     CutOff(Rung),
 }
 
-/// The stop ladder, from the request to stop, which was made, to the end of the grace. Cancel safe: climbing again
-/// starts the grace anew.
+/// The stop ladder, after the request to stop, up to the end of the grace. Cancel safe: a second call starts the grace
+/// again.
 pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
     let grace = attempt.shell().grace(attempt.kind);
     let shell = attempt.shell().clone();
     tokio::select! {
         biased;
-        told = &mut *attempt => return Fall::Yielded(told),
+        ended = &mut *attempt => return Fall::Yielded(ended),
         () = sleep(grace) => {}
         () = forced(&shell) => {}
     }
@@ -49,7 +51,7 @@ pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
     Fall::CutOff(if blocking { Rung::Stuck } else { Rung::Forced })
 }
 
-/// Returns when the pool's own stop is out of time.
+/// Returns at the end of the pool's own stop.
 pub(super) async fn forced(shell: &Shell) {
     shell.phase.reached(Phase::Stopping).await;
     match shell.force_by.get() {

@@ -1,3 +1,5 @@
+//! A running job whose output is read while it is made.
+
 use std::{
     pin::Pin,
     task::{Context as TaskContext, Poll, ready},
@@ -17,7 +19,7 @@ use crate::{
 /// Chunks that a handler may be ahead of its reader.
 const AHEAD: usize = 8;
 
-/// A running job whose output is read as it is made. Dropping it cancels the job.
+/// A running job whose output is read while it is made. Dropping it cancels the job.
 #[derive(Debug)]
 pub struct JobStream {
     job: JobId,
@@ -34,16 +36,16 @@ enum StreamEnd {
     Open(oneshot::Receiver<Result<Completed, JobError>>),
     /// The job completed; events may be left to read.
     Known(Completed),
-    /// It was given.
+    /// The outcome was returned.
     Given,
 }
 
-/// What a [`JobStream`] gives.
+/// An item of a [`JobStream`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum StreamItem {
     /// A chunk, or progress.
     Event(Event),
-    /// The job completed; its output holds what the handler returned besides the chunks. The last item.
+    /// The job completed; its output is what the handler returned besides the chunks. The last item.
     Completed(Completed),
 }
 
@@ -60,26 +62,26 @@ impl JobStream {
         self.worker
     }
 
-    /// The next item; `None` after the last one. A failure cuts the events that were not read. Cancel safe.
+    /// The next item; `None` after the last one. After a failure, unread events are dropped. Cancel safe.
     ///
     /// # Errors
-    /// How the job failed.
+    /// The failure of the job.
     pub async fn next(&mut self) -> Result<Option<StreamItem>, JobError> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// [`next`](Self::next) as a poll.
+    /// [`next`](Self::next) as a poll function.
     ///
     /// # Errors
-    /// How the job failed.
+    /// The failure of the job.
     pub fn poll_next(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<Option<StreamItem>, JobError>> {
         if let StreamEnd::Open(end) = &mut self.end
             && let Poll::Ready(outcome) = Pin::new(end).poll(cx)
         {
-            // Clones of the job's context would keep the channel open. What is in it stays readable.
+            // Clones of the job's context would keep the channel open. Its contents stay readable.
             self.events.close();
             self.end = StreamEnd::Given;
-            // Whatever was not read of a failed job is not worth the time that is left.
+            // Unread events of a failed job are not worth the remaining time.
             self.end = StreamEnd::Known(outcome.expect("the job's task sends an outcome, even where it is dropped")?);
         }
         if matches!(self.end, StreamEnd::Given) {
@@ -107,7 +109,7 @@ impl Drop for JobStream {
 
 pub(super) async fn stream(shell: &Shared, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
     let (sender, events) = mpsc::channel(AHEAD);
-    // Only a limit of the kind itself bounds a stream: nothing of it is held here.
+    // Only a limit of the kind bounds a stream, because the server holds only a few chunks of it.
     let limit = shell.kinds[kind].get_options().max_output.unwrap_or(usize::MAX);
     let admitted = Admitted::admit(shell, kind, job, OutputSink::stream(limit, sender))?;
     let cx = admitted.context().clone();
@@ -118,7 +120,7 @@ pub(super) async fn stream(shell: &Shared, kind: usize, job: Box<Job>) -> Result
     Ok(JobStream { job: cx.job(), worker: cx.worker(), events, end: StreamEnd::Open(end), cancel: cx.cancel_token() })
 }
 
-/// Sends the outcome of a stream's job. Where its task goes away with its runtime, the job is cancelled.
+/// Sends the outcome of a stream's job. If its task is dropped with its runtime, the job is cancelled.
 struct Reporter {
     shell: Shared,
     cx: Context,
@@ -128,7 +130,7 @@ struct Reporter {
 impl Reporter {
     fn report(mut self, outcome: Result<Completed, JobError>) {
         if let Some(done) = self.done.take() {
-            // A reader that left does not look at the end.
+            // The reader may be gone.
             let _ = done.send(outcome);
         }
     }

@@ -1,3 +1,5 @@
+//! An admitted job on its way to its outcome.
+
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
@@ -26,9 +28,9 @@ use crate::{
     model::{Call, Completed, Criticality, Job, JobError, JobId, Outcome, Rejection, RejectionReason},
 };
 
-/// A job that has room, or waits for it.
+/// A job that was admitted, or waits for capacity.
 pub(super) enum Admitted {
-    /// A worker was free when room was asked for.
+    /// A worker was free at once.
     Granted(Granted, Instant),
     Queued(Permit),
 }
@@ -56,7 +58,7 @@ impl Admitted {
         }
     }
 
-    /// The room that the job may have to wait for; `None` where a worker was free.
+    /// The capacity that the job may wait for; `None` if a worker was free.
     pub(super) fn room(&self) -> Option<Room> {
         match self {
             Self::Granted(..) => None,
@@ -64,7 +66,7 @@ impl Admitted {
         }
     }
 
-    /// Runs the job to its end. A job whose worker is there begins at once.
+    /// Runs the job to its end. With a worker, it starts at once.
     pub(super) fn submission(self) -> Submission {
         Submission(match self {
             Self::Granted(granted, _) => Progress::Granted(granted),
@@ -72,15 +74,15 @@ impl Admitted {
         })
     }
 
-    /// Polls the job once, where its worker is there. Most short jobs end by it, and are spared what others need to wait.
+    /// Polls the job once if it has a worker. Most short jobs end here, and need nothing for a wait.
     pub(super) fn poll_once(self, task: &mut TaskContext<'_>) -> Polled {
         let (granted, at) = match self {
             Self::Granted(granted, at) => (granted, at),
             queued @ Self::Queued(_) => return Polled::Pending(queued.submission()),
         };
-        // No time has passed since the admission: its clock tells the begin, too.
+        // No time has passed since the admission, so that its reading of the clock is also the start.
         let mut begun = granted.start(at);
-        // Polled in its place: most jobs end here, and are spared a move.
+        // Polled in place, which spares most jobs a move.
         if let Ok(attached) = &mut begun
             && let Poll::Ready(outcome) = attached.poll_unpin(task)
         {
@@ -92,7 +94,7 @@ impl Admitted {
         }
     }
 
-    /// Waits for a worker, and begins to run.
+    /// Waits for a worker, and starts the run.
     pub(super) async fn begin(self) -> Result<Attached, JobError> {
         match self {
             Self::Granted(granted, at) => granted.start(at),
@@ -101,7 +103,7 @@ impl Admitted {
     }
 }
 
-/// What became of a job that was polled once.
+/// A job after its first poll.
 #[derive(Debug)]
 pub(crate) enum Polled<T = Submission> {
     Ended(Result<Completed, JobError>),
@@ -115,13 +117,13 @@ pub(crate) enum Polled<T = Submission> {
 pub struct Submission(Progress);
 
 enum Progress {
-    /// Nobody has polled it yet.
+    /// It was not polled yet.
     Granted(Granted),
     Queued(BoxFuture<'static, Result<Attached, JobError>>),
     Running(Attached),
     /// It ended before it ran.
     Ended(JobError),
-    Told,
+    JobResult,
 }
 
 impl Submission {
@@ -136,7 +138,7 @@ impl Future for Submission {
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
             if let Progress::Granted(_) = self.0
-                && let Progress::Granted(granted) = std::mem::replace(&mut self.0, Progress::Told)
+                && let Progress::Granted(granted) = std::mem::replace(&mut self.0, Progress::JobResult)
             {
                 self.0 = granted.start(Instant::now()).map_or_else(Progress::Ended, Progress::Running);
             }
@@ -153,14 +155,14 @@ impl Future for Submission {
                     Poll::Ready(Err(error)) => Err(error),
                     Poll::Pending => return Poll::Pending,
                 },
-                Progress::Granted(_) | Progress::Ended(_) | Progress::Told => {
-                    match std::mem::replace(&mut self.0, Progress::Told) {
+                Progress::Granted(_) | Progress::Ended(_) | Progress::JobResult => {
+                    match std::mem::replace(&mut self.0, Progress::JobResult) {
                         Progress::Ended(error) => Err(error),
                         _ => unreachable!("a submission is not polled after its end"),
                     }
                 }
             };
-            self.0 = Progress::Told;
+            self.0 = Progress::JobResult;
             return Poll::Ready(outcome);
         }
     }
@@ -171,7 +173,7 @@ impl fmt::Debug for Submission {
         f.write_str(match self.0 {
             Progress::Granted(_) | Progress::Queued(_) => "Submission(queued)",
             Progress::Running(_) => "Submission(running)",
-            Progress::Ended(_) | Progress::Told => "Submission(ended)",
+            Progress::Ended(_) | Progress::JobResult => "Submission(ended)",
         })
     }
 }
@@ -181,12 +183,13 @@ pub(super) struct Granted {
     pub(super) kind: usize,
     pub(super) job: Box<Job>,
     pub(super) lease: Lease,
-    // After the lease: the last of a context ends its span, which must not happen under the lock of the pool.
+    // Dropped after the lease: the last clone of the context ends its span, which must not happen under the lock of the
+    // pool.
     pub(super) cx: Context,
 }
 
 impl Granted {
-    /// Begins to run, unless it is too late.
+    /// Starts the run, unless it is too late.
     pub(super) fn start(self, now: Instant) -> Result<Attached, JobError> {
         let Self { kind, job, lease, cx } = self;
         if let Some(reason) = cx.cancel_token().reason() {
@@ -215,13 +218,13 @@ fn not_begun(lease: Lease, cx: &Context, outcome: Outcome, now: Instant) -> JobE
     error
 }
 
-/// Longest run of the job: what its kind and its caller allow.
+/// Longest run of the job, by its kind and its caller.
 pub(super) fn run_timeout(shell: &Shell, kind: usize, job: &Job) -> Option<Duration> {
     [shell.kinds[kind].get_options().run_timeout, job.run_timeout].into_iter().flatten().min()
 }
 
-/// With the line of its end, what `waterwheel sim --replay` reads. Nothing is worked out where nobody reads it.
-pub(super) fn tell_arrival(shell: &Shell, kind: usize, job: &Job, cx: &Context, refused: Option<&Rejection>) {
+/// This line and the one of the job's end are the input of `waterwheel sim --replay`. Computed only if it is logged.
+pub(super) fn log_arrival(shell: &Shell, kind: usize, job: &Job, cx: &Context, refused: Option<&Rejection>) {
     debug!(
         pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
         criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
@@ -231,7 +234,7 @@ pub(super) fn tell_arrival(shell: &Shell, kind: usize, job: &Job, cx: &Context, 
     );
 }
 
-/// Keys may name people, and the log need only tell which jobs have the same: a hash of this process; `None` without one.
+/// Keys may name people, and the log needs only equality: a hash of this process; `None` without a key.
 fn hash(key: &str) -> Option<String> {
     static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     (!key.is_empty()).then(|| format!("{:016x}", STATE.hash_one(key)))

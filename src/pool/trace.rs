@@ -1,3 +1,5 @@
+//! The spans of a job: its wait and its run.
+
 use tracing::{Span, error_span};
 
 use crate::{
@@ -5,7 +7,7 @@ use crate::{
     model::{JOB_TARGET, TRACE_TARGET},
 };
 
-/// Span of a job's wait in the queue, to be held until the wait ends; nothing where child spans are off.
+/// Span of a job's wait in the queue, held until the wait ends; disabled if child spans are off.
 pub(super) fn queue_span(cx: &Context) -> Span {
     if !cx.child_spans() {
         return Span::none();
@@ -22,10 +24,10 @@ pub(super) fn queue_span(cx: &Context) -> Span {
     )
 }
 
-/// Span that one run of a job is polled in, from which its log lines have the identity of the job. `None` where the call
-/// has a span that is enough, or no subscriber takes this one. Boxed, for a run moves.
+/// Span of one run of a job, which gives its log lines the identity of the job. `None` if the call's span is enough, or
+/// no subscriber accepts this one. Boxed, because a run moves.
 ///
-/// The span of a job that is not traced is no part of any trace.
+/// The span of a job that is not traced belongs to no trace.
 pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
     let span = if cx.child_spans() {
         error_span!(

@@ -1,3 +1,5 @@
+//! The timer of a pool whose kinds have rates.
+
 use std::sync::{
     Weak,
     atomic::{AtomicBool, Ordering},
@@ -11,14 +13,13 @@ use tokio::{
 use super::{core::Core, home::Shared, shell::Shell};
 use crate::phase::Phase;
 
-/// When a job that waits for nothing but time may start, for the one task that waits for it. Only pools with a rate have
-/// it.
+/// When a job that waits only for time may start, for the one task that waits for it. Only pools with a rate have one.
 pub(super) struct Wake {
     at: watch::Sender<Option<Instant>>,
     is_kept: AtomicBool,
 }
 
-/// Lets another task take over where this one is dropped with its runtime.
+/// Lets another task take over if this one is dropped with its runtime.
 struct Keeper(Weak<Shell>);
 
 impl Wake {
@@ -26,14 +27,14 @@ impl Wake {
         Self { at: watch::Sender::new(None), is_kept: AtomicBool::new(false) }
     }
 
-    /// The machine was looked at: to be said under its lock, so that what is told last is true.
+    /// Sets the time. Call it under the scheduler's lock, so that the last value is the right one.
     pub(super) fn set(&self, at: Option<Instant>) {
-        self.at.send_if_modified(|told| std::mem::replace(told, at) != at);
+        self.at.send_if_modified(|current| std::mem::replace(current, at) != at);
     }
 }
 
 impl Shared {
-    /// Makes sure that somebody starts the jobs for which time comes.
+    /// Makes sure that a task starts the jobs whose time comes.
     pub(super) fn keep_time(&self) {
         let Some(wake) = self.wake.get() else { return };
         if wake.is_kept.swap(true, Ordering::AcqRel) {

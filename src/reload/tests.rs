@@ -1,3 +1,5 @@
+//! Tests of the reload of files.
+
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};

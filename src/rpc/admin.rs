@@ -1,3 +1,5 @@
+//! `AdminService`: each of its RPCs has a file below `admin/`. The drain and the reload are carried out in `src/app/`.
+
 mod cancel;
 mod drain;
 mod explain;

@@ -1,3 +1,5 @@
+//! The events of the scheduler: every way in is a method here. The machines behind it are in the files beside it.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

@@ -1,3 +1,5 @@
+//! Counters of accepted jobs by outcome.
+
 use super::{Core, Host};
 use crate::model::{Outcome, Reason};
 

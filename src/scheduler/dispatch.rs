@@ -1,3 +1,5 @@
+//! Gives free workers to jobs, and free capacity to waiting callers.
+
 use tokio::time::Instant;
 
 use super::{

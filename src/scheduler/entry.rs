@@ -1,3 +1,5 @@
+//! One job in the scheduler.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

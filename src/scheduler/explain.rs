@@ -1,3 +1,5 @@
+//! What a job waits for. `src/pool/explain.rs` adds the rest of an explanation.
+
 use std::time::Duration;
 
 use rustc_hash::FxHashSet;

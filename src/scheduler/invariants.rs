@@ -1,3 +1,5 @@
+//! The invariants of the scheduler, checked in debug builds. Those of its parts are in the files of the same name.
+
 use super::{Core, Host, entry::Place, workers::Duty};
 
 impl<H: Host> Core<H> {

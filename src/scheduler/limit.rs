@@ -1,3 +1,5 @@
+//! Limits of kinds and of limit keys: concurrency and rate.
+
 mod bucket;
 #[cfg(test)]
 mod invariants;

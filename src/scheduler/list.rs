@@ -1,3 +1,5 @@
+//! Linked lists of entries, through links that the entries hold.
+
 use slab::Slab;
 
 /// Links that an entry carries for the lists that it is in.

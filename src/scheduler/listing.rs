@@ -1,3 +1,5 @@
+//! Lists the jobs of the scheduler. `src/pool/listing.rs` adds the ended ones.
+
 use tokio::time::Instant;
 
 use super::{

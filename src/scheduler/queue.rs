@@ -1,3 +1,6 @@
+//! The queue: classes, then fair sharing among tenants. Tags of tenants are in `queue/tenants.rs`, their order in
+//! `queue/flow_order.rs`.
+
 mod backlogs;
 mod flow_order;
 #[cfg(test)]

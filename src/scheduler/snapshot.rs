@@ -1,3 +1,5 @@
+//! A copy of the scheduler's figures.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

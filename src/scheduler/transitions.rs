@@ -1,3 +1,5 @@
+//! The steps of a job from stage to stage: enqueue, start, end, withdraw.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

@@ -1,3 +1,5 @@
+//! The workers of a pool: idle, busy, stuck, retiring. `workers/sizer.rs` decides how many there are.
+
 mod sizer;
 mod sizing;
 mod slowdown;

@@ -1,3 +1,5 @@
+//! Draws the arrivals of a load.
+
 use std::time::Duration;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};

@@ -1,3 +1,5 @@
+//! The best that any policy could do with a load.
+
 use std::{collections::VecDeque, time::Duration};
 
 use super::load::Load;

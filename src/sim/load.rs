@@ -1,3 +1,5 @@
+//! A load: arrivals, service times, deadlines, tenants.
+
 use std::{sync::Arc, time::Duration};
 
 use rand::{RngExt, rngs::StdRng};

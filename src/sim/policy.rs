@@ -1,3 +1,5 @@
+//! The interface of simulated policies.
+
 mod others;
 mod ours;
 

@@ -1,3 +1,5 @@
+//! Reads the log of a server, to replay its jobs.
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,

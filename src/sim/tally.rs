@@ -1,3 +1,5 @@
+//! Counts the results of a simulated load.
+
 use std::time::Duration;
 
 use super::{

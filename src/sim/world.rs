@@ -1,3 +1,5 @@
+//! Runs a load against a policy on virtual time.
+
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};

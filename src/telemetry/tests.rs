@@ -1,3 +1,5 @@
+//! Tests of log lines and exported spans.
+
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SpanData};
 use tracing::{debug, error_span, info, info_span, trace_span, warn};
 

@@ -247,7 +247,7 @@ async fn factories_that_fail_are_left_alone_for_a_while() {
         assert_eq!(first.error, Some(HandlerError::Panicked { message: "no route".into() }));
         let second = failure(submit("fragile").await.expect_err("it is left alone"));
         let Some(HandlerError::Unavailable { message }) = &second.error else { panic!("{second:?}") };
-        assert!(message.contains("no route") && message.contains("none is tried for a while"), "{message}");
+        assert!(message.contains("no route") && message.contains("the next attempt is later"), "{message}");
         let stats = factory(&pool);
         assert_eq!(second.retry_after, Some(stats.retry_in), "the clock stands still");
         assert_eq!((stats.failures, stats.in_a_row, tries.load(Ordering::Relaxed)), (round, round as u32, round));

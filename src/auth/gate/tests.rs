@@ -1,3 +1,5 @@
+//! Tests of the gate: credentials, rules, reloads.
+
 use super::*;
 use crate::auth::{Rpc, Rpcs};
 

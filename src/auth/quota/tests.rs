@@ -1,3 +1,5 @@
+//! Tests of quotas.
+
 use tokio::time::advance;
 
 use super::*;

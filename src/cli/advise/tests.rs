@@ -1,3 +1,5 @@
+//! Tests of `waterwheel advise` against a scripted server.
+
 use clap::Parser;
 
 use super::{AdviseArgs, run};
@@ -69,12 +71,12 @@ async fn each_step_is_shown() {
     let text = ran.text();
     for step in [
         "watched for 10s",
-        "600 jobs, 200 of them refused for want of room: 60.0/s",
+        "600 jobs, 200 of them refused because the pool is too small: 60.0/s",
         "100ms on average of 400 jobs",
         "resize: 800 since the start, run p50 70ms",
         "60.0/s × 100ms = 6.00 workers",
         "6.00 / 0.7 busy = 9; there are 4",
-        "9 workers / 100ms × 2.0s of wait = 180 jobs (L = λ · W); there is room for 64",
+        "9 workers / 100ms × 2.0s of wait = 180 jobs (L = λ · W); it holds 64",
         "set pool.io.workers = 9",
         "set pool.io.queue.jobs = 180",
     ] {

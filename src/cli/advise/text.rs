@@ -1,10 +1,10 @@
-//! The steps for people.
+//! The advice as text.
 
 use std::{fmt::Write, time::Duration};
 
 use super::{
     Idle, Report,
-    sizing::{Advice, Kind},
+    formulas::{Advice, KindStats},
 };
 use crate::cli::{
     console::{STRONG, paint},
@@ -34,7 +34,9 @@ fn pool(advice: &Advice, busy_goal: f64) -> String {
     let longest = rough(seconds(*max_wait_s));
     let mut lines = vec![
         format!("pool {}", paint(STRONG, &name)),
-        format!("  arrivals  {arrived} jobs, {refused} of them refused for want of room: {arrivals_per_s:.1}/s"),
+        format!(
+            "  arrivals  {arrived} jobs, {refused} of them refused because the pool is too small: {arrivals_per_s:.1}/s"
+        ),
         format!("  run time  {run} on average of {ended} jobs that ended"),
     ];
     lines.extend(kinds.iter().map(kind));
@@ -48,15 +50,15 @@ fn pool(advice: &Advice, busy_goal: f64) -> String {
             exact(seconds(*mean_wait_s)),
         ),
         format!(
-            "  queue     {workers_advised} workers / {run} × {longest} of wait = {queue_jobs_advised} jobs (L = λ · W); there is room for {queue_jobs}"
+            "  queue     {workers_advised} workers / {run} × {longest} of wait = {queue_jobs_advised} jobs (L = λ · W); it holds {queue_jobs}"
         ),
         format!("  advice    {}", settings(advice)),
     ]);
     lines.join("\n") + "\n"
 }
 
-fn kind(kind: &Kind) -> String {
-    let Kind { kind, count, run_p50_s, run_p99_s, wait_p99_s } = kind;
+fn kind(kind: &KindStats) -> String {
+    let KindStats { kind, count, run_p50_s, run_p99_s, wait_p99_s } = kind;
     format!(
         "            {}: {count} since the start, run p50 {} p99 {}, wait p99 {}",
         plain(kind),
@@ -66,17 +68,17 @@ fn kind(kind: &Kind) -> String {
     )
 }
 
-/// What to write into the configuration. A queue that is longer does no harm: admission bounds the wait in it.
+/// Settings for the configuration. A longer queue does no harm, because admission bounds the wait in it.
 fn settings(advice: &Advice) -> String {
     let name = plain(&advice.pool);
     let mut settings = Vec::new();
     if advice.workers < advice.workers_advised {
         settings.push(format!(
-            "set pool.{name}.workers = {}; where runs take CPU, no more than the cores, then another machine",
+            "set pool.{name}.workers = {}; for work that takes CPU, no more than the cores; beyond that, add a machine",
             advice.workers_advised
         ));
     } else if advice.workers > 2 * advice.workers_advised {
-        settings.push(format!("pool.{name}.workers = {} would do for this load", advice.workers_advised));
+        settings.push(format!("pool.{name}.workers = {} is enough for this load", advice.workers_advised));
     }
     if advice.queue_jobs < advice.queue_jobs_advised {
         settings.push(format!("set pool.{name}.queue.jobs = {}", advice.queue_jobs_advised));

@@ -1,4 +1,4 @@
-//! What `bench` prints: the figures, named as programs read them.
+//! The report of `bench`, as text and JSON.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{BenchArgs, Counts, Rpc};
 
-/// What was loaded, and what that took.
+/// The load, and its results.
 #[derive(Debug, Serialize)]
 pub(super) struct LoadReport {
     server: String,
@@ -26,7 +26,7 @@ pub(super) struct LoadReport {
     latency_us: Latency,
     errors: BTreeMap<String, u64>,
     unanswered: u64,
-    /// `release`, or `debug`, of which the figures are good for nothing.
+    /// `release`, or `debug`, whose figures are not meaningful.
     build: &'static str,
     version: &'static str,
 }
@@ -65,7 +65,7 @@ impl LoadReport {
         }
     }
 
-    /// Whether any call was answered as it should be.
+    /// Whether any call completed.
     pub(super) fn has_completed(&self) -> bool {
         self.completed > 0
     }

@@ -1,4 +1,4 @@
-//! Whether a configuration fits the place where it runs.
+//! Compares the needs of a configuration with the limits of the machine, which `place.rs` reads.
 
 use std::time::Duration;
 
@@ -13,35 +13,35 @@ use crate::{
     config::{Config, Handler, Pool},
 };
 
-/// What the end of a process takes beyond its drain: connections are cut, telemetry is flushed, the system cleans up.
+/// Time that a process needs after its drain: connections are cut, telemetry is flushed, the system cleans up.
 const END: Duration = Duration::from_secs(2);
 
-/// What a server that does nothing holds, with room for its connections.
+/// Memory of an idle server, with its connections.
 const BASE_MEMORY: u64 = 64 << 20;
 
-/// What a call of `Submit` holds besides its payload while its job waits or runs: its stream, its headers and its timers.
+/// Memory of a `Submit` call besides its payload: stream, headers and timers.
 const CALL_MEMORY: u64 = 6 << 10;
 
 /// Listeners, standard streams, timers, and what a runtime for each thread needs.
 const BASE_FILES: u64 = 64;
 const FILES_OF_THREAD: u64 = 4;
 
-/// Both ends of three pipes while a program starts, the pipe by which it says why it did not, and its pidfd.
+/// Both ends of three pipes while a program starts, the pipe that reports its start, and its pidfd.
 const FILES_OF_PROGRAM: u64 = 9;
 
-/// How something that is needed compares with what there is.
+/// Result of comparing a need with a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fits,
-    /// It serves, and may not do so under full load.
+    /// It works, but perhaps not under full load.
     Tight,
-    /// It breaks a promise.
+    /// A promise would be broken.
     Short,
-    /// There is nothing to compare with.
+    /// The limit is unknown.
     Unknown,
 }
 
-/// What figures count.
+/// Unit of the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Milliseconds,
@@ -56,15 +56,15 @@ pub(super) struct Finding {
     pub(super) name: &'static str,
     pub(super) unit: Unit,
     pub(super) verdict: Verdict,
-    /// What there is, and what says so.
+    /// The limit, and where it was read.
     pub(super) have: Option<Given>,
     pub(super) need: u64,
-    /// What the need is made of.
+    /// The parts of the need.
     pub(super) need_for: String,
     pub(super) help: Option<String>,
 }
 
-/// Every comparison, in the order of its weight.
+/// All comparisons, the most important first.
 pub(super) fn findings(config: &Config, place: &Place) -> Vec<Finding> {
     vec![stop_time(config, place), memory(config, place), files(config, place), cpus(config, place)]
 }
@@ -79,7 +79,7 @@ impl Finding {
         Self { name, unit, verdict, have: have.cloned(), need, need_for, help: None }
     }
 
-    /// Says what to do, where anything is.
+    /// Adds help, unless the need fits.
     fn help(mut self, help: impl FnOnce(&Self) -> String) -> Self {
         if self.verdict != Verdict::Fits {
             self.help = Some(help(&self));
@@ -92,7 +92,7 @@ impl Finding {
         self.unit.show(self.need)
     }
 
-    /// What there is, as text.
+    /// The limit as text.
     pub(super) fn given(&self) -> String {
         match self.have.as_ref().map(|given| given.limit) {
             None => "unknown".to_owned(),
@@ -167,12 +167,15 @@ fn stop_time(config: &Config, place: &Place) -> Finding {
         }),
         StopTime::Malformed { value, source } => Finding {
             verdict: Verdict::Short,
-            ..finding(None).help(|_| format!("{source} is {value:?}, which is no time; write it like 45 or 45s"))
+            ..finding(None).help(|_| format!("{source} is {value:?}, which is not a duration; write it like 45 or 45s"))
         },
         StopTime::Unknown { in_pod: true } => finding(None)
-            .help(|_| format!("set {VARIABLE} to the pod's terminationGracePeriodSeconds, which no pod can see")),
+            .help(|_| format!("set {VARIABLE} to the pod's terminationGracePeriodSeconds, which a pod cannot read")),
         StopTime::Unknown { in_pod: false } => finding(None).help(|finding| {
-            format!("whatever stops this process must wait {} before SIGKILL; say so by {VARIABLE}", finding.needed())
+            format!(
+                "set {VARIABLE} to the time between SIGTERM and SIGKILL of this process; it needs {}",
+                finding.needed()
+            )
         }),
     }
 }
@@ -183,7 +186,7 @@ fn memory(config: &Config, place: &Place) -> Finding {
     let outputs = pools.iter().map(|pool| outputs(config, pool)).fold(0, u64::saturating_add);
     let calls = pools.iter().map(calls).fold(0, u64::saturating_add).saturating_mul(CALL_MEMORY);
     let uploads = config.server.memory.total as u64;
-    // Messages and answers each have all of it; what was received and is not read has a quarter.
+    // Messages and answers each may use all of it; bytes that were received and not read may use a quarter.
     let edges = uploads.saturating_mul(2).saturating_add(uploads / 4);
     let [least, all] = [0, outputs]
         .map(|outputs| [payloads, calls, edges, outputs, BASE_MEMORY].into_iter().fold(0, u64::saturating_add));
@@ -216,8 +219,8 @@ impl Finding {
     }
 }
 
-/// Most bytes of payload that a pool holds: of its queue, of the jobs that its workers run, and of callers that wait for
-/// room, which each call may ask for.
+/// Most payload bytes in a pool: of its queue, of running jobs, and of waiting callers, because each call may choose to
+/// wait.
 fn payloads(config: &Config, pool: &Pool) -> u64 {
     let (queued, each) = (pool.queue.bytes as u64, config.server.max_payload as u64);
     let of = |jobs: usize| each.saturating_mul(jobs as u64);
@@ -225,7 +228,7 @@ fn payloads(config: &Config, pool: &Pool) -> u64 {
     queued.saturating_add(of(pool.max_workers)).saturating_add(waiting)
 }
 
-/// Most calls that wait for a pool or run on it.
+/// Most calls that wait for a pool or run in it.
 fn calls(pool: &Pool) -> u64 {
     [pool.queue.jobs, pool.queue.waiting, pool.max_workers]
         .map(|calls| calls as u64)
@@ -233,7 +236,7 @@ fn calls(pool: &Pool) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// Most bytes of results that the workers of a pool hold at once.
+/// Most result bytes that the workers of a pool hold at once.
 fn outputs(config: &Config, pool: &Pool) -> u64 {
     let kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
     let largest = kinds.map(|kind| kind.options.max_output.unwrap_or(config.server.max_output)).max();
@@ -260,7 +263,7 @@ fn files(config: &Config, place: &Place) -> Finding {
     })
 }
 
-/// More threads than CPUs take turns, which costs but breaks nothing.
+/// More threads than CPUs share them, which is slower, but breaks nothing.
 fn cpus(config: &Config, place: &Place) -> Finding {
     let threads = config.server.threads as u64;
     let mut finding = Finding::new("cpus", Unit::Cpus, threads, format!("server.threads {threads}"), Some(&place.cpus));

@@ -1,14 +1,15 @@
-//! Where a process runs: what the system gives it, read from `/proc`, `/sys` and the units of systemd.
+//! The limits of this machine for the process, read from `/proc`, `/sys` and systemd's unit files. `fit.rs` compares
+//! them.
 //!
-//! Everything is read below a root that is a parameter, so that a test lays out a machine of its own. What cannot be
-//! read is unknown, never a guess.
+//! All files are read below a root that is a parameter, so that a test can lay out a machine. What cannot be read is
+//! unknown, never guessed.
 
 use std::path::{Path, PathBuf};
 
 use super::stop_time::{self, StopTime};
 use crate::cli::config_args::Process;
 
-/// Limits beyond this are the kernel's way to say none (cgroup v1 has no word for it).
+/// Limits from here on mean unlimited: cgroup v1 has no other way to express it.
 const NO_LIMIT: u64 = 1 << 62;
 
 /// An upper bound.
@@ -18,14 +19,14 @@ pub(super) enum Limit {
     Of(u64),
 }
 
-/// A figure and what says so.
+/// A limit, and where it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) limit: Limit,
     pub(super) source: String,
 }
 
-/// What the system gives to this process.
+/// The limits of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     /// Milliseconds between SIGTERM and SIGKILL.
@@ -34,27 +35,27 @@ pub(super) struct Place {
     pub(super) files: Option<Given>,
     /// Bytes of memory.
     pub(super) memory: Option<Given>,
-    /// CPUs that this process may use, whole ones.
+    /// Whole CPUs that this process may use.
     pub(super) cpus: Given,
 }
 
 impl Place {
-    /// The place of this process on the machine whose files are below `root`.
+    /// Reads the limits on the machine whose files are below `root`.
     pub(super) fn read(root: &Path, process: &Process) -> Self {
         let cgroups = Cgroups::read(root);
         Self {
             stop_time: stop_time::read(root, &process.env, cgroups.service()),
             files: files(root),
             memory: lowest([cgroups.memory(), installed_memory(root)]),
-            cpus: Given { limit: Limit::Of(process.cpus as u64), source: "what this process may use".to_owned() },
+            cpus: Given { limit: Limit::Of(process.cpus as u64), source: "the CPUs of this process".to_owned() },
         }
     }
 }
 
-/// The control groups of this process, and where their files are.
+/// The control groups of this process, and their directories.
 struct Cgroups {
     root: PathBuf,
-    /// Controllers, separated by commas, and path of each hierarchy; version 2 names no controllers.
+    /// Controllers, separated by commas, and path of each hierarchy; version 2 lists no controllers.
     hierarchies: Vec<(String, String)>,
 }
 
@@ -68,8 +69,8 @@ impl Cgroups {
         Self { root: root.to_owned(), hierarchies: text.lines().filter_map(hierarchy).collect() }
     }
 
-    /// The systemd unit that this process runs in, where that is a service. What it runs before or beside its main
-    /// process may be in a group of its own.
+    /// The systemd service that this process runs in, if any. Processes beside the main one may be in a group of their
+    /// own.
     fn service(&self) -> Option<&str> {
         let systemd = |(controllers, _): &&(String, String)| matches!(&**controllers, "" | "name=systemd");
         let mut units = self.hierarchies.iter().filter(systemd).filter_map(|(_, path)| {
@@ -87,7 +88,7 @@ impl Cgroups {
         lowest([self.least("memory", "memory.max", limit), self.least("memory", "memory.limit_in_bytes", limit)])
     }
 
-    /// The least that `limit` finds in a file of the group or of one above it, for all of them hold.
+    /// The lowest value in this file of the group and of those above it: all of them apply.
     fn least(&self, controller: &str, file: &str, limit: impl Fn(&Path, &str) -> Option<u64>) -> Option<Given> {
         lowest(self.groups(controller).into_iter().map(|group| {
             let limit = Limit::Of(limit(&group, file)?);
@@ -97,8 +98,8 @@ impl Cgroups {
         }))
     }
 
-    /// The directories of the group and of all above it. A container sees the group by the path that the host knows,
-    /// of which it may have only the upper end.
+    /// The directories of the group and of all above it. A container sees the host's path of the group, of which it may
+    /// have only the upper end.
     fn groups(&self, controller: &str) -> Vec<PathBuf> {
         let mounted = self.root.join("sys/fs/cgroup");
         let mut found = Vec::new();
@@ -117,7 +118,7 @@ impl Cgroups {
     }
 }
 
-/// The soft limit of this process, which it does not raise.
+/// The soft limit, which the process does not raise.
 fn files(root: &Path) -> Option<Given> {
     let name = "proc/self/limits";
     let text = text(root, name)?;
@@ -137,7 +138,7 @@ fn installed_memory(root: &Path) -> Option<Given> {
     Some(Given { limit: Limit::Of(kib << 10), source: format!("/{name}") })
 }
 
-/// The one that holds first, the nearest of equal ones.
+/// The lowest limit; the nearest of equal ones.
 fn lowest(all: impl IntoIterator<Item = Option<Given>>) -> Option<Given> {
     all.into_iter().flatten().min_by_key(|given| match given.limit {
         Limit::Of(limit) => limit,

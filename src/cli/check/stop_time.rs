@@ -1,7 +1,7 @@
-//! How long this process may take to end: what the pod or the unit of systemd grants it between SIGTERM and SIGKILL.
+//! The time between SIGTERM and SIGKILL that the pod or the systemd unit grants this process.
 //!
-//! The API of Kubernetes does not hand a pod its own grace period, so the manifests copy it into a variable. A unit
-//! is read from its files as systemd reads them: no bus and no `systemctl` is needed, which a sandbox may not have.
+//! Kubernetes does not tell a pod its grace period, so the manifests copy it into a variable. Units are read from their
+//! files in systemd's order, without a bus or `systemctl`, which a sandbox may not have.
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +11,13 @@ use std::{
 
 use super::place::{Given, Limit};
 
-/// The variable that names the grace period, in seconds or as a duration such as `90s`.
+/// The variable with the grace period, in seconds or as a duration such as `90s`.
 pub(super) const VARIABLE: &str = "WATERWHEEL_GRACE";
 
 /// Set in every container of a pod.
 const KUBERNETES: &str = "KUBERNETES_SERVICE_HOST";
 
-/// Where systemd looks for units of the system, the first that has one wins.
+/// Directories of systemd's units, the most important first.
 const UNITS: [&str; 8] = [
     "etc/systemd/system.control",
     "run/systemd/system.control",
@@ -29,20 +29,20 @@ const UNITS: [&str; 8] = [
     "lib/systemd/system",
 ];
 
-/// Where its own configuration is.
+/// Directories of systemd's own configuration.
 const MANAGER: [&str; 4] = ["etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"];
 
-/// What systemd grants where nothing says otherwise.
+/// systemd's default.
 const DEFAULT: Duration = Duration::from_secs(90);
 
-/// What is known of the time to stop.
+/// The time to stop, as far as known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StopTime {
     /// In milliseconds.
     Known(Given),
-    /// The variable or the unit says something that is no time.
+    /// The variable or the unit has a value that is not a duration.
     Malformed { value: String, source: String },
-    /// Nothing says; `in_pod` where it could.
+    /// Not configured; `in_pod` if it could be.
     Unknown { in_pod: bool },
 }
 
@@ -58,7 +58,7 @@ pub(super) fn read(root: &Path, env: &[(String, String)], service: Option<&str>)
     }
 }
 
-/// `zero` is what a zero stands for; `infinity` is none at all.
+/// Parses a value. `zero` is the meaning of a zero; `infinity` is unlimited.
 fn known(value: &str, source: String, zero: Duration) -> StopTime {
     if value == "infinity" || (value.trim() == "0" && zero == Duration::MAX) {
         return StopTime::Known(Given { limit: Limit::Unlimited, source });
@@ -73,7 +73,7 @@ fn known(value: &str, source: String, zero: Duration) -> StopTime {
     }
 }
 
-/// What the files of `unit` say; none where there are no such files.
+/// The value in the files of `unit`; `None` if there are none.
 fn of_unit(root: &Path, unit: &str) -> Option<StopTime> {
     let template = unit.split_once('@').map(|(name, _)| format!("{name}@.service"));
     let names: Vec<&str> = [Some(unit), template.as_deref()].into_iter().flatten().collect();
@@ -91,7 +91,7 @@ fn of_unit(root: &Path, unit: &str) -> Option<StopTime> {
         last(own.into_iter().chain(sorted(&directories)), "[Manager]", &["DefaultTimeoutStopSec"])
     });
     Some(match found {
-        // Zero is an old way to switch the timeout off.
+        // Zero is an old way to disable the timeout.
         Some((value, key)) => known(&value, format!("{key} of {unit}"), Duration::MAX),
         None => {
             let limit = Limit::Of(DEFAULT.as_secs() * 1_000);
@@ -100,7 +100,7 @@ fn of_unit(root: &Path, unit: &str) -> Option<StopTime> {
     })
 }
 
-/// The `*.conf` files in the order in which they apply: by name, and of equal names only the first directory's.
+/// The `*.conf` files in their order: by name; for equal names only the first directory's.
 fn sorted(directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = BTreeMap::new();
     for directory in directories {
@@ -114,7 +114,7 @@ fn sorted(directories: &[PathBuf]) -> Vec<PathBuf> {
     files.into_values().collect()
 }
 
-/// The last value that any of the files gives to any of the keys, and which key that was.
+/// The last value of any of the keys in the files, and its key.
 fn last(
     files: impl IntoIterator<Item = PathBuf>,
     section: &str,

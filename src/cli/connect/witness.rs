@@ -1,5 +1,5 @@
-//! What was seen of a connection that broke. HTTP/2 tells its calls that the connection is gone, and keeps to itself what
-//! the peer said last.
+//! Detects why a connection does not work. HTTP/2 reports to its calls only that the connection is gone, and not what
+//! the peer sent last.
 
 use std::{
     io,
@@ -12,18 +12,18 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::rustls::{AlertDescription, Error as TlsError};
 
-/// Why a call found no waterwheel that talks to it, where more is known than that it broke.
+/// Why calls do not work with this server, if the cause is known.
 #[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
 pub(crate) enum Misfit {
-    #[error("it speaks TLS, and was called in plaintext")]
+    #[error("it uses TLS, and was called in plaintext")]
     SpeaksTls,
-    #[error("it was called with TLS, which it does not speak")]
+    #[error("it was called with TLS, which it does not use")]
     SpeaksNoTls,
-    #[error("it wants a client certificate")]
+    #[error("it requires a client certificate")]
     NoCertificate,
     #[error("it does not accept the client certificate")]
     BadCertificate,
-    #[error("the headers of the call are larger than it takes")]
+    #[error("the headers of the call are larger than it accepts")]
     HeadersTooLarge,
 }
 
@@ -41,7 +41,7 @@ impl Misfit {
         }
     }
 
-    /// What an error of TLS says of the peer, in a handshake or after it.
+    /// The mismatch in a TLS error, during or after the handshake.
     pub(super) fn of_tls(error: &io::Error) -> Option<Self> {
         use AlertDescription::{
             AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
@@ -65,7 +65,7 @@ impl Misfit {
     }
 }
 
-/// What was seen of one connection; at most one thing is.
+/// The mismatch of one connection, if there is one.
 #[derive(Clone, Default)]
 pub(super) struct Seen(Arc<OnceLock<Misfit>>);
 
@@ -75,12 +75,12 @@ impl Seen {
     }
 }
 
-/// A socket, or TLS over one, that notes what the peer says where it is no HTTP/2.
+/// A socket, with or without TLS, that detects mismatches in what the peer sends.
 pub(super) struct Witness<S> {
     socket: S,
     seen: Seen,
     has_begun: bool,
-    /// Why a write failed that was not told yet.
+    /// Error of a write that was not reported yet.
     failed: Option<io::Error>,
 }
 
@@ -91,7 +91,7 @@ impl<S> Witness<S> {
 }
 
 impl<S: AsyncRead + Unpin> Witness<S> {
-    /// Holds the failure of a write back until it was read what the peer said before it closed.
+    /// Delays the error of a write until everything was read that the peer sent before it closed.
     fn hear_out<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(error)) => {
@@ -103,9 +103,9 @@ impl<S: AsyncRead + Unpin> Witness<S> {
     }
 
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let mut room = [0; 256];
+        let mut buffer = [0; 256];
         while self.seen.misfit().is_none() {
-            let mut heard = ReadBuf::new(&mut room);
+            let mut heard = ReadBuf::new(&mut buffer);
             let read = ready!(Pin::new(&mut *self).poll_read(cx, &mut heard));
             if read.is_err() || heard.filled().is_empty() {
                 break;
@@ -115,7 +115,7 @@ impl<S: AsyncRead + Unpin> Witness<S> {
     }
 }
 
-/// The type of an alert in TLS. HTTP/2 begins with the length of a frame, whose first byte is zero.
+/// Content type of an alert in TLS. HTTP/2 begins with the length of a frame, whose first byte is zero.
 const ALERT: u8 = 21;
 
 impl<S: AsyncRead + Unpin> AsyncRead for Witness<S> {

@@ -1,3 +1,5 @@
+//! Tests of `waterwheel drain` against a scripted server.
+
 use clap::Parser;
 
 use super::{DrainArgs, run};

@@ -1,4 +1,4 @@
-//! A failed call, decoded from its status and the details that it carries.
+//! A failed call, decoded from its status and details.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,14 +14,14 @@ use crate::{
     model::{CODE_NAMES, Reason},
 };
 
-/// A call that the server ended with an error.
+/// A call that failed with a status.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct CallError {
     #[serde(serialize_with = "code_by_name")]
     pub(super) code: Code,
     #[serde(rename = "status_message")]
     pub(super) message: String,
-    /// As the server names it.
+    /// The server's reason, by name.
     pub(super) reason: Option<String>,
     pub(super) execution: Execution,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -30,7 +30,7 @@ pub(crate) struct CallError {
     pub(super) retry_after: Option<Duration>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) violations: Vec<Violation>,
-    /// What the server says that the caller should do.
+    /// The server's advice to the caller.
     #[serde(skip)]
     pub(super) advice: Option<String>,
 }
@@ -46,16 +46,16 @@ pub(crate) struct Violation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum Execution {
-    /// It had not: sending it again is safe.
+    /// It had not: a retry is safe.
     NotStarted,
     /// It had.
     Started,
-    /// The server could not tell, or did not.
+    /// The server did not say.
     Unknown,
 }
 
 impl CallError {
-    /// Reads the status and its details; details that are not of this contract are left out.
+    /// Decodes a status; unknown details are ignored.
     pub(super) fn of(status: &Status) -> Self {
         let details = status.get_error_details();
         let (reason, metadata) = match details.error_info() {
@@ -72,8 +72,8 @@ impl CallError {
                 field: plain(&it.field),
                 description: plain(&it.description),
             };
-            let told = |it: &Violation| it.description == plain(status.message());
-            request.field_violations.iter().map(violation).filter(|it| !told(it)).collect()
+            let is_message = |it: &Violation| it.description == plain(status.message());
+            request.field_violations.iter().map(violation).filter(|it| !is_message(it)).collect()
         });
         Self {
             code: status.code(),
@@ -87,17 +87,17 @@ impl CallError {
         }
     }
 
-    /// The reason, where this program knows it.
+    /// The reason, if this version knows it.
     pub(super) fn known(&self) -> Option<Reason> {
         self.reason.as_deref().and_then(Reason::of)
     }
 
-    /// The reason, or the code where the server gave none.
+    /// The reason, or the code if there is none.
     pub(super) fn name(&self) -> &str {
         self.reason.as_deref().unwrap_or_else(|| code_name(self.code))
     }
 
-    /// Whether the server does not know the call.
+    /// Whether the server does not have the method.
     pub(super) fn is_unimplemented(&self) -> bool {
         self.code == Code::Unimplemented
     }
@@ -105,9 +105,9 @@ impl CallError {
     /// The code that the process ends with.
     pub(super) fn exit(&self) -> Exit {
         match (self.code, self.execution) {
-            // The handler chose the code, to say what it likes.
+            // The handler chose the code freely.
             _ if self.known() == Some(Reason::HandlerFailed) => Exit::Failed,
-            // It did not start either, but a script that sends it again would do so for ever.
+            // The job did not start, but a script would retry for ever.
             _ if matches!(self.known(), Some(Reason::PayloadTooLarge | Reason::HeadersTooLarge)) => Exit::Usage,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
@@ -116,19 +116,19 @@ impl CallError {
         }
     }
 
-    /// A text that the server gave beside the reason.
+    /// A fact in the metadata of the status.
     pub(super) fn fact(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str).filter(|it| !it.is_empty())
     }
 
-    /// A number of milliseconds that the server gave beside the reason.
+    /// A fact in milliseconds.
     pub(super) fn milliseconds(&self, key: &str) -> Option<Duration> {
         let ms: f64 = self.fact(key)?.parse().ok()?;
         Duration::try_from_secs_f64(ms / 1e3).ok()
     }
 }
 
-/// The name of a code as the gRPC specification spells it.
+/// The name of a code in the gRPC specification.
 pub(super) fn code_name(code: Code) -> &'static str {
     CODE_NAMES[code as usize]
 }

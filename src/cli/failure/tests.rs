@@ -1,3 +1,5 @@
+//! Tests of the texts and exit codes of failed calls, one case for each reason.
+
 use std::{collections::HashMap, time::Duration};
 
 use tonic::{Code, Status};

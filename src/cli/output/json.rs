@@ -1,4 +1,4 @@
-//! What programs read: one line of JSON for each answer.
+//! JSON output, one line per answer.
 
 use std::{io, sync::LazyLock};
 
@@ -9,15 +9,15 @@ use serde::Serialize;
 use crate::proto;
 
 static MESSAGES: LazyLock<DescriptorPool> =
-    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).expect("the build made sound descriptors"));
+    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).expect("the build made valid descriptors"));
 
 /// A value as one line of JSON.
 pub(crate) fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("the key of each map is a string, and no serializer fails")
 }
 
-/// A message of the contract as proto3 JSON in one line, with the field names of the contract, with each field that has
-/// a default, and with numbers as numbers. It fails where a duration is longer than the format allows.
+/// A message of the contract as one line of proto3 JSON: with the contract's field names, with default values, and with
+/// numbers as numbers. It fails for a duration that is longer than the format allows.
 pub(crate) fn message<M: Name>(message: &M) -> io::Result<String> {
     let known = MESSAGES.get_message_by_name(&M::full_name()).expect("the contract has all its messages");
     let mut dynamic = DynamicMessage::new(known);

@@ -1,18 +1,18 @@
-//! Columns of text.
+//! Text tables.
 
-/// On which side of its column a cell stands.
+/// Alignment of a column.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Figures.
+    /// For figures.
     Right,
 }
 
-/// Least width of a column that is cut.
-const LEAST: usize = 6;
+/// Smallest width of a shortened column.
+const MIN_WIDTH: usize = 6;
 
-/// Lines of cells, two spaces apart, each column as wide as its widest cell. Styles take no width.
+/// Rows of cells, two spaces apart, each column as wide as its widest cell. Styles have no width.
 pub(crate) fn table(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
     let widths: Vec<usize> = (0..columns.len())
         .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0))
@@ -29,17 +29,17 @@ pub(crate) fn table(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
-/// The same within `most` columns, where they are so few: the columns that may be `cut` become narrower, the first of them
-/// first, and lose what is beyond. They have no styles.
-pub(crate) fn fitted(columns: &[Align], rows: &mut [Vec<String>], cut: &[usize], most: Option<usize>) -> Vec<String> {
+/// The same, at most `max` columns wide if given. The columns in `cut` are shortened, in that order. Their cells have
+/// no styles.
+pub(crate) fn fitted(columns: &[Align], rows: &mut [Vec<String>], cut: &[usize], max: Option<usize>) -> Vec<String> {
     let widest = |rows: &[Vec<String>], column: usize| rows.iter().map(|row| width(&row[column])).max().unwrap_or(0);
     let whole = |rows: &[Vec<String>]| (0..columns.len()).map(|column| widest(rows, column) + 2).sum::<usize>() - 2;
     for column in cut {
-        let over = most.map_or(0, |most| whole(rows).saturating_sub(most));
-        let room = widest(rows, *column).saturating_sub(over).max(LEAST);
-        for row in rows.iter_mut().filter(|row| width(&row[*column]) > room) {
+        let over = max.map_or(0, |max| whole(rows).saturating_sub(max));
+        let space = widest(rows, *column).saturating_sub(over).max(MIN_WIDTH);
+        for row in rows.iter_mut().filter(|row| width(&row[*column]) > space) {
             let cell = anstream::adapter::strip_str(&row[*column]).to_string();
-            row[*column] = cell.chars().take(room - 1).chain(['…']).collect();
+            row[*column] = cell.chars().take(space - 1).chain(['…']).collect();
         }
     }
     table(columns, rows)

@@ -1,3 +1,5 @@
+//! Tests of formatted figures.
+
 use std::time::Duration;
 
 use super::{bytes, countdown, duration, elapsed, exact, percent, plain, rough, setting, waterfall};

@@ -1,3 +1,5 @@
+//! Tests of `waterwheel probe` against a scripted server.
+
 use std::time::Duration;
 
 use clap::Parser;

@@ -1,3 +1,5 @@
+//! The results of `waterwheel sim`, as a table and as JSON.
+
 use std::fmt;
 
 use serde::Serialize;

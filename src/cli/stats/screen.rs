@@ -1,4 +1,4 @@
-//! What a full screen shows: the pools, the oldest jobs, and the tenants that ask most.
+//! The full screen of `stats --watch`: pools, oldest jobs, and the tenants that ask most.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::{
     proto::{JobCounts, JobStage, ListJobsResponse, ListedJob, Phase, PoolStats, Stats, TenantRate},
 };
 
-/// Most tenants that are shown.
-const TENANTS: usize = 5;
-/// Lines of jobs before which tenants give way.
-const LEAST_JOBS: usize = 5;
+/// Most tenants on the screen.
+const MAX_TENANTS: usize = 5;
+/// Lines that jobs keep before tenants get any.
+const MIN_JOBS: usize = 5;
 
-/// What was last seen.
+/// The data of the screen.
 pub(super) struct View {
     pub(super) stats: Stats,
-    /// The snapshot before it, to which rates belong.
+    /// The previous snapshot, for rates.
     pub(super) before: Option<Stats>,
-    /// The jobs that are held, the oldest first, or why they are not known.
+    /// Queued and running jobs, the oldest first, or why they are unknown.
     pub(super) jobs: Result<ListJobsResponse, String>,
 }
 
-/// Draws the view into what room there is: what comes first gives way last.
+/// Draws the screen. If it is too small, the lower parts shrink first.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let area = frame.area();
     let pools = pools(view);
@@ -58,7 +58,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     }
 }
 
-/// The head, the pools with theirs, the jobs, and the tenants, with a line between each two; what comes first goes first.
+/// Heights of the head, the pools, the jobs and the tenants, with a line between each two. The upper parts come first.
 fn heights(area: Rect, pools: usize, tenants: usize) -> [Rect; 4] {
     let mut left = area;
     let mut take = |rows: usize, gap: u16| {
@@ -71,14 +71,14 @@ fn heights(area: Rect, pools: usize, tenants: usize) -> [Rect; 4] {
     let (head, top) = (take(1, 0), take(pools + 1, 0));
     let below = if tenants == 0 { 0 } else { tenants + 2 };
     let rest = usize::from(area.bottom().saturating_sub(top.bottom()));
-    let middle = take(rest.saturating_sub(below + 1).max(rest.min(LEAST_JOBS)), 1);
+    let middle = take(rest.saturating_sub(below + 1).max(rest.min(MIN_JOBS)), 1);
     [head, top, middle, take(tenants + 1, 1)]
 }
 
 fn head(stats: &Stats) -> Line<'static> {
     let phase = stats.phase().as_str_name().trim_start_matches("PHASE_").to_owned();
     let uptime = rough(duration(stats.uptime.as_ref()));
-    Line::from(vec![phase.bold(), format!("  up {uptime}   ").into(), "q leaves".dim()])
+    Line::from(vec![phase.bold(), format!("  up {uptime}   ").into(), "q quits".dim()])
 }
 
 fn table<'a, const N: usize>(
@@ -123,7 +123,7 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Row<'st
     ])
 }
 
-/// Jobs that arrived, ended and were refused since the start.
+/// Jobs since the start: arrived, ended, refused.
 fn flow(pool: &PoolStats) -> [u64; 3] {
     let jobs = pool.jobs.clone().unwrap_or_default();
     let JobCounts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = jobs;
@@ -143,9 +143,10 @@ fn job(job: &ListedJob) -> Row<'static> {
 }
 
 fn tenants(tenants: &[TenantRate]) -> Vec<Row<'static>> {
-    // One tenant alone needs no table.
-    let told = tenants.iter().take(if tenants.len() > 1 { TENANTS } else { 0 });
-    told.map(|rate| Row::new([tenant(&rate.tenant), format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)]))
+    // A table of one tenant would say nothing.
+    let shown = tenants.iter().take(if tenants.len() > 1 { MAX_TENANTS } else { 0 });
+    shown
+        .map(|rate| Row::new([tenant(&rate.tenant), format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)]))
         .collect()
 }
 
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(
             lines[..6],
             [
-                "SERVING  up 12s   q leaves",
+                "SERVING  up 12s   q quits",
                 "pool         state    busy     queued      arrive/s  end/s    refuse/s  wait",
                 "pool0        serving  2/2      7/64        65.0      40.0     15.0      1.5s",
                 "pool1        paused   2/2      7/64        65.0      40.0     15.0      1.5s",

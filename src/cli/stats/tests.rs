@@ -1,3 +1,5 @@
+//! Tests of `waterwheel stats` against a scripted server.
+
 use clap::Parser;
 
 use super::{StatsArgs, run};

@@ -1,4 +1,4 @@
-//! A snapshot as text.
+//! A snapshot of `stats` as text.
 
 use crate::{
     cli::{
@@ -40,7 +40,7 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
         format!("  queue    {}", queue(&pool.queue.unwrap_or_default())),
     ];
     if let Some(paused) = &pool.paused {
-        let paused = format!("for {}: nothing is started until \"waterwheel resume\"", rough(duration(Some(paused))));
+        let paused = format!("for {}: no job starts until \"waterwheel resume\"", rough(duration(Some(paused))));
         lines.push(format!("  paused   {}", paint(WARN, paused)));
     }
     if let Some(size) = pool.size.as_ref().filter(|size| size.min < size.max || size.retiring > 0) {
@@ -52,7 +52,7 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
         lines.push(format!("  refused  {}", refusals(&jobs)));
     }
     if pool.slow_polls > 0 {
-        let polls = format!("{} polls of handlers held up their thread", pool.slow_polls);
+        let polls = format!("{} handler polls blocked their thread for too long", pool.slow_polls);
         lines.push(format!("  slow     {}", paint(WARN, polls)));
     }
     lines.extend(pool.kinds.iter().filter_map(factory));
@@ -129,7 +129,7 @@ fn kinds(kinds: &[KindStats]) -> Vec<String> {
     table(&[Left, Left, Right, Right, Right, Right, Right], &rows)
 }
 
-/// A line for each kind that has limits.
+/// A line for each kind with limits.
 fn limits(kinds: &[KindStats]) -> impl Iterator<Item = String> {
     let limited = kinds.iter().filter_map(|kind| Some((plain(&kind.name), kind.limit?)));
     limited.map(|(kind, LimitStats { all, per_key, running, queued, keys })| {
@@ -143,16 +143,16 @@ fn limits(kinds: &[KindStats]) -> impl Iterator<Item = String> {
     })
 }
 
-const NO_BOUND: &str = "no bound";
+const NO_BOUND: &str = "unbounded";
 
 fn bound(LimitBound { concurrency, rate, burst }: LimitBound) -> String {
-    // It comes as the time from start to start.
+    // The message has the time between two starts.
     let rate = (rate * 1e3).round() / 1e3;
     match (concurrency, burst > 0) {
         (0, false) => NO_BOUND.to_owned(),
-        (most, false) => format!("at most {most}"),
+        (max, false) => format!("at most {max}"),
         (0, true) => format!("{rate}/s, {burst} at once"),
-        (most, true) => format!("at most {most}, {rate}/s, {burst} at once"),
+        (max, true) => format!("at most {max}, {rate}/s, {burst} at once"),
     }
 }
 
@@ -166,7 +166,7 @@ fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> V
     row
 }
 
-/// Every worker that has something to tell, and one line for the idle ones.
+/// Workers with something to report, and one line for the idle ones.
 fn workers_table(workers: &[WorkerStats]) -> Vec<String> {
     use Align::{Left, Right};
     let (idle, shown): (Vec<_>, Vec<_>) = workers.iter().partition(|it| it.state() == WorkerState::Idle);
@@ -232,7 +232,7 @@ fn together(idle: &[&WorkerStats]) -> String {
     paint(FAINT, format!("{} idle workers  {completed} completed  {failed} failed", idle.len()))
 }
 
-/// A stuck worker has been replaced, and a stopped one is gone.
+/// Stuck workers were replaced, and stopped ones are gone.
 fn counts_as_worker(worker: &WorkerStats) -> bool {
     !matches!(worker.state(), WorkerState::Stuck | WorkerState::Stopped)
 }

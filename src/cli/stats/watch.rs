@@ -1,4 +1,4 @@
-//! A full screen that is drawn anew with each snapshot.
+//! `stats --watch` on a terminal: redraws the screen with each snapshot.
 
 use std::{io, pin::pin, time::Duration};
 
@@ -24,10 +24,10 @@ use crate::{
 
 /// Longest wait for the jobs, which are shown with the snapshot.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// More than a screen has lines for.
-const JOBS: u32 = 200;
+/// More than fit on a screen.
+const MAX_JOBS: u32 = 200;
 
-/// Follows the snapshots until a key ends it, or the server does.
+/// Shows snapshots until a key or the server ends it.
 pub(super) async fn watch(
     args: &StatsArgs,
     call: &Call,
@@ -73,12 +73,12 @@ fn views(
     })
 }
 
-/// The oldest jobs that are held, and the tenants that ask most, from the listener for operators.
+/// The oldest jobs and the tenants that ask most, from the operators' listener.
 async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
     let access = &args.server.access;
     let access = match args.ops {
         Address::Tls(_) => access.clone(),
-        // It speaks no TLS itself.
+        // That listener has no TLS of its own.
         Address::Tcp(_) | Address::Unix(_) => {
             AccessArgs { token_file: access.token_file.clone(), ..AccessArgs::default() }
         }
@@ -89,13 +89,13 @@ async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
         stages: [JobStage::Waiting, JobStage::Queued, JobStage::Running].map(i32::from).to_vec(),
         pool: args.pool.clone(),
         order: JobOrder::Oldest.into(),
-        limit: JOBS,
+        limit: MAX_JOBS,
         ..ListJobsRequest::default()
     };
     Ok(call.wait(connection.admin().list_jobs(call.request(request))).await?.into_inner())
 }
 
-/// Whether a key ends the watch. Ctrl-C is a key like any other while the terminal hands each of them on.
+/// Whether a key ends the watch. The terminal is in raw mode, so that Ctrl-C is a key.
 fn leaves(event: &Event) -> bool {
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else { return false };
     match code {
@@ -105,7 +105,7 @@ fn leaves(event: &Event) -> bool {
     }
 }
 
-/// The terminal, which is as it was once this is dropped.
+/// The terminal, which is restored on drop.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -116,7 +116,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Where it fails, there is no terminal any more.
+        // If this fails, the terminal is gone.
         let _ = ratatui::try_restore();
     }
 }

@@ -1,3 +1,5 @@
+//! Tests of `waterwheel stream` against a scripted server.
+
 use clap::Parser;
 use tonic::Status;
 

@@ -1,3 +1,5 @@
+//! Tests of `waterwheel submit` against a scripted server.
+
 use std::time::Duration;
 
 use clap::Parser;
@@ -132,7 +134,7 @@ async fn a_server_that_never_answers_is_given_up() {
     assert_eq!(
         ran.err,
         "no answer by the deadline of 50ms; whether the job started is unknown\n  \
-         help: look at the server with \"waterwheel stats\"\n"
+         help: see \"waterwheel stats\" for the state of the server\n"
     );
     assert_eq!(ran.exit, Exit::DeadlineExceeded);
 }

@@ -122,7 +122,7 @@ const MEMORY_THAT_DOES_NOT_FIT: &[Case] = &[
         file: r#"[server]
 memory = { per_connection = "1MiB" }"#,
         faults: r#"
-error: a payload may have 4MiB, and `server.memory.per_connection` is 1MiB
+error: the largest payload is 4MiB, and `server.memory.per_connection` is 1MiB
  --> ww.toml:2:29
   |
 2 | memory = { per_connection = "1MiB" }
@@ -257,7 +257,7 @@ max_payload = "8MiB"
 [pool.cpu]
 queue = { bytes = "1MiB" }"#,
         faults: r#"
-error: a payload may have 8MiB, and `pool.cpu.queue.bytes` is 1MiB
+error: the largest payload is 8MiB, and `pool.cpu.queue.bytes` is 1MiB
  --> ww.toml:4:19
   |
 2 | max_payload = "8MiB"
@@ -275,7 +275,7 @@ error: a payload may have 8MiB, and `pool.cpu.queue.bytes` is 1MiB
 queue = { bytes = "1MiB" }"#,
         flags: &[("--max-payload", "server.max_payload", "8MiB")],
         faults: r#"
-error: a payload may have 8MiB, and `pool.cpu.queue.bytes` is 1MiB
+error: the largest payload is 8MiB, and `pool.cpu.queue.bytes` is 1MiB
  --> ww.toml:2:19
   |
 2 | queue = { bytes = "1MiB" }

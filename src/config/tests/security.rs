@@ -46,7 +46,7 @@ fn every_mistake_is_told_with_what_to_do() {
         ),
         (
             "auth.rule.a = { principals = [\"**\"], rpcs = [\"*\"] }",
-            "rules name callers, and nothing identifies callers",
+            "there are rules for callers, but no way to authenticate them",
             nobody,
         ),
         ("quota.burst = 5", "`quota.burst` has no effect without `quota.rate`", "set `quota.rate`, or remove it"),
@@ -110,7 +110,7 @@ fn what_is_configured_reads_as_it_is() {
 fn callers_that_are_known_need_a_rule() {
     let dir = files();
     let report = load(&sources(&text(&dir, ""), &[], &[])).unwrap_err().to_string();
-    assert!(report.contains("error: callers are authenticated, and no rule lets any of them in"), "{report}");
+    assert!(report.contains("error: callers are authenticated, but no rule allows any call"), "{report}");
     assert_eq!(report.matches("error: ").count(), 1, "{report}");
 }
 

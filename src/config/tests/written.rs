@@ -79,7 +79,7 @@ fn a_relative_argument_that_is_there_is_warned_of_and_config_dir_is_its_mend() {
     };
     let warned = loaded(r#"["/bin/sh", "thumb.py", "other.py", "-c", ""]"#).warnings;
     let told: Vec<_> = warned.iter().map(ToString::to_string).collect();
-    let expected = "warning: `kind.k.exec` has `thumb.py`, which jobs do not look for beside the configuration\n  \
+    let expected = "warning: `kind.k.exec` has `thumb.py`, which is relative, but jobs do not run in the directory of the configuration\n  \
                     help: write `{config_dir}/thumb.py` for the file beside the configuration";
     assert_eq!(told, [expected]);
 

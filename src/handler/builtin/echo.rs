@@ -1,3 +1,5 @@
+//! `builtin = "echo"`: returns the payload.
+
 use crate::{
     handler::{Context, Handler},
     model::{HandlerError, Job, Output},

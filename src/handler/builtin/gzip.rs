@@ -1,3 +1,5 @@
+//! `builtin = "gzip"`: compresses the payload.
+
 use std::io::{self, Write};
 
 use bytes::{BufMut, Bytes, BytesMut, buf::Writer};

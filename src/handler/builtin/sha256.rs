@@ -1,3 +1,5 @@
+//! `builtin = "sha256"`: the digest of the payload.
+
 use std::fmt::Write;
 
 use sha2::Digest;

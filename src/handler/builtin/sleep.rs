@@ -1,3 +1,5 @@
+//! `builtin = "sleep"`: waits as long as the payload says, for tests and benchmarks.
+
 use std::time::Duration;
 
 use serde::Deserialize;

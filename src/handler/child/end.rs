@@ -1,3 +1,5 @@
+//! How a program ended, as a message. SIGTERM and SIGKILL are sent by `src/handler/child.rs`.
+
 use std::{os::unix::process::ExitStatusExt, path::Path, process::ExitStatus};
 
 use super::Tail;

@@ -1,3 +1,5 @@
+//! The environment variables of a program.
+
 use std::collections::BTreeMap;
 
 use crate::{

@@ -1,3 +1,5 @@
+//! Reads what a program writes.
+
 use std::os::fd::AsFd;
 
 use bytes::{BufMut, Bytes, BytesMut};

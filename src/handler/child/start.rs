@@ -1,3 +1,5 @@
+//! Starts a program: its command, pipes, directory and process group.
+
 #[expect(clippy::disallowed_types, reason = "its children are reaped by their leader, and watched by it alone")]
 use std::process::Command;
 use std::{

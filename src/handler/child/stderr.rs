@@ -1,3 +1,5 @@
+//! Reads the standard error of a program: lines for the log, and a tail for failures.
+
 use std::collections::VecDeque;
 
 use tokio::{process::ChildStderr, time::Instant};

@@ -1,3 +1,5 @@
+//! The directory of a job's program: created before, removed after.
+
 use std::{
     fs::{self, Permissions},
     io,

@@ -1,3 +1,5 @@
+//! The start of a run: its worker, and its time.
+
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::Duration,

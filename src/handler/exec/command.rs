@@ -1,3 +1,5 @@
+//! The command of an `exec` kind, checked when the configuration is read. Its grace before SIGKILL is `kill_grace`.
+
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use super::Exec;

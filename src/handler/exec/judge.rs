@@ -1,3 +1,5 @@
+//! Turns the end of an `exec` program into the result of its job: exit codes, signals, standard error.
+
 use std::io;
 
 use super::ExecCommand;

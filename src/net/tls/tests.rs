@@ -1,3 +1,5 @@
+//! Tests of TLS: changed files, client certificates.
+
 use std::fs;
 
 use rcgen::{CertificateParams, KeyPair};

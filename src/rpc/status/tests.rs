@@ -1,3 +1,5 @@
+//! Tests of statuses: sizes, pushback, details.
+
 use std::time::Duration;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Service time of a kind, estimated from the jobs that ended.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

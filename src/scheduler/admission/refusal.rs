@@ -1,3 +1,5 @@
+//! A refusal of the scheduler, with the time of a retry, which `src/scheduler/admission.rs` computes.
+
 use std::time::Duration;
 
 use crate::model::RejectionReason;

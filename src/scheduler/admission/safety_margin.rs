@@ -1,3 +1,5 @@
+//! The safety margin of admission: less of the allowed wait is used while accepted jobs miss their deadlines.
+
 use super::super::rate::{FORGOTTEN, WINDOW_WEIGHT};
 
 /// Share of accepted jobs that may miss their deadline before the margin narrows.

@@ -1,3 +1,5 @@
+//! The token bucket of a rate.
+
 use tokio::time::Instant;
 
 use crate::model::Rate;

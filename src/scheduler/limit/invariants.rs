@@ -1,3 +1,5 @@
+//! The invariants of limits.
+
 use super::{super::ids::KeyLimiterId, Limits};
 
 impl Limits {

@@ -1,3 +1,5 @@
+//! The limits of one limit key.
+
 use std::num::NonZeroU32;
 
 use tokio::time::Instant;

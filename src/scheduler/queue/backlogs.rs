@@ -1,3 +1,5 @@
+//! How much work each tenant has queued, to predict the wait of an arrival.
+
 /// How much work each of many tenants has queued, in buckets by its power of two.
 ///
 /// What stands before an arrival in a fair queue is, of each tenant, as much as the arrival's own tenant has, and no

@@ -1,3 +1,6 @@
+//! The order of tenants with ready jobs, by their tags. The fair sharing that sets the tags is in
+//! `src/scheduler/queue.rs`.
+
 use std::collections::BTreeSet;
 
 use super::super::ids::TenantId;

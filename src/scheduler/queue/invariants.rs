@@ -1,3 +1,5 @@
+//! The invariants of the queue.
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
 

@@ -1,3 +1,5 @@
+//! Queues of ordering keys: of each key, one job at a time.
+
 use rustc_hash::FxHashMap;
 use slab::Slab;
 

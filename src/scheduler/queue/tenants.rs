@@ -1,3 +1,6 @@
+//! The tags and sums of tenants. The fair sharing itself is in `src/scheduler/queue.rs`, and the order in
+//! `flow_order.rs`.
+
 use rustc_hash::FxHashMap;
 use slab::Slab;
 

@@ -1,3 +1,5 @@
+//! Callers that wait for capacity.
+
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;

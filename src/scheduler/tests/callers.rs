@@ -1,3 +1,5 @@
+//! Tests of callers that wait for capacity.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

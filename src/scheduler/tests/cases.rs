@@ -1,3 +1,5 @@
+//! Cases for the scheduler, as scripts; each file has those of one subject.
+
 mod callers;
 mod door;
 mod end;

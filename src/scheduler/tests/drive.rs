@@ -1,3 +1,5 @@
+//! Drives the scheduler in tests: a host that records effects.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

@@ -1,3 +1,5 @@
+//! Random events against the invariants.
+
 use std::{
     cell::{Cell, RefCell},
     num::NonZeroU32,

@@ -1,3 +1,5 @@
+//! The language of the cases: steps and what they expect.
+
 use std::time::Duration;
 
 use super::{

@@ -1,3 +1,5 @@
+//! Tests with many jobs at once: costs stay bounded, nothing is left behind.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

@@ -1,3 +1,5 @@
+//! Checks that the random tests covered every event and outcome often enough.
+
 use std::collections::BTreeMap;
 
 use super::{

@@ -1,3 +1,5 @@
+//! Collects the samples for the sizer, and applies its decisions.
+
 use tokio::time::Instant;
 
 use super::{

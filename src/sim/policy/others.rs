@@ -1,3 +1,5 @@
+//! Policies that others use, for comparison.
+
 use std::{collections::VecDeque, time::Duration};
 
 use super::{Decision, Policy};

@@ -1,3 +1,5 @@
+//! The pool's own scheduler as a policy.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

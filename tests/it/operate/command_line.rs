@@ -70,7 +70,7 @@ async fn orders_to_the_port_for_callers_are_told_the_other_one() {
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{line}: {told}");
         assert!(
-            told.starts_with(&format!("{callers} takes jobs, and no orders of operators\n  help: pass --ops")),
+            told.starts_with(&format!("{callers} is the listener for callers, not for operators\n  help: pass --ops")),
             "{told}"
         );
     }

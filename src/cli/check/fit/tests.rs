@@ -1,3 +1,5 @@
+//! Tests of the comparison of needs and limits.
+
 use super::*;
 use crate::config::{SourceFile, Sources, load, starter};
 
@@ -62,7 +64,7 @@ fn a_time_to_stop_that_nobody_knows() {
         assert!(help.contains(VARIABLE) && help.contains("terminationGracePeriodSeconds") == in_pod, "{help}");
     }
     let malformed = StopTime::Malformed { value: "soon".into(), source: VARIABLE.into() };
-    let help = "WATERWHEEL_GRACE is \"soon\", which is no time; write it like 45 or 45s";
+    let help = "WATERWHEEL_GRACE is \"soon\", which is not a duration; write it like 45 or 45s";
     assert_eq!(found("grace", &config, place(malformed)), (Verdict::Short, Some(help.into())));
 }
 

@@ -1,3 +1,5 @@
+//! Tests of reading the limits of a machine.
+
 use tempfile::TempDir;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of the time to stop, from variables and unit files.
+
 use tempfile::TempDir;
 
 use super::*;

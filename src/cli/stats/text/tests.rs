@@ -1,3 +1,5 @@
+//! Tests of the text of a snapshot.
+
 use std::time::Duration;
 
 use super::snapshot;
@@ -82,7 +84,7 @@ pool cpu  SERVING  1 of 2 workers busy, 50%
   queue    3/64 jobs  12KiB/64MiB  2/64 waiting  oldest 4.1ms  expected wait 12ms
   jobs     120 accepted  110 completed  2 failed  0 cancelled  0 expired  0 panicked  0 shed
   refused  12 QUEUE_FULL
-  slow     2 polls of handlers held up their thread
+  slow     2 handler polls blocked their thread for too long
   kind    time   count     p50    p90    p99   max
   sha256  queue    110  0.02ms  0.4ms  9.0ms  1.5s
           run        0       -      -      -     -
@@ -137,7 +139,7 @@ fn what_an_operator_did_and_what_fails_stands_out() {
     pool.kinds[0].factory = Some(factory);
     let text = plain(&Stats { phase: Phase::Serving as i32, uptime: us(1), pools: vec![pool] });
     for line in [
-        "  paused   for 12s: nothing is started until \"waterwheel resume\"\n",
+        "  paused   for 12s: no job starts until \"waterwheel resume\"\n",
         "  size     3 workers of 2 to 8, 1 more until their jobs end\n",
         "  failing  no handler of sha256 could be made, 4 times in a row; next try in 1.5s\n",
     ] {

@@ -1,3 +1,5 @@
+//! Cases of waiting callers.
+
 use super::{
     super::{super::Caps, script::Case},
     ROOMY, UNLIMITED, jobs, pool,

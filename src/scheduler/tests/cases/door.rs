@@ -1,3 +1,5 @@
+//! Cases of admission and drain.
+
 use super::{
     super::{super::Caps, script::Case},
     ROOMY, jobs, pool,

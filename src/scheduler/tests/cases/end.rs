@@ -1,3 +1,5 @@
+//! Cases of the ends of jobs.
+
 use super::{
     super::{super::Caps, script::Case},
     ROOMY, UNLIMITED, jobs, pool,

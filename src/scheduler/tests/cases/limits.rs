@@ -1,3 +1,5 @@
+//! Cases of limits of kinds and limit keys.
+
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{

@@ -1,3 +1,5 @@
+//! Cases of pause, resume, resize and cancel.
+
 use super::{
     super::{super::Caps, script::Case},
     ROOMY, UNLIMITED, jobs, pool,

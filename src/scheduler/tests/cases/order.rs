@@ -1,3 +1,5 @@
+//! Cases of the order of starts.
+
 use super::{super::script::Case, ROOMY, UNLIMITED, jobs, pool};
 
 pub(super) const CASES: &[Case] = &[

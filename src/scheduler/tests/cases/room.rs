@@ -1,3 +1,5 @@
+//! Cases of the capacity of the queue.
+
 use super::{
     super::{super::Caps, script::Case},
     ROOMY, UNLIMITED, jobs, pool,

@@ -1,3 +1,5 @@
+//! A simulated load for tests of the sizer.
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap},

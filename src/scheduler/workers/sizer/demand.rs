@@ -1,3 +1,5 @@
+//! The recent demand for workers, from samples of the load.
+
 use super::{EASY, HOT, HOT_SAMPLES, QUIET};
 
 /// Samples in a row after which a load makes a pool grow.

@@ -1,3 +1,5 @@
+//! Tests of the sizer.
+
 use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The formulas of `advise`: Little's law, and Erlang's C.
+
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
@@ -7,35 +9,37 @@ use crate::{
     proto::{PoolStats, WorkerState, WorkerStats},
 };
 
-/// Refusals of jobs that the pool would have run, had it been larger.
-const FOR_WANT_OF_ROOM: [&str; 3] = ["QUEUE_FULL", "DEADLINE_UNREACHABLE", "TENANT_SHARE"];
-/// Longest wait in mean run times, and its floor: the bound of admission.
-const LONGEST_WAIT: f64 = 20.0;
-const LEAST_LONGEST_WAIT: f64 = 0.1;
+/// Reasons of refusals that a larger pool would have avoided.
+const POOL_TOO_SMALL: [&str; 3] = ["QUEUE_FULL", "DEADLINE_UNREACHABLE", "TENANT_SHARE"];
+/// Default of the longest wait, in mean run times. Admission uses the same bound.
+const MAX_WAIT_IN_RUNS: f64 = 20.0;
+/// Lower bound of that default, in seconds.
+const MIN_MAX_WAIT_S: f64 = 0.1;
 
-/// What the operator wants.
+/// Goals of the operator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Goals {
     pub(super) busy: f64,
     pub(super) max_wait: Option<Duration>,
 }
 
-/// What a pool did while it was watched, and what follows.
+/// Figures of a pool while it was watched, and the advice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Advice {
     pub(super) pool: String,
-    /// Jobs that came; of those, the ones that were refused for want of room.
+    /// Jobs that arrived, and those among them that were refused because the pool is too small.
     pub(super) arrived: u64,
     pub(super) refused: u64,
     pub(super) arrivals_per_s: f64,
-    /// Jobs that ran to an end, and their mean run time.
+    /// Jobs that ended after a run, and their mean run time.
     pub(super) ended: u64,
     pub(super) mean_run_s: f64,
-    /// Arrivals per second × mean run time: workers that are busy on average if all that comes is run.
+    /// Arrivals per second × mean run time: busy workers on average, if all arrivals run.
     pub(super) busy_workers: f64,
     pub(super) workers: usize,
     pub(super) workers_advised: usize,
-    /// Of the advised workers: share of the time, share of the jobs that wait, and their mean wait (Erlang's C formula).
+    /// For the advised workers: busy share of the time, share of jobs that wait, and their mean wait (Erlang's C
+    /// formula).
     pub(super) utilization: f64,
     pub(super) waiting_share: f64,
     pub(super) mean_wait_s: f64,
@@ -43,12 +47,12 @@ pub(super) struct Advice {
     pub(super) queue_jobs: u64,
     /// Jobs that the advised workers start within the longest wait.
     pub(super) queue_jobs_advised: u64,
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<KindStats>,
 }
 
-/// What the histograms of a kind say, since the start of the server.
+/// The histograms of a kind since the start of the server.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Kind {
+pub(super) struct KindStats {
     pub(super) kind: String,
     pub(super) count: u64,
     pub(super) run_p50_s: f64,
@@ -56,7 +60,7 @@ pub(super) struct Kind {
     pub(super) wait_p99_s: f64,
 }
 
-/// What follows from two snapshots of a pool; `None` where no job came or ended between them.
+/// The advice from two snapshots of a pool; `None` if no job arrived or ended between them.
 pub(super) fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, goals: &Goals) -> Option<Advice> {
     let seconds = watched.as_secs_f64();
     let refused = refused(after).saturating_sub(refused(before));
@@ -68,8 +72,8 @@ pub(super) fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, g
     let arrivals_per_s = arrived as f64 / seconds;
     let mean_run_s = ran.as_secs_f64() / ended as f64;
     let busy_workers = arrivals_per_s * mean_run_s;
-    let workers_advised = whole(busy_workers / goals.busy).max(1);
-    let default_wait = (LONGEST_WAIT * mean_run_s).max(LEAST_LONGEST_WAIT);
+    let workers_advised = round_up(busy_workers / goals.busy).max(1);
+    let default_wait = (MAX_WAIT_IN_RUNS * mean_run_s).max(MIN_MAX_WAIT_S);
     let max_wait_s = goals.max_wait.map_or(default_wait, |wait| wait.as_secs_f64());
     let waiting_share = erlang_c(workers_advised, busy_workers);
     Some(Advice {
@@ -87,29 +91,29 @@ pub(super) fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, g
         mean_wait_s: waiting_share * mean_run_s / (workers_advised as f64 - busy_workers),
         max_wait_s,
         queue_jobs: after.queue.map_or(0, |queue| queue.jobs_capacity),
-        queue_jobs_advised: whole(workers_advised as f64 / mean_run_s * max_wait_s).max(1) as u64,
+        queue_jobs_advised: round_up(workers_advised as f64 / mean_run_s * max_wait_s).max(1) as u64,
         kinds: kinds(after),
     })
 }
 
-/// Jobs that came meanwhile; of those that were refused, the ones that the pool would have run.
+/// Jobs that arrived between the snapshots, without refusals that a larger pool would not have avoided.
 pub(super) fn arrived(before: &PoolStats, after: &PoolStats) -> u64 {
     (accepted(after) + refused(after)).saturating_sub(accepted(before) + refused(before))
 }
 
 /// Share of the arrivals that find all `workers` busy, where `busy` of them are on average: Erlang's C formula.
 ///
-/// It holds for arrivals that know nothing of each other and exponential run times.
+/// It holds for independent arrivals and exponential run times.
 fn erlang_c(workers: usize, busy: f64) -> f64 {
-    // Erlang's B formula by its recursion over the number of workers, which stays between 0 and 1.
+    // Erlang's B formula, by recursion over the number of workers; it stays between 0 and 1.
     let blocked = (1..=workers).fold(1.0, |blocked, n| busy * blocked / (n as f64 + busy * blocked));
     let utilization = busy / workers as f64;
     blocked / (1.0 - utilization * (1.0 - blocked))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded up, and not negative")]
-fn whole(number: f64) -> usize {
-    // What is over by rounding alone takes no further worker.
+fn round_up(number: f64) -> usize {
+    // Ignore rounding error.
     (number - 1e-9).ceil() as usize
 }
 
@@ -119,11 +123,10 @@ fn accepted(pool: &PoolStats) -> u64 {
 
 fn refused(pool: &PoolStats) -> u64 {
     let counts = pool.jobs.iter().flat_map(|jobs| &jobs.rejected);
-    counts.filter(|count| FOR_WANT_OF_ROOM.contains(&count.reason.as_str())).map(|count| count.count).sum()
+    counts.filter(|count| POOL_TOO_SMALL.contains(&count.reason.as_str())).map(|count| count.count).sum()
 }
 
-/// Jobs that ended meanwhile on the workers that are there, and how long they ran together. What a worker did that has
-/// retired is not known, and the mean does without it.
+/// Jobs that ended between the snapshots, and their total run time. Retired workers are not counted.
 fn worked(before: &PoolStats, after: &PoolStats) -> (u64, Duration) {
     let sums = |worker: &WorkerStats| (worker.completed + worker.failed, duration(worker.total_run_time.as_ref()));
     let earlier: BTreeMap<u32, _> = before.workers.iter().map(|worker| (worker.id, sums(worker))).collect();
@@ -139,10 +142,10 @@ fn live_workers(pool: &PoolStats) -> usize {
     pool.workers.iter().filter(|worker| !gone.contains(&worker.state)).count()
 }
 
-fn kinds(pool: &PoolStats) -> Vec<Kind> {
+fn kinds(pool: &PoolStats) -> Vec<KindStats> {
     let kinds = pool.kinds.iter().filter_map(|kind| {
         let (run, wait) = (kind.run_time.as_ref()?, kind.queue_wait.as_ref()?);
-        (run.count > 0).then(|| Kind {
+        (run.count > 0).then(|| KindStats {
             kind: kind.name.clone(),
             count: run.count,
             run_p50_s: duration(run.p50.as_ref()).as_secs_f64(),

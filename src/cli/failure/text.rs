@@ -13,11 +13,11 @@ use crate::{
 /// Longest `deadline.reply_margin` of a server.
 const MAX_REPLY_MARGIN: Duration = Duration::from_secs(1);
 
-/// Facts that are not shown beside the message.
+/// Facts that are not printed beside the message.
 const UNSHOWN: [&str; 5] = ["accepts", "execution", "job", "kind", "rung"];
 
 impl CallError {
-    /// What happened, with whether the job had started where the server said so.
+    /// What happened, and whether the job had started, if the server said so.
     pub(super) fn what(&self) -> String {
         let what = match self.known() {
             Some(Reason::InvalidField) if !self.violations.is_empty() => Reason::InvalidField.words().to_owned(),
@@ -54,7 +54,7 @@ impl CallError {
         if figures.is_empty() { String::new() } else { format!(" ({})", figures.join(", ")) }
     }
 
-    /// What to do about it, where something can be done.
+    /// What to do, if anything helps.
     pub(super) fn help(&self) -> Option<String> {
         let retry = self.retry_after.map(|delay| format!("try again in {}", rough(delay)));
         match (retry, self.flag_advice().or_else(|| self.advice.clone())) {
@@ -89,7 +89,7 @@ impl CallError {
         (!needed.is_zero()).then(|| needed + (needed / 9).min(MAX_REPLY_MARGIN))
     }
 
-    /// The job that failed. One that was asked for is in the message.
+    /// The failed job. If the command named the job, the message has it already.
     pub(super) fn job(&self) -> Option<&str> {
         let asked_for = matches!(self.known(), Some(Reason::NotFound | Reason::AmbiguousId));
         self.fact("job").filter(|_| !asked_for)
@@ -113,7 +113,7 @@ fn implies_the_start(reason: Reason) -> bool {
 fn with_headroom(expected: Duration) -> Duration {
     let ms = (expected.as_secs_f64() * 1e3 * 1.05).max(1.0);
     let step = 10f64.powi(ms.log10().floor() as i32 - 1).max(1.0);
-    // Without the small part, 1600.0000001 ms would round up to 1.7 s.
+    // Ignore rounding error: otherwise 1600.0000001 ms would become 1.7 s.
     Duration::from_millis(((ms / step - 1e-6).ceil() * step) as u64)
 }
 
