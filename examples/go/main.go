@@ -1,4 +1,4 @@
-// Submits a job, streams one, and says what a refusal tells. The stubs are made by `buf generate` or protoc from proto/,
+// Submits a job, streams one, and prints the reason of a refusal. The stubs are made by `buf generate` or protoc from proto/,
 // at the place that go.mod names.
 //
 //	cd examples/go && go run . 127.0.0.1:7070

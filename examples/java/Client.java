@@ -1,4 +1,4 @@
-// Submits a job, streams one, and says what a refusal tells. tests/clients/java/pom.xml makes the stubs and compiles it:
+// Submits a job, streams one, and prints the reason of a refusal. tests/clients/java/pom.xml makes the stubs and compiles it:
 //
 //     mvn -f tests/clients/java/pom.xml compile exec:java -Dexec.mainClass=Client \
 //         -Dexec.args="127.0.0.1:7070 deploy/service-config.json"

@@ -1,4 +1,4 @@
-// Submits a job, streams one, and says what a refusal tells.
+// Submits a job, streams one, and prints the reason of a refusal.
 //
 //     npm install @grpc/grpc-js @grpc/proto-loader
 //     node examples/node/client.cjs 127.0.0.1:7070

@@ -1,4 +1,4 @@
-"""Submits a job, streams one, and says what a refusal tells.
+"""Submits a job, streams one, and prints the reason of a refusal.
 
     python -m grpc_tools.protoc -I proto --python_out=stubs --grpc_python_out=stubs proto/waterwheel/v1/*.proto
     PYTHONPATH=stubs python examples/python/client.py 127.0.0.1:7070
