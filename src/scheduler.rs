@@ -1,16 +1,15 @@
 //! The scheduler of a pool: one synchronous state machine, `event, now → effects`.
 //!
-//! It knows neither clock nor channel nor future. The host that holds its lock passes the time in, and acts on the effects
-//! once the lock is free. Every accepted job has one entry with one life, `queued → running → ended`; cancel, expiry,
+//! It has no clock, no channel and no future. The host holds its lock, passes the time in, and carries out the effects
+//! once the lock is free. Every accepted job has one entry with one life, `queued → running → ended`. Cancel, expiry,
 //! completion, panic and drain are events that race for the lock, and the first one wins.
 //!
-//! `core` has the events, over four machines that own their sums: `admission`, `queue`, `limit` and `workers`. `dispatch`
-//! gives room and workers to those that wait, and `transitions` moves a job from one stage to the next.
+//! `core` has the events. Below it are four machines that own their sums: `admission`, `queue`, `limit` and `workers`.
+//! `dispatch` gives capacity and workers to waiting jobs, and `transitions` moves a job from one stage to the next.
 //!
-//! Invariants (`invariants`): permits out = queued + running; running ≤ workers; queued jobs and their bytes
-//! within their caps; one job at most runs per ordering key; kinds and keys within their limits; in a pool that is not
-//! paused, an idle worker means that no ready job is queued whose kind is within its limit, and that no first caller could
-//! start.
+//! Invariants (`invariants`): permits out = queued + running; running ≤ workers; queued jobs and their bytes within
+//! their caps; at most one running job per ordering key; kinds and keys within their limits. In a pool that is not
+//! paused, no worker is idle while a ready job's kind is within its limit, or while a first caller could start.
 
 mod admission;
 mod charge;
@@ -57,13 +56,13 @@ use workers::{Sizing, Workers};
 
 use crate::model::{Criticality, Outcome, RejectionReason, WhenFull};
 
-/// What the machine carries for its host without looking into it.
+/// Types that the scheduler carries for its host.
 pub(crate) trait Host {
-    /// Names a job for as long as it has an entry.
+    /// Identifies a job as long as it has an entry.
     type Job: Clone;
-    /// Reaches the caller of a queued job.
+    /// The way to the caller of a queued job.
     type Waiter;
-    /// What a worker keeps from job to job.
+    /// State of a worker between jobs.
     type State;
 }
 
@@ -72,17 +71,17 @@ pub(crate) trait Host {
 pub(crate) struct Caps {
     /// Most jobs in the queue.
     pub(crate) jobs: usize,
-    /// Most payload bytes of queued jobs; and, again, of waiting callers.
+    /// Most payload bytes of queued jobs, and as many of waiting callers.
     pub(crate) bytes: usize,
-    /// Most callers that wait for room.
+    /// Most waiting callers.
     pub(crate) waiting: usize,
-    /// Most of the queue, as a share of its jobs and of its bytes, for one tenant while another is present.
+    /// Largest part of the queue, by jobs and by bytes, for one tenant while another is present.
     pub(crate) tenant_share: f64,
     /// Most stuck workers that are replaced.
     pub(crate) stuck: usize,
 }
 
-/// A job that asks for room.
+/// A job that asks to be admitted.
 pub(crate) struct Arrival<'a, J> {
     pub(crate) job: J,
     pub(crate) kind: usize,
@@ -90,42 +89,42 @@ pub(crate) struct Arrival<'a, J> {
     pub(crate) bytes: usize,
     /// The job must not start at or after this instant.
     pub(crate) start_by: Instant,
-    /// The job must have ended by this instant, to be of use.
+    /// The deadline of the job, after which its result is useless.
     pub(crate) finish_by: Instant,
     pub(crate) tenant: &'a str,
     pub(crate) ordering_key: &'a str,
     pub(crate) limit_key: &'a str,
     pub(crate) when_full: WhenFull,
-    /// Runtime that the caller is on; its workers come first.
+    /// The runtime of the caller. Its workers are preferred.
     pub(crate) shard: usize,
 }
 
-/// What becomes of an arrival.
+/// What happens to an arrival.
 pub(crate) enum Verdict<H: Host> {
     /// Accepted, and a worker is free.
     Start(Grant<H>),
     /// Accepted; an effect follows.
     Queued(JobKey),
-    /// Waits for room; not accepted yet.
+    /// Waits for capacity; not accepted yet.
     Waiting(JobKey),
     /// Not accepted.
     Refused(Refusal),
 }
 
-/// A worker for a job. Its holder must hand `state` back by [`Core::release`].
+/// A worker for a job. Its holder must give `state` back by [`Core::release`].
 pub(crate) struct Grant<H: Host> {
     pub(crate) key: JobKey,
     pub(crate) worker: u32,
     pub(crate) state: H::State,
 }
 
-/// What the host must do once the lock is free.
+/// An action for the host once the lock is free.
 pub(crate) enum Effect<H: Host> {
     /// Hand the worker to the waiter.
     Start { waiter: H::Waiter, grant: Grant<H> },
-    /// Tell the waiter that its job ended before it began. The entry is gone.
+    /// Notify the waiter that its job ended before it began. The entry is gone.
     Ended { waiter: H::Waiter, job: H::Job, outcome: Outcome, retry_after: Option<Duration> },
-    /// Tell the waiter that its job gets no room. The entry is gone.
+    /// Notify the waiter that its job is refused. The entry is gone.
     Refused { waiter: H::Waiter, reason: RejectionReason },
 }
 
@@ -133,11 +132,11 @@ pub(crate) enum Effect<H: Host> {
 pub(crate) struct Core<H: Host> {
     caps: Caps,
     closed: bool,
-    /// Whether an operator had the door shut, for a while.
+    /// Whether an operator has shut the pool.
     shut: bool,
-    /// Since when jobs are held back.
+    /// When the pool was paused.
     paused: Option<Instant>,
-    /// Jobs up to this one were there in a pause: what it cost them is no fault of the estimates.
+    /// Jobs up to this one were present during a pause: their misses do not count against the estimates.
     pardoned: u64,
     entries: Slab<Entry<H>>,
     sequence: u64,
@@ -149,13 +148,13 @@ pub(crate) struct Core<H: Host> {
     sizing: Sizing,
     counts: Counts,
     saturated: bool,
-    /// When the machine was last brought to rest.
+    /// Time of the last dispatch.
     #[cfg(test)]
     dispatched: std::cell::Cell<Option<Instant>>,
 }
 
 impl<H: Host> Core<H> {
-    /// A machine for `kinds` kinds, without workers.
+    /// A scheduler for `kinds` kinds, without workers.
     pub(crate) fn new(caps: Caps, kinds: usize, shards: usize) -> Self {
         Self {
             caps,
@@ -178,29 +177,29 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// When [`tick`](Self::tick) would start a job that waits for nothing but time.
+    /// When [`tick`](Self::tick) would start a job that only waits for time.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let queued = || self.limits.wake_at(|kind_queue| self.queue.has_ready(kind_queue));
         let at = || queued().into_iter().chain(self.caller_wakes_at()).min();
         self.can_start().then(at).flatten()
     }
 
-    /// Callers that wait for room.
+    /// Waiting callers.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.waiting.len()
     }
 
-    /// Whether the job waits for room.
+    /// Whether the job waits for capacity.
     pub(crate) fn is_waiting(&self, key: JobKey) -> bool {
         self.entry(key).is_some_and(|entry| entry.place == entry::Place::Waiting)
     }
 
-    /// Whether the pool takes no more jobs, and has none.
+    /// Whether the pool accepts no more jobs, and has none.
     pub(crate) fn is_finished(&self) -> bool {
         self.closed && self.entries.is_empty()
     }
 
-    /// Whether the queue reached its upper mark and has not been under the lower one since.
+    /// Whether the queue reached its upper mark, and was not below the lower one since.
     pub(crate) fn is_saturated(&self) -> bool {
         self.saturated
     }
@@ -215,13 +214,13 @@ impl<H: Host> Core<H> {
         self.workers.unreplaced()
     }
 
-    /// Whether a job that is ready may start.
+    /// Whether a ready job may start.
     fn can_start(&self) -> bool {
         self.paused.is_none() && self.workers.has_idle()
     }
 
-    /// Wait behind all that is queued of `class` and above it, and behind the callers that wait for room; in a paused
-    /// pool, if it were resumed now.
+    /// Wait behind all queued jobs of `class` and above, and behind the waiting callers; for a paused pool, as if it
+    /// were resumed now.
     pub(crate) fn expected_wait(&self, class: Criticality) -> Duration {
         if self.can_start() && self.queue.waiting.is_empty() {
             return Duration::ZERO;
@@ -230,12 +229,12 @@ impl<H: Host> Core<H> {
         seconds(self.wait_behind(class, f64::INFINITY) + callers)
     }
 
-    /// Closes the windows of time that are over.
+    /// Closes the time windows that are over.
     fn turn(&mut self, now: Instant) {
         self.admission.turn(now, self.queue.all.is_empty());
     }
 
-    /// The jobs that hold a worker and have no outcome yet.
+    /// Jobs with a worker and without an outcome.
     pub(crate) fn running_jobs(&self) -> impl Iterator<Item = &H::Job> {
         self.entries.iter().filter(|(_, entry)| entry.is_undecided_run()).map(|(_, entry)| &entry.job)
     }

@@ -85,7 +85,7 @@ impl Node {
 }
 
 impl Table {
-    /// Reads a whole file; on bad syntax every error that the parser could tell apart.
+    /// Parses a whole file, or returns every syntax error that the parser found.
     pub(super) fn parse(toml: &str, text: usize) -> Result<Self, Vec<Fault>> {
         let (table, errors) = DeTable::parse_recoverable(toml);
         if errors.is_empty() {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::throttle::Throttle;
 
-const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Accepts connections within the bounds and hands them to `deal`, until the listener closes. Connections from
@@ -26,7 +26,7 @@ pub(super) async fn accept(
     unbounded: Proxies,
     deal: impl Fn(Accepted),
 ) {
-    let mut pause = SHORTEST_PAUSE;
+    let mut pause = MIN_PAUSE;
     let failures = Throttle::default();
     loop {
         let accepted = tokio::select! {
@@ -35,7 +35,7 @@ pub(super) async fn accept(
         };
         match accepted {
             Ok((socket, origin)) => {
-                pause = SHORTEST_PAUSE;
+                pause = MIN_PAUSE;
                 // Dropping a socket closes it.
                 let Some(mut entry) = census.enter() else {
                     census.refuse(&origin, Refused::Connections);

@@ -23,7 +23,7 @@ use crate::{
     model::{Job, JobError, Outcome, RejectionReason},
 };
 
-/// What the scheduler tells a queued job.
+/// The scheduler's signal to a queued job.
 pub(super) enum Signal {
     Start(Lease),
     /// It runs on its worker's own thread.

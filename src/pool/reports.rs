@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_batch_wakes_its_reader_once_and_none_is_left_without_one() {
         let reports = Reports::new();
-        assert!(push(&reports).try_recv().is_ok(), "nobody reads: it is told at once");
+        assert!(push(&reports).try_recv().is_ok(), "without a reader it is delivered at once");
         assert!(reports.begin_to_read() && !reports.begin_to_read());
         let reader = Reader(reports.clone());
         let wakes = Arc::new(Count::default());

@@ -1,5 +1,6 @@
 //! Makes the status of every failed call. The message is constant for each reason, so that logs can be grouped by it;
 //! figures are in the metadata of `google.rpc.ErrorInfo`. Failures that concern the operator are logged here.
+//! The time of a retry (pushback) comes from `src/scheduler/admission.rs`.
 
 mod job;
 

@@ -1,4 +1,4 @@
-//! The policy at the door. README.md beside this file derives it.
+//! The admission policy. README.md beside this file derives it.
 
 mod capacity;
 mod demand;
@@ -26,37 +26,37 @@ pub(super) use estimate::Estimates;
 pub(crate) use refusal::Refusal;
 use safety_margin::SafetyMargin;
 
-/// Share of its budget that a job may be expected to wait, before the safety margin narrows it. The rest is for its run, and
-/// for what the estimate misses.
+/// Largest expected wait, as a share of the budget, before the safety margin reduces it. The rest is for the run, and
+/// for errors of the estimate.
 const WAIT_SHARE: f64 = 0.5;
-/// Longest expected wait in mean service times of the pool, whatever the budget. Callers with long deadlines are kept from
-/// long queues.
-const LONGEST_WAIT: f64 = 20.0;
-/// Floor of the longest wait: pools of very short jobs still queue a burst.
-const SHORTEST_LONGEST_WAIT: Duration = Duration::from_millis(100);
-/// Share of the workers' time that is left for a class at the least, whatever those above it take.
-const LEAST_LEFT: f64 = 0.05;
-const SHORTEST_PUSHBACK: Duration = Duration::from_millis(10);
-const LONGEST_PUSHBACK: Duration = Duration::from_secs(5);
-/// The same where a limit says when: that is no guess.
-const LONGEST_TURN: Duration = Duration::from_secs(60);
+/// Longest expected wait in mean service times of the pool, whatever the budget. It keeps callers with long deadlines
+/// from building long queues.
+const MAX_WAIT_IN_RUNS: f64 = 20.0;
+/// Lower bound of the longest wait: pools of very short jobs still queue a burst.
+const MIN_MAX_WAIT: Duration = Duration::from_millis(100);
+/// Smallest share of the workers' time that is left for a class, whatever the classes above it take.
+const MIN_LEFT: f64 = 0.05;
+const MIN_PUSHBACK: Duration = Duration::from_millis(10);
+const MAX_PUSHBACK: Duration = Duration::from_secs(5);
+/// The same for a limit, whose time is certain.
+const MAX_LIMIT_PUSHBACK: Duration = Duration::from_secs(60);
 
-/// What is known of the load of a pool.
+/// The load of a pool, as far as known.
 pub(super) struct Admission {
     pub(super) estimates: Estimates,
     /// By class.
     pub(super) safety_margins: [SafetyMargin; 4],
-    /// Worker time that the jobs of a class take, in seconds per second: what is expected when they are accepted, and the
+    /// Worker time of the jobs of a class, in seconds per second: the expected time when they are accepted, and the
     /// difference when they end.
     taken: [Rate; 4],
     seen: Seen,
     pub(super) demand: TenantDemand,
-    /// Number of the window in which rates are counted, and its end.
+    /// Number of the current rate window, and its end.
     window: u64,
     window_end: Option<Instant>,
 }
 
-/// What the rule asks of a job that wants to be queued.
+/// A job to be judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate<'a> {
     pub(super) kind: usize,
@@ -65,23 +65,23 @@ pub(super) struct Candidate<'a> {
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
     pub(super) names: Names<'a>,
-    /// Its tenant, where that has jobs in the pool, or was given more than others.
+    /// Its tenant, if that has jobs in the pool, or had more worker time than others.
     pub(super) known_tenant: Option<TenantId>,
     pub(super) when_full: WhenFull,
-    /// Expected seconds of the jobs of callers that wait for room before it.
+    /// Expected seconds of the jobs of waiting callers before it.
     pub(super) behind: f64,
 }
 
-/// What is expected of a job that wants to be queued.
+/// The expectations about a candidate.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     /// Seconds until it starts.
     wait: f64,
-    /// The limit that makes it wait for so long, where one does.
+    /// The limit that causes the wait, if one does.
     by: Option<Limiter>,
     /// Seconds that it runs.
     service: f64,
-    /// Flow of its budget for which it may be expected to wait.
+    /// Share of its budget that it may be expected to wait.
     share: f64,
     patience: Duration,
     budget: Duration,
@@ -103,7 +103,7 @@ impl Admission {
     /// Closes the windows that are over. `rests` says that nothing is queued.
     pub(super) fn turn(&mut self, now: Instant, rests: bool) {
         let end = *self.window_end.get_or_insert_with(|| now + WINDOW);
-        // Each event asks: a difference of instants takes five times as long as a comparison.
+        // Every event asks: a difference of instants takes five times as long as a comparison.
         if now < end {
             return;
         }
@@ -115,47 +115,47 @@ impl Admission {
         self.window_end = Some(end + WINDOW * (empty + 1));
     }
 
-    /// The number of the window that `now` is in.
+    /// The number of the window that contains `now`.
     pub(super) fn window_at(&self, now: Instant) -> u64 {
         let Some(end) = self.window_end.filter(|end| *end <= now) else { return self.window };
         self.window + 1 + u64::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u64::MAX / 2)
     }
 
-    /// A job of `class` asks for room.
+    /// A job of `class` asks to be admitted.
     pub(super) fn see(&mut self, class: Criticality, tenant: &str) {
         self.seen.note(class, tenant, self.window);
     }
 
-    /// A job of `class` was accepted, or took so many seconds more than was expected.
+    /// A job of `class` was accepted, or took `seconds` more than expected.
     pub(super) fn take(&mut self, class: Criticality, seconds: f64) {
         self.taken[class.rank()].add(seconds);
     }
 
-    /// Share of `workers` that is left for a class by those above it.
+    /// Share of `workers` that the classes above leave for `class`.
     fn left_for(&self, class: Criticality, workers: f64) -> f64 {
         let taken: f64 = self.taken[..class.rank()].iter().map(|taken| taken.per_second.max(0.0)).sum();
-        (1.0 - taken / workers).max(LEAST_LEFT)
+        (1.0 - taken / workers).max(MIN_LEFT)
     }
 }
 
 impl Expected {
-    /// Seconds for which it may be expected to wait.
+    /// Seconds that it may be expected to wait.
     fn allowed(&self) -> f64 {
         (self.share * self.budget.as_secs_f64()).min(self.patience.as_secs_f64())
     }
 
-    /// Its caller comes back once the wait has become as short as `allowed`, in seconds, and a job has run. Where places are
-    /// short, no wait is allowed.
+    /// A refusal. The caller should retry once the wait is down to `allowed` seconds and a job has run. If the queue is
+    /// full, no wait is allowed.
     fn refuse(self, reason: RejectionReason, allowed: f64) -> Refusal {
-        // What a limit says is no guess.
-        let longest = if self.by.is_some() { LONGEST_TURN } else { LONGEST_PUSHBACK };
-        let hint = seconds(self.wait - allowed + self.service).clamp(SHORTEST_PUSHBACK, longest);
+        // The time of a limit is certain.
+        let longest = if self.by.is_some() { MAX_LIMIT_PUSHBACK } else { MAX_PUSHBACK };
+        let hint = seconds(self.wait - allowed + self.service).clamp(MIN_PUSHBACK, longest);
         Refusal { reason, retry_after: Some(hint) }
     }
 }
 
 impl<H: Host> Core<H> {
-    /// What a tenant is told that has its part of the queue.
+    /// The refusal for a tenant that is at its part of the queue.
     pub(super) fn over_its_part(&self, now: Instant, candidate: &Candidate<'_>) -> Option<Refusal> {
         let Candidate { class, known_tenant, bytes, .. } = *candidate;
         let part = self.over_part(class, known_tenant, bytes)?;
@@ -167,11 +167,11 @@ impl<H: Host> Core<H> {
         self.expect(now, arrival).refuse(RejectionReason::QueueFull, 0.0)
     }
 
-    /// The rule at the door for a job that cannot start at once, but for room. Returns whether it is a
-    /// probe: it would end too late by an estimate that may be out of date.
+    /// Judges a job that cannot start at once, except for the capacity of the queue. Returns whether it is a probe: by
+    /// an estimate that may be outdated, it would end too late.
     ///
     /// # Errors
-    /// What stands against queueing it.
+    /// Why it must not be queued.
     pub(super) fn judge(&self, now: Instant, arrival: &Candidate<'_>) -> Result<bool, Refusal> {
         let kind_queue = self.limits.kind_queue(arrival.kind);
         let expected = self.expect(now, arrival);
@@ -180,14 +180,14 @@ impl<H: Host> Core<H> {
         if self.has_kind_cap(kind_queue) && self.queue.jobs_of(kind_queue) >= self.kind_cap() {
             return Err(expected.refuse(over(by.unwrap_or_else(|| self.limits.any(kind_queue))), 0.0));
         }
-        // A guess from nothing refuses no job. What a rate says is no guess.
+        // Without measurements, no job is refused. A rate is certain, though.
         if !self.admission.estimates.is_measured() && by.is_none() {
             return Ok(false);
         }
         let left = budget.as_secs_f64();
         let (is_probe, allowed) = (wait + service > left, expected.allowed());
         if wait > allowed || (is_probe && !self.admission.estimates.may_probe(arrival.kind, now)) {
-            // A bound of the caller on the wait alone is not met by a longer deadline.
+            // A longer deadline does not help against the caller's own queue timeout.
             let late = if wait <= share * left && !is_probe {
                 RejectionReason::WaitTooLong { expected: seconds(wait), patience }
             } else {
@@ -197,8 +197,8 @@ impl<H: Host> Core<H> {
             return Err(expected.refuse(by.map_or(late, over), allowed));
         }
         let each = self.admission.estimates.mean().max(self.limits.interval(kind_queue, by));
-        let longest = (LONGEST_WAIT * each).max(SHORTEST_LONGEST_WAIT.as_secs_f64());
-        // Callers that wait for room may wait longer, but not for a limit: they would hold up those of other kinds.
+        let longest = (MAX_WAIT_IN_RUNS * each).max(MIN_MAX_WAIT.as_secs_f64());
+        // Waiting callers may wait longer, but not for a limit: they would block callers of other kinds.
         if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
             let long = RejectionReason::QueueTooLong { expected: seconds(wait) };
             return Err(expected.refuse(by.map_or(long, over), longest));
@@ -213,9 +213,9 @@ impl<H: Host> Core<H> {
         let [patience, budget] = [arrival.start_by, arrival.finish_by].map(|at| at.saturating_duration_since(now));
         Expected {
             wait: shared.max(limit.seconds),
-            // A tie goes to the limit, whichever way the sums are rounded.
+            // A tie goes to the limit, however the sums are rounded.
             by: limit.by.filter(|_| limit.seconds + TIE >= shared),
-            // What its own kind takes is known once it was measured.
+            // The time of its own kind is used once it was measured.
             service: self.admission.estimates.measured(arrival.kind).unwrap_or(0.0),
             share: WAIT_SHARE * self.safety_margin(arrival),
             patience,
@@ -223,7 +223,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The margin of the class. A tenant that asks for less than its share of the workers is exempt: its jobs hardly wait.
+    /// The safety margin of the class. It does not apply to a tenant that asks for less than its share of the workers,
+    /// because its jobs hardly wait.
     fn safety_margin(&self, arrival: &Candidate<'_>) -> f64 {
         let (own, live) = (self.admission.estimates.service(arrival.kind), self.workers.live());
         let is_light = self.admission.demand.is_light(arrival.names.tenant, own, live, self.admission.window);
@@ -236,7 +237,7 @@ impl<H: Host> Core<H> {
         self.wait(class, kind_queue, known_tenant, ordering_key, service) + behind / self.workers.live().max(1) as f64
     }
 
-    /// What the limits of its kind add to the wait of a job.
+    /// The wait that the limits of its kind add.
     fn limit_wait(&self, now: Instant, arrival: &Candidate<'_>) -> LimitWait {
         let kind_queue = self.limits.kind_queue(arrival.kind);
         if kind_queue == UNLIMITED {
@@ -253,7 +254,7 @@ impl<H: Host> Core<H> {
         self.limits.wait(kind_queue, before, at_key, service, now)
     }
 
-    /// Whether jobs of a kind queue may take but a part of the queue: where others are to have room, too.
+    /// Whether jobs of a kind queue may take only a part of the queue, because other kinds need capacity, too.
     fn has_kind_cap(&self, kind_queue: usize) -> bool {
         kind_queue != UNLIMITED && self.limits.has_others()
     }
@@ -262,8 +263,8 @@ impl<H: Host> Core<H> {
         self.caps.jobs.div_ceil(2).max(1)
     }
 
-    /// What the jobs of a tenant count that start before one more: it passes those that are not ready, unless its ordering
-    /// key is in use.
+    /// Load of a tenant's jobs that start before one more job of it. Jobs that are not ready are passed, unless the
+    /// ordering key is in use.
     fn own_load(&self, slot: usize, tenant: Option<TenantId>, ordering_key: &str) -> f64 {
         let flow = tenant.and_then(|tenant| self.queue.tenants.flow(tenant, slot));
         let is_free = self.queue.keys.is_free(ordering_key);
@@ -285,15 +286,15 @@ impl<H: Host> Core<H> {
         self.wait_behind(class, own + service).max(self.queue.keys.work(ordering_key))
     }
 
-    /// Seconds until a job of `class` starts whose tenant has `own` seconds to do, its own included. Without a bound, it
-    /// is the last of all that is queued.
+    /// Seconds until a job of `class` starts whose tenant has `own` seconds queued, including this job. Without `own`,
+    /// it is the last of all queued jobs.
     pub(super) fn wait_behind(&self, class: Criticality, own: f64) -> f64 {
         let workers = self.workers.live().max(1) as f64;
         self.ahead(class, own) / workers / self.admission.left_for(class, workers)
     }
 
-    /// Seconds of work that starts before a job of `class` whose tenant has `own` seconds, its own included. Of a kind with a
-    /// limit, no more than the limit lets the workers do meanwhile.
+    /// Seconds of work that starts before a job of `class` whose tenant has `own` seconds, including this job. For a
+    /// kind with a limit, no more than the limit allows in that time.
     fn ahead(&self, class: Criticality, own: f64) -> f64 {
         let open = self.queue.ahead(UNLIMITED, class, own);
         let (mut all, mut pace) = (open, 0.0);
@@ -307,9 +308,9 @@ impl<H: Host> Core<H> {
         if pace < workers { all.min(open * workers / (workers - pace)) } else { all }
     }
 
-    /// Expected seconds of the jobs of callers before an arrival that would wait for room, too. Where it has a place now,
-    /// its own tenant's are before it: it has more of its time left than they have, and must not pass them for that. Where
-    /// it has none, the others' are, too: of each as much as of its own.
+    /// Expected seconds of the jobs of callers before an arrival that would wait, too. If it could be queued now, only
+    /// callers of its own tenant are before it, which it must not pass. Otherwise other tenants' callers are, too: of
+    /// each tenant as much as of its own.
     pub(super) fn behind(&self, arrival: &Arrival<'_, H::Job>, has_place: bool) -> f64 {
         if self.queue.waiting.is_empty() {
             return 0.0;
@@ -318,7 +319,7 @@ impl<H: Host> Core<H> {
         if has_place {
             return above + own;
         }
-        // Without parts, nothing but their arrival tells tenants apart.
+        // Without parts, only the order of arrival matters.
         let has_parts = self.caps.tenant_share < 1.0;
         let most = if has_parts { own + self.admission.estimates.service(arrival.kind) } else { f64::INFINITY };
         self.queue.waiting.fair_work_ahead_of(arrival.class, most)
@@ -332,7 +333,7 @@ impl<H: Host> Core<H> {
         Candidate { kind, class, bytes, start_by, finish_by, names, known_tenant, when_full, behind: 0.0 }
     }
 
-    /// A caller that waited for room.
+    /// A waiting caller.
     pub(super) fn waiting_candidate(&self, index: usize) -> Candidate<'_> {
         let entry = &self.entries[index];
         let Entry { kind, class, bytes, start_by, finish_by, .. } = *entry;
@@ -342,12 +343,12 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// When to come back after so many seconds.
+/// Retry time after an expected wait of so many seconds.
 pub(super) fn pushback(wait: f64) -> Duration {
-    seconds(wait).clamp(SHORTEST_PUSHBACK, LONGEST_PUSHBACK)
+    seconds(wait).clamp(MIN_PUSHBACK, MAX_PUSHBACK)
 }
 
-/// A duration of so many seconds, which may be less than none or more than any.
+/// A duration of `seconds`, limited to the range of durations.
 pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }

@@ -1,8 +1,7 @@
-//! What a job is charged with: all the time for which its worker is not free, by tenant, by class and in the estimate of
-//! its kind.
+//! Charges a job's worker time to its tenant, to its class, and to the estimate of its kind.
 //!
-//! A handler that does not stop when it is asked to holds its worker beyond the outcome of its job. That time is charged
-//! once the worker is back, or is stuck and so no worker of the pool any more.
+//! A handler that ignores the request to stop holds its worker beyond the outcome of its job. That time is charged once
+//! the worker is back, or is declared stuck and so no longer belongs to the pool.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::{Core, Host, entry::Place};
 use crate::model::Outcome;
 
 impl<H: Host> Core<H> {
-    /// The outcome of a job that ran is decided.
+    /// The outcome of a running job is decided.
     pub(super) fn charge(&mut self, now: Instant, index: usize, outcome: Outcome, run: Duration) {
         let took = self.busy_for(now, index).max(run);
         let entry = &mut self.entries[index];
@@ -30,7 +29,7 @@ impl<H: Host> Core<H> {
             | Outcome::Shed => estimates.observe(kind, took),
             Outcome::DeadlineExceeded | Outcome::ExpiredInQueue => estimates.observe_cut(kind, took),
             Outcome::RunTimeout => estimates.observe_longer(kind, took),
-            // A run that was cut short, or none, tells nothing of how long its kind takes.
+            // A run that was cut short, or did not start, says nothing about the time of its kind.
             Outcome::Cancelled
             | Outcome::CancelledByOperator
             | Outcome::Drained
@@ -43,7 +42,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The worker of a job whose outcome was decided is about to be free, or to be given up.
+    /// The worker of an ended job becomes free, or is given up.
     pub(super) fn charge_rest(&mut self, now: Instant, index: usize) {
         let held = self.busy_for(now, index);
         let entry = &mut self.entries[index];
@@ -58,7 +57,7 @@ impl<H: Host> Core<H> {
         self.admission.estimates.observe_held(kind, counted, held);
     }
 
-    /// For how long a job has its worker; nothing where that one is stuck.
+    /// Time for which a job has its worker; zero if the worker is stuck.
     fn busy_for(&self, now: Instant, index: usize) -> Duration {
         match self.entries[index].place {
             Place::Running { slot, .. } => self.workers.busy_for(slot, now),

@@ -11,28 +11,28 @@ use super::{
 };
 use crate::model::{Outcome, RejectionReason, WhenFull};
 
-/// Why a caller takes its job out of the queue.
+/// Why a caller withdraws its job from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Withdrawal {
     /// The caller left.
     Cancelled,
-    /// Its time to start is over.
+    /// It is too late to start.
     Expired,
 }
 
-/// What a withdrawal found.
+/// Result of a withdrawal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Withdrawn {
-    /// An accepted job, which ended by it.
+    /// An accepted job, which ended now.
     Queued,
-    /// A caller without room.
+    /// A waiting caller.
     Waiting,
     /// Too late: the job has started or ended.
     Gone,
 }
 
 impl<H: Host> Core<H> {
-    /// A job asks for room. `waiter` is made only where the job does not start at once.
+    /// A job arrives. `waiter` is called only if the job does not start at once.
     pub(crate) fn offer(
         &mut self,
         now: Instant,
@@ -90,11 +90,12 @@ impl<H: Host> Core<H> {
         let mut candidate = self.candidate(&arrival);
         let over = self.over_its_part(now, &candidate);
         let has_capacity = self.has_capacity(arrival.class, arrival.bytes);
-        let has_capacity = over.is_none() && has_capacity && self.leaves_room_for_callers(arrival.class, arrival.bytes);
+        let has_capacity =
+            over.is_none() && has_capacity && self.leaves_bytes_for_callers(arrival.class, arrival.bytes);
         if waits {
             candidate.behind = self.behind(&arrival, has_capacity);
         }
-        // Who waits for room waits for that, too.
+        // Waiting callers wait for that, too.
         if let Some(refusal) = over.filter(|_| !waits) {
             return self.refuse(refusal);
         }
@@ -109,7 +110,7 @@ impl<H: Host> Core<H> {
             }
             let key = self.insert(arrival, Place::Ready, waiter);
             self.accept(now, key.index, candidate.names, is_probe);
-            // Time may have opened its kind or its key, and those that gave way may have held more than it needs.
+            // Time may have opened its kind or its key, and evicted jobs may have held more than it needs.
             if evicts || kind_queue != UNLIMITED {
                 self.dispatch(now, effects);
             }
@@ -121,7 +122,7 @@ impl<H: Host> Core<H> {
             entry.kept = Some(candidate.names.keep());
             entry.work = self.admission.estimates.service(entry.kind);
             self.queue.waiting.push(&mut self.entries, key.index);
-            // Those before it may wait for what it does not need.
+            // Callers before it may wait for capacity that it does not need.
             self.dispatch(now, effects);
             return Verdict::Waiting(key);
         }
@@ -129,7 +130,7 @@ impl<H: Host> Core<H> {
         self.refuse(refusal)
     }
 
-    /// The outcome of a running job is decided. Returns whether it was open until then.
+    /// The outcome of a running job is decided. Returns false if it was decided before.
     pub(crate) fn end(&mut self, now: Instant, key: JobKey, outcome: Outcome, run: Duration) -> bool {
         let Some(entry) = self.entry(key) else { return false };
         let Place::Running { slot, ended: false } = entry.place else { return false };
@@ -144,8 +145,8 @@ impl<H: Host> Core<H> {
         true
     }
 
-    /// A job gives its worker back. Without an outcome it counts as cancelled. A state that no worker
-    /// needs any more is returned, to be dropped outside of the lock.
+    /// A job gives its worker back. Without an outcome it counts as cancelled. A state that is no longer needed is
+    /// returned, to be dropped outside of the lock.
     pub(crate) fn release(
         &mut self,
         now: Instant,
@@ -172,7 +173,7 @@ impl<H: Host> Core<H> {
         leftover
     }
 
-    /// A caller takes its job out of the queue.
+    /// A caller withdraws its job from the queue.
     pub(crate) fn withdraw(
         &mut self,
         now: Instant,
@@ -206,7 +207,7 @@ impl<H: Host> Core<H> {
         found
     }
 
-    /// A worker's job does not stop. Returns whether a new worker takes its place; saying it again changes nothing.
+    /// A worker's job does not stop. Returns whether a new worker replaces it; a second call changes nothing.
     pub(crate) fn stick(
         &mut self,
         now: Instant,
@@ -224,7 +225,7 @@ impl<H: Host> Core<H> {
         replaced
     }
 
-    /// Time went on to [`wake_at`](Self::wake_at).
+    /// Time has reached [`wake_at`](Self::wake_at).
     pub(crate) fn tick(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.dispatch(now, effects);
     }
@@ -235,14 +236,14 @@ impl<H: Host> Core<H> {
         self.dispatch(now, effects);
     }
 
-    /// Takes no more jobs. Callers without room are told; what is queued goes on, in a paused pool too.
+    /// Accepts no more jobs. Waiting callers are refused; queued jobs continue, in a paused pool, too.
     pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.closed = true;
         self.turn_away(effects);
         self.resume(now, effects);
     }
 
-    /// Ends all jobs that are queued in a closed pool, in the order of their acceptance.
+    /// Ends all queued jobs of a closed pool, in order of acceptance.
     pub(crate) fn abandon_queued(&mut self, effects: &mut Vec<Effect<H>>) {
         debug_assert!(self.closed, "an open pool would owe the room to callers that wait");
         while let Some(index) = self.queue.all.head() {
@@ -250,12 +251,12 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The states of idle workers.
+    /// States of idle workers.
     pub(crate) fn idle_states(&mut self) -> impl Iterator<Item = &mut H::State> {
         self.workers.idle_states()
     }
 
-    /// Takes the states of idle workers out of a closed pool, to be dropped outside of the lock.
+    /// Removes the states of idle workers from a closed pool, to be dropped outside of the lock.
     pub(crate) fn retire_idle(&mut self) -> Vec<H::State> {
         debug_assert!(self.closed, "only a closed pool lets its workers go");
         self.workers.retire_idle()

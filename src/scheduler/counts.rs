@@ -3,13 +3,13 @@
 use super::{Core, Host};
 use crate::model::{Outcome, Reason};
 
-/// How jobs ended, from the start of the pool.
+/// Counters of jobs since the start of the pool.
 ///
-/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`, where a running job
-/// whose caller was answered, and whose handler still stops, counts among the ended.
+/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`. A running job whose
+/// caller was answered, but whose handler is still stopping, counts as ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Jobs that got room.
+    /// Accepted jobs.
     pub accepted: u64,
     /// Jobs whose handler returned a result in time.
     pub completed: u64,
@@ -17,13 +17,13 @@ pub struct Counts {
     pub failed: u64,
     /// Jobs whose caller left or cancelled, or that a drain stopped.
     pub cancelled: u64,
-    /// Jobs that reached their deadline, queued or running, or the bound of their run.
+    /// Jobs that reached their deadline, queued or running, or their run timeout.
     pub expired: u64,
     /// Jobs whose handler panicked.
     pub panicked: u64,
     /// Jobs that were evicted for more important ones.
     pub shed: u64,
-    /// Jobs that did not get room, in the order of [`Reason::REFUSALS`].
+    /// Refused jobs, in the order of [`Reason::REFUSALS`].
     pub rejected: [u64; Reason::REFUSALS.len()],
 }
 
@@ -51,7 +51,7 @@ impl Counts {
 }
 
 impl<H: Host> Core<H> {
-    /// Counts a refusal that the host decided by itself; `reason` indexes [`Reason::REFUSALS`].
+    /// Counts a refusal by the host; `reason` indexes [`Reason::REFUSALS`].
     pub(crate) fn count_rejection(&mut self, reason: usize) {
         self.counts.rejected[reason] += 1;
     }

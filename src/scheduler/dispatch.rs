@@ -10,29 +10,29 @@ use super::{
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
 
-/// Callers of a class that are asked in vain in one go, and their tenants: callers may be tens of thousands. Of a tenant that
-/// waits with many, more than the first are asked: with the first alone, a flood beside nine quiet tenants that wait, too,
-/// misses 2.4 % of what it gets accepted, instead of 0.8 %.
-const LOOKED_AT: usize = 32;
+/// Callers of a class, and tenants, that are asked in vain in one dispatch: there may be tens of thousands. Of a tenant
+/// with many waiting callers, more than the first are asked. Otherwise a flood beside nine quiet tenants would miss 2.4
+/// % of its accepted jobs, instead of 0.8 %.
+const MAX_ASKED: usize = 32;
 const TENANTS: usize = 16;
 
-/// What a caller answers that is asked whether there is room for it by now.
+/// Answer of a waiting caller to whether it can be queued now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
-    /// Its time to start is over.
+    /// It is too late to start.
     Leaves,
-    /// There is; whether its job is a probe.
+    /// Yes; whether its job is a probe.
     Enters { is_probe: bool },
-    /// Its tenant has its part, or it would be queued for too long: it lets others pass.
+    /// No, because of its tenant's part or its expected wait: it lets others pass.
     Passes,
-    /// There is not, and those behind it in its class wait for it to have some.
+    /// No, and those behind it in its class must wait for it.
     Holds,
 }
 
 impl<H: Host> Core<H> {
-    /// Brings the machine to rest: callers get the room that is there, workers the jobs that are ready.
+    /// Dispatches until nothing more can move: callers get capacity, and ready jobs get workers.
     pub(super) fn dispatch(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        // Most pools are at rest most of the time: no job waits.
+        // Most of the time, no job of a pool waits.
         while !(self.queue.waiting.is_empty() && self.queue.all.is_empty()) {
             self.admit_waiting(now, effects);
             self.release_throttled(now);
@@ -50,7 +50,7 @@ impl<H: Host> Core<H> {
         debug_assert_eq!(self.entries.len(), self.queue.waiting.len() + self.queue.all.len() + self.running);
         debug_assert!(!self.can_start() || self.head(now).or_else(|| self.startable_caller(now)).is_none());
         let enters = |index| matches!(self.ask(now, index), Reply::Enters { .. });
-        debug_assert!(!self.queue.waiting.heads().any(enters), "nobody waits for nothing");
+        debug_assert!(!self.queue.waiting.heads().any(enters), "no caller waits without a reason");
         #[cfg(test)]
         self.dispatched.set(Some(now));
     }
@@ -60,13 +60,13 @@ impl<H: Host> Core<H> {
         self.queue.head(|kind_queue| self.limits.is_open(kind_queue, now))
     }
 
-    /// Whether nothing of its kind and its limit key is before a job, and both may start one.
+    /// Whether the kind and the limit key of a job let it start before all others of them.
     pub(super) fn is_within_limits(&self, now: Instant, kind_queue: usize, limit_key: &str) -> bool {
         let first = !self.queue.has_ready(kind_queue) && self.limits.is_key_open(kind_queue, limit_key, now);
         first && self.limits.is_open(kind_queue, now)
     }
 
-    /// Lets jobs through to the ready ones as far as their limit keys let them.
+    /// Makes jobs ready as far as their limit keys allow.
     fn release_throttled(&mut self, now: Instant) {
         if self.limits.is_calm(now) {
             return;
@@ -81,12 +81,12 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Whether a queued job may not start any more, or would not end in time, most likely.
+    /// Whether a queued job must not start any more, or would most likely not end in time.
     fn is_late(&self, now: Instant, index: usize) -> bool {
         self.entries[index].start_by <= now || self.is_hopeless(now, index)
     }
 
-    /// Half of what its kind takes must be left.
+    /// Whether less than half of its kind's service time is left.
     fn is_hopeless(&self, now: Instant, index: usize) -> bool {
         let entry = &self.entries[index];
         if entry.is_probe {
@@ -96,8 +96,8 @@ impl<H: Host> Core<H> {
         entry.finish_by.saturating_duration_since(now) <= seconds(half)
     }
 
-    /// An accepted job expired in the queue. One whose caller bounded its wait counts only where its deadline was missed,
-    /// too: an impatient caller must not narrow the margin of others.
+    /// An accepted job expired in the queue. If its caller set a queue timeout, this counts only if the deadline was
+    /// missed, too: an impatient caller must not narrow the margin of others.
     pub(super) fn note_miss(&mut self, now: Instant, index: usize) {
         let entry = &self.entries[index];
         let by_deadline = entry.start_by >= entry.finish_by || self.is_hopeless(now, index);
@@ -111,15 +111,15 @@ impl<H: Host> Core<H> {
         self.admission.safety_margins[self.entries[index].class.rank()].miss();
     }
 
-    /// Whether what becomes of a job says anything about the estimates.
+    /// Whether the end of a job says anything about the estimates.
     pub(super) fn counts_as_missed(&self, sequence: u64) -> bool {
         self.paused.is_none() && sequence > self.pardoned
     }
 
-    /// Gives callers the room that is there: the more important ones first, those of a class in order of arrival. One
-    /// whose tenant has its part of the queue, or that would be queued for too long by now, lets others pass.
+    /// Gives capacity to waiting callers: more important ones first, then in order of arrival. A caller at its tenant's
+    /// part, or with a too long expected wait, lets others pass.
     fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        // Whoever leaves lets others be asked.
+        // After a caller has left, others may fit.
         let mut goes_on = !self.queue.waiting.is_empty();
         while goes_on {
             goes_on = false;
@@ -129,16 +129,16 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Asks callers of a class. Returns whether one of them left, with room or without.
+    /// Asks callers of a class. Returns whether one of them left, admitted or not.
     fn ask_callers(&mut self, now: Instant, class: Criticality, effects: &mut Vec<Effect<H>>) -> bool {
-        // Most pools where callers wait are full: then the first one says it for all.
+        // In most pools with waiting callers the queue is full, which the first caller finds out for all.
         if self.queue.waiting.head(class).is_none_or(|first| self.ask(now, first) == Reply::Holds) {
             return false;
         }
         let firsts: Vec<usize> = self.queue.waiting.first_callers(class).take(TENANTS).collect();
         let mut leaves = false;
         for first in &firsts {
-            let (mut next, mut tries) = (Some(*first), LOOKED_AT / firsts.len());
+            let (mut next, mut tries) = (Some(*first), MAX_ASKED / firsts.len());
             while let Some(index) = next.filter(|_| tries > 0) {
                 next = List::next(&self.entries, LINE, index);
                 match self.ask(now, index) {
@@ -158,7 +158,7 @@ impl<H: Host> Core<H> {
         leaves
     }
 
-    /// Whether there is room for a caller by now.
+    /// Whether a caller can be queued now.
     fn ask(&self, now: Instant, index: usize) -> Reply {
         let Entry { start_by, class, bytes, .. } = self.entries[index];
         if start_by <= now {
@@ -178,7 +178,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// When [`admit_to_worker`](Self::admit_to_worker) would start a caller, where only time is in its way.
+    /// When [`admit_to_worker`](Self::admit_to_worker) would start a caller that only waits for time.
     pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
         let opens_at = |index| {
             let entry = &self.entries[index];
@@ -189,8 +189,8 @@ impl<H: Host> Core<H> {
         self.first_callers().filter_map(opens_at).min()
     }
 
-    /// Callers may find the queue full of jobs that wait for their ordering keys, and a worker free: the first one of a
-    /// tenant starts as an arrival would, without a place in the queue. Returns its job, which must be started at once.
+    /// The queue may be full of jobs that wait for their ordering keys while a worker is free. Then the first caller of
+    /// a tenant starts as an arrival would, without being queued. Returns its job, which must be started at once.
     fn admit_to_worker(&mut self, now: Instant) -> Option<usize> {
         let index = self.startable_caller(now)?;
         self.admit(now, index, false);
@@ -198,8 +198,8 @@ impl<H: Host> Core<H> {
         Some(index)
     }
 
-    /// The first caller of a tenant that neither its ordering key nor its limits keep from a worker: it needs nothing of the
-    /// queue.
+    /// The first caller of a tenant that may start at once, by its ordering key and its limits. It needs no capacity of
+    /// the queue.
     fn startable_caller(&self, now: Instant) -> Option<usize> {
         let starts = |index: &usize| {
             let entry = &self.entries[*index];
@@ -209,9 +209,9 @@ impl<H: Host> Core<H> {
         self.first_callers().find(starts)
     }
 
-    /// The first callers of tenants, class by class: of as many as are asked in one go.
+    /// The first callers of tenants, class by class, as many as are asked in one dispatch.
     fn first_callers(&self) -> impl Iterator<Item = usize> {
-        Criticality::BY_IMPORTANCE.into_iter().flat_map(|class| self.queue.waiting.first_callers(class).take(LOOKED_AT))
+        Criticality::BY_IMPORTANCE.into_iter().flat_map(|class| self.queue.waiting.first_callers(class).take(MAX_ASKED))
     }
 
     fn admit(&mut self, now: Instant, index: usize, is_probe: bool) {

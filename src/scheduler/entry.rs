@@ -12,7 +12,7 @@ use super::{
 };
 use crate::model::Criticality;
 
-/// Names an entry. An entry that is gone is never mistaken for the one that took its place.
+/// Identifies an entry. A later entry at the same index has another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct JobKey {
     pub(super) index: usize,
@@ -31,10 +31,10 @@ pub(super) struct Entry<H: Host> {
     pub(super) bytes: usize,
     /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
     pub(super) work: f64,
-    /// Time of its worker that was charged once its outcome was decided, and the seconds that the estimate counts.
+    /// Worker time that was charged with its outcome, and the seconds that the estimate counted.
     pub(super) took: Duration,
     pub(super) counted: f64,
-    /// Whether it was let through to see what its kind takes by now.
+    /// Whether it is a probe of its kind's service time.
     pub(super) is_probe: bool,
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
@@ -42,23 +42,23 @@ pub(super) struct Entry<H: Host> {
     /// The tenant of a job that was queued, until its end.
     pub(super) tenant: Option<TenantId>,
     pub(super) key_queue: Option<KeyQueueId>,
-    /// KindQueue of its kind.
+    /// The kind queue of its kind.
     pub(super) kind_queue: usize,
-    /// KeyLimiter of its limit key, from acceptance on.
+    /// The key limiter of its limit key, from acceptance on.
     pub(super) key_limiter: Option<KeyLimiterId>,
     /// Kept until the job is accepted.
     pub(super) kept: Option<KeptNames>,
     pub(super) links: Links,
 }
 
-/// Where a job is in its life.
+/// Stage of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Without room: not accepted.
+    /// Its caller waits for capacity; not accepted.
     Waiting,
     /// Queued and free to start.
     Ready,
-    /// Queued behind a job of the same ordering key.
+    /// Queued behind a job with the same ordering key.
     Blocked,
     /// Queued behind the limits of its limit key.
     Throttled,
@@ -72,7 +72,7 @@ pub(super) enum Place {
 }
 
 impl<H: Host> Entry<H> {
-    /// An arrival that has neither room nor a worker, nor one that waits for them.
+    /// An arrival that is neither queued nor running yet.
     pub(super) fn new(sequence: u64, arrival: Arrival<'_, H::Job>, kind_queue: usize) -> Self {
         Self {
             sequence,
@@ -98,18 +98,18 @@ impl<H: Host> Entry<H> {
         }
     }
 
-    /// KindQueue and class as one number.
+    /// Kind queue and class as one number.
     pub(super) fn slot(&self) -> usize {
         slot(self.kind_queue, self.class)
     }
 
-    /// What it counts among the queued jobs of its kind queue: seconds in the open one. In one of a kind with limits, where
-    /// starts count, one.
+    /// Its load among the queued jobs of its kind queue: seconds in the open one, and one in a kind queue with limits,
+    /// which counts starts.
     pub(super) fn load(&self) -> f64 {
         if self.kind_queue == UNLIMITED { self.work } else { 1.0 }
     }
 
-    /// Of a caller that waits for room.
+    /// The names of a waiting caller.
     pub(super) fn names(&self) -> Names<'_> {
         self.kept.as_ref().expect("a waiting entry keeps its names").names()
     }
@@ -131,19 +131,19 @@ impl<H: Host> AsRef<Links> for Entry<H> {
     }
 }
 
-/// KindQueue and class as one number: the open kind queue's come first.
+/// Kind queue and class as one number; the open kind queue comes first.
 pub(super) fn slot(kind_queue: usize, class: Criticality) -> usize {
     kind_queue * 4 + class.rank()
 }
 
 /// Which of an entry's links a list uses.
 pub(super) const LINE: Link = Link::Line;
-/// The list of the ready jobs of a class, of those that are held, or of the callers that wait.
+/// The list of the ready jobs of a class, of the throttled ones, or of the waiting callers.
 pub(super) const CLASS: Link = Link::Class;
 /// The list of all queued jobs by acceptance.
 pub(super) const AGE: Link = Link::Age;
 
-/// The names by which an arrival shares: resolved when it gets room.
+/// The names of an arrival that determine its sharing; resolved when it is accepted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names<'a> {
     pub(super) tenant: &'a str,
@@ -151,7 +151,7 @@ pub(super) struct Names<'a> {
     pub(super) limit_key: &'a str,
 }
 
-/// The names of a caller that waits for room: tenant, ordering key and limit key.
+/// The names of a waiting caller: tenant, ordering key and limit key.
 pub(super) struct KeptNames(Box<[Box<str>; 3]>);
 
 impl<'a> Names<'a> {

@@ -17,59 +17,59 @@ use crate::model::Limiter;
 /// What a job waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// Its place from 1: among the queued jobs by acceptance, or among the callers that wait by arrival.
+    /// Its position from 1: among the queued jobs by acceptance, or among the waiting callers by arrival.
     pub position: usize,
-    /// What the queue says of it; `None` where its caller waits for room.
+    /// Its state in the queue; `None` for a waiting caller.
     pub queued: Option<Queued>,
 }
 
-/// What a queued job waits for.
+/// Why a queued job has not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queued {
     /// Jobs that are expected to start before it.
     pub ahead: usize,
-    /// Expected time until it starts; `None` in a paused pool, which starts nothing.
+    /// Expected time until it starts; `None` in a paused pool.
     pub expected_start: Option<Duration>,
-    /// What keeps it from starting.
+    /// What prevents its start.
     pub bound_by: Binding,
 }
 
-/// What keeps a queued job from starting.
+/// What prevents the start of a queued job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binding {
-    /// No worker is free, and the jobs before it came before it or are more important.
+    /// No worker is free, and the jobs before it arrived earlier or are more important.
     Workers,
-    /// No worker is free, and jobs of tenants that had less worker time go first, though they came later.
+    /// No worker is free, and jobs of tenants with less worker time go first, though they arrived later.
     Tenants,
-    /// A job with its ordering key is before it.
+    /// An earlier job has the same ordering key.
     OrderingKey,
     /// A limit of its kind.
     Limit(Limiter),
-    /// An operator holds the jobs of the pool back.
+    /// The pool is paused.
     Pause,
 }
 
-/// What is expected to start before a queued job.
+/// Jobs that are expected to start before a queued job.
 #[derive(Default)]
 struct Before {
     jobs: usize,
-    /// Of these, those of its own kind queue.
+    /// Those of its own kind queue.
     in_kind_queue: usize,
-    /// Seconds of its own tenant's, and of these and of those of the classes above.
+    /// Seconds of its own tenant, including those of the classes above.
     first_of_tenant: f64,
     first: f64,
-    /// Of each other tenant of its class, seconds that are queued, and seconds that come in a second.
+    /// For each other tenant of its class: queued seconds, and arriving seconds per second.
     others: Vec<(f64, f64)>,
-    /// Whether some of them came later.
+    /// Whether some of them arrived later.
     has_later: bool,
 }
 
-/// Rounds in which the expected wait is found. Each is nearer to it, and none beyond it.
+/// Rounds to find the expected wait. Each gets closer, and none exceeds it.
 const ROUNDS: usize = 32;
 
 impl<H: Host> Core<H> {
-    /// How the pool holds the job that `is` tells, and what it waits for; `None` where there is none. It looks at every
-    /// job.
+    /// How the pool holds the job that `is` identifies, and what it waits for; `None` if there is no such job. It scans
+    /// every job.
     pub(crate) fn explain(
         &self,
         now: Instant,
@@ -126,8 +126,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Seconds until a queued job starts: of each other tenant, what is queued and what comes until then passes, but no
-    /// more than its own tenant has before it, its own job included.
+    /// Seconds until a queued job starts. Of each other tenant, queued and arriving jobs pass it, but no more than its
+    /// own tenant has before it, this job included.
     fn expected_start(&self, entry: &Entry<H>, before: &Before) -> f64 {
         let workers = self.workers.live().max(1) as f64;
         let own = before.first_of_tenant + entry.work;
@@ -136,8 +136,8 @@ impl<H: Host> Core<H> {
         (0..ROUNDS).fold(0.0, |wait, _| (before.first + passing(wait)) / workers)
     }
 
-    /// The rule at the door, counted: all that is ready in the classes above, what its own tenant has before it, and of
-    /// each other tenant of its class as much. Kinds that are at their limit are passed over.
+    /// The admission rule, by counting: all ready jobs of the classes above, its tenant's jobs before it, and as much
+    /// of each other tenant of its class. Kinds at their limit are skipped.
     fn before(&self, now: Instant, index: usize, entry: &Entry<H>) -> Before {
         let mut before = Before::default();
         let own_slot = entry.slot();
@@ -171,7 +171,7 @@ impl<H: Host> Core<H> {
             if class < rank {
                 before.first += queued;
             } else if queued > 0.0 || runs.contains(&tenant) {
-                // A tenant that has no job has sent its last one, for all that is known.
+                // A tenant without a job is assumed to send no more.
                 let pace =
                     self.admission.demand.per_second(self.queue.tenants.name(tenant), self.admission.window_at(now));
                 before.others.push((queued, pace));

@@ -1,6 +1,6 @@
-//! Indices, each of its own type: none is taken for another.
+//! Indices, each of its own type, so that they cannot be confused.
 
-/// A tenant that has jobs in the pool, or was given more worker time than others.
+/// A tenant with jobs in the pool, or with more worker time than others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TenantId(pub(crate) usize);
 
@@ -8,6 +8,6 @@ pub(crate) struct TenantId(pub(crate) usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyQueueId(pub(crate) usize);
 
-/// A limit key of a kind that is in use.
+/// A limit key in use, of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyLimiterId(pub(crate) usize);

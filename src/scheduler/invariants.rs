@@ -3,7 +3,7 @@
 use super::{Core, Host, entry::Place, workers::Duty};
 
 impl<H: Host> Core<H> {
-    /// Checks every invariant of the machine by counting anew.
+    /// Checks every invariant by counting again.
     pub(super) fn assert_invariants(&self) {
         let places: Vec<Place> = self.entries.iter().map(|(_, entry)| entry.place).collect();
         let count = |wanted: fn(&Place) -> bool| places.iter().filter(|place| wanted(place)).count();
@@ -49,7 +49,7 @@ impl<H: Host> Core<H> {
         assert!(wakes.is_none_or(|(dispatched, at)| at > dispatched), "what time alone lets start was started");
         assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut door holds nothing back");
         let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
-        assert!(surplus == 0 || missed == 0, "nobody goes while another one is missed");
+        assert!(surplus == 0 || missed == 0, "no worker is removed while one is missing");
         assert!(surplus <= self.running, "only busy workers are to go");
         let leaders =
             self.entries.iter().filter(|(_, entry)| entry.key_queue.is_some() && entry.place != Place::Blocked);

@@ -26,8 +26,8 @@ pub(super) const UNLIMITED: usize = 0;
 const ALL: [Limiter; 2] = [Limiter::Concurrency, Limiter::Rate];
 const PER_KEY: [Limiter; 2] = [Limiter::KeyConcurrency, Limiter::KeyRate];
 
-/// The limits of kinds and of their limit keys, and what is used of them. Each kind with a limit has a queue of its own in
-/// the queues; without any, all of this is empty.
+/// The limits of kinds and limit keys, and their use. Each kind with a limit has a kind queue of its own; without
+/// limits, all of this is empty.
 #[derive(Default)]
 pub(super) struct Limits {
     /// By kind.
@@ -35,11 +35,11 @@ pub(super) struct Limits {
     /// By kind queue, without the open one.
     kind_queues: Vec<LimitedKind>,
     key_limiters: Slab<KeyLimiter>,
-    /// Key limiters that hold a job only until a token comes, by when.
+    /// Key limiters with a job that only waits for a token, by its time.
     asleep: BTreeSet<(Instant, KeyLimiterId)>,
-    /// Key limiters without a job whose bucket is not full, by when it is: until then they are remembered.
+    /// Key limiters without a job whose bucket is not full, by the time when it is. They are kept until then.
     idle: BTreeSet<(Instant, KeyLimiterId)>,
-    /// Key limiters that hold a job, changed, and may let it through.
+    /// Key limiters with a job that changed, and may let it pass.
     stirred: BTreeSet<KeyLimiterId>,
 }
 
@@ -50,7 +50,7 @@ struct LimitedKind {
     by_key: FxHashMap<Box<str>, KeyLimiterId>,
 }
 
-/// What is seen of the limits of one kind.
+/// Use of the limits of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LimitUse {
     pub(crate) kind: usize,
@@ -61,7 +61,7 @@ pub(crate) struct LimitUse {
 }
 
 impl Limits {
-    /// Takes the limits of all kinds, of which those that it has stay as they are.
+    /// Sets the limits of all kinds; those of known kinds do not change.
     pub(super) fn extend(&mut self, kinds: &[KindLimits]) {
         for (kind, limits) in kinds.iter().enumerate().skip(self.queue_of.len()) {
             if limits.is_set() {
@@ -87,13 +87,13 @@ impl Limits {
         self.queue_of.get(kind).copied().unwrap_or(UNLIMITED)
     }
 
-    /// Whether a job of the kind queue may start, as far as its kind goes.
+    /// Whether the kind's limits allow a job of the kind queue to start.
     pub(super) fn is_open(&self, kind_queue: usize, now: Instant) -> bool {
         let Some(limited) = self.limited(kind_queue) else { return true };
         limited.used.has_place(limited.limits.all, 1) && limited.used.has_token(limited.limits.all, 1, now)
     }
 
-    /// Whether a job with that key may start, as far as its key goes: no other one of the key is before it.
+    /// Whether the key's limits allow a job to start, and no other job of the key is before it.
     pub(super) fn is_key_open(&self, kind_queue: usize, key: &str, now: Instant) -> bool {
         let Some(limited) = self.limited(kind_queue) else { return true };
         let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter.0]) else {
@@ -102,8 +102,8 @@ impl Limits {
         key_limiter.throttled.is_empty() && key_limiter.admits(limited.limits.per_key, now)
     }
 
-    /// A job joins the key limiter of its key, which is made where it is the first; `None` where its kind has no limits per
-    /// key.
+    /// Adds a job to the key limiter of its key, which is created for the first one. `None` if its kind has no limits
+    /// per key.
     pub(super) fn join(&mut self, kind_queue: usize, key: &str, now: Instant) -> Option<KeyLimiterId> {
         let limits = self.limited(kind_queue)?.limits;
         if !limits.per_key.is_set() {
@@ -131,7 +131,7 @@ impl Limits {
         Some(key_limiter)
     }
 
-    /// A job is queued no more; where it was let through, its key may let another one.
+    /// A job leaves the queue. If it was ready, its key may let another one pass.
     pub(super) fn leave<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let Some(key_limiter) = entries[index].key_limiter else { return };
         match entries[index].place {
@@ -153,7 +153,7 @@ impl Limits {
         }
     }
 
-    /// A job that started gave its worker back.
+    /// A started job gave its worker back.
     pub(super) fn end(&mut self, kind_queue: usize, key_limiter: Option<KeyLimiterId>) {
         let Some(limited) = kind_queue.checked_sub(1).map(|kind_queue| &mut self.kind_queues[kind_queue]) else {
             return;
@@ -183,7 +183,7 @@ impl Limits {
         &mut self.key_limiters[key_limiter.0]
     }
 
-    /// The key limiter may let a job through, or must be told when it will. One that holds none waits for nothing.
+    /// The key limiter may let a job pass, or needs a wake-up time. One without jobs needs neither.
     pub(super) fn stir(&mut self, key_limiter: KeyLimiterId) {
         let found = &mut self.key_limiters[key_limiter.0];
         if !found.throttled.is_empty() {
@@ -196,7 +196,7 @@ impl Limits {
         }
     }
 
-    /// The key limiters that may let a job through.
+    /// The key limiters that may let a job pass.
     pub(super) fn due(&mut self, now: Instant) -> BTreeSet<KeyLimiterId> {
         while let Some((at, key_limiter)) = self.asleep.first().copied()
             && at <= now
@@ -213,7 +213,7 @@ impl Limits {
         self.stirred.is_empty() && self.asleep.first().is_none_or(|(at, _)| *at > now)
     }
 
-    /// Lets a job of a due key limiter through, or notes when it will be. Returns whether it did; the job must then leave
+    /// Lets a job of a due key limiter pass, or records when it may. Returns whether it passed; the job must then leave
     /// [`KeyLimiter::throttled`].
     pub(super) fn let_through(&mut self, key_limiter: KeyLimiterId, now: Instant) -> bool {
         let limit = self.kind_queues[self.key_limiters[key_limiter.0].kind_queue - 1].limits.per_key;
@@ -228,7 +228,7 @@ impl Limits {
             found.ready += 1;
             return true;
         }
-        // Beyond the burst, only a start can help, which stirs.
+        // Beyond the burst, only a start helps, which stirs the key limiter.
         let wakes = limit.rate.filter(|rate| found.ready < rate.burst.get());
         if let Some(rate) = wakes.filter(|_| found.used.has_place(limit, found.ready + 1)) {
             found.asleep = found.used.bucket.when(rate, found.ready + 1);
@@ -237,7 +237,7 @@ impl Limits {
         false
     }
 
-    /// When time alone lets a throttled or a ready job go on; `has_ready` says of a kind queue whether it has a ready one.
+    /// When time alone lets a throttled or a ready job continue; `has_ready` says whether a kind queue has a ready job.
     pub(super) fn wake_at(&self, has_ready: impl Fn(usize) -> bool) -> Option<Instant> {
         let kind_queues = self.kind_queues.iter().enumerate().filter_map(|(index, limited)| {
             let rate = limited.limits.all.rate?;
@@ -247,7 +247,7 @@ impl Limits {
         kind_queues.chain(self.asleep.first().map(|(at, _)| *at)).min()
     }
 
-    /// When time alone lets a job start that comes first of its kind and its key.
+    /// When time alone lets the first job of its kind and its key start.
     pub(super) fn opens_at(&self, kind_queue: usize, key: &str) -> Option<Instant> {
         let limited = self.limited(kind_queue)?;
         let all = limited.limits.all;
@@ -265,7 +265,8 @@ impl Limits {
         kind_opens.max(key_opens).filter(|_| has_place && is_within_burst)
     }
 
-    /// Expected wait of a job behind so many of its kind, and so many at its key, each of which takes `service` seconds.
+    /// Expected wait of a job behind so many of its kind, and so many of its key, of which each takes `service`
+    /// seconds.
     pub(super) fn wait(
         &self,
         kind_queue: usize,
@@ -280,8 +281,8 @@ impl Limits {
         self.key_limiters[key_limiter.0].used.wait(wait, limited.limits.per_key, PER_KEY, (before as f64, service), now)
     }
 
-    /// The key limiter that a job with that key would join, and the jobs before it. Those that ordering keys hold back are
-    /// among them only where its own does so, too.
+    /// The key limiter that a job with that key would join, and the jobs before it. Jobs blocked by ordering keys count
+    /// only if the job itself would be blocked.
     pub(super) fn behind(&self, kind_queue: usize, key: &str, is_free: bool) -> Option<(KeyLimiterId, usize)> {
         let key_limiter = self.find(self.limited(kind_queue)?, key)?;
         let KeyLimiter { throttled, ready, jobs, used, .. } = &self.key_limiters[key_limiter.0];
@@ -294,11 +295,11 @@ impl Limits {
         let key_limiter = entries[index].key_limiter?;
         let KeyLimiter { throttled, ready, .. } = &self.key_limiters[key_limiter.0];
         let before = throttled.iter(entries, LINE).take_while(|at| *at != index).count();
-        // A ready one has its token and its place in view.
+        // A ready job has its token and its place.
         (entries[index].place != Place::Ready).then_some((key_limiter, before + *ready as usize))
     }
 
-    /// Seconds of one worker that the kind queue may take in a second, where its jobs take `service` seconds.
+    /// Seconds of worker time per second that the kind queue may use, if its jobs take `service` seconds.
     pub(super) fn pace(&self, kind_queue: usize, service: f64) -> f64 {
         let Some(Limit { concurrency, rate }) = self.limited(kind_queue).map(|limited| limited.limits.all) else {
             return f64::INFINITY;
@@ -307,7 +308,7 @@ impl Limits {
         rate.map_or(most, |rate| most.min(service / rate.interval.as_secs_f64()))
     }
 
-    /// The longest time that `by` takes for one job, where it is a rate.
+    /// The longest interval of one job under `by`, if that is a rate.
     pub(super) fn interval(&self, kind_queue: usize, by: Option<Limiter>) -> f64 {
         let Some(limited) = self.limited(kind_queue) else { return 0.0 };
         let rate = match by {
@@ -318,7 +319,7 @@ impl Limits {
         rate.map_or(0.0, |rate| rate.interval.as_secs_f64())
     }
 
-    /// Kind of a kind queue that has limits.
+    /// The kind of a kind queue with limits.
     pub(super) fn kind(&self, kind_queue: usize) -> usize {
         self.kind_queues[kind_queue - 1].kind
     }
@@ -333,7 +334,7 @@ impl Limits {
         }
     }
 
-    /// Which limit a ready job of the kind queue waits for.
+    /// The limit that a ready job of the kind queue waits for.
     pub(super) fn closed_by(&self, kind_queue: usize, now: Instant) -> Option<Limiter> {
         let limited = self.limited(kind_queue)?;
         if !limited.used.has_place(limited.limits.all, 1) {
@@ -342,7 +343,7 @@ impl Limits {
         (!limited.used.has_token(limited.limits.all, 1, now)).then_some(Limiter::Rate)
     }
 
-    /// Which limit per key a throttled job waits for.
+    /// The limit per key that a throttled job waits for.
     pub(super) fn throttled_by(&self, key_limiter: KeyLimiterId) -> Limiter {
         let key_limiter = &self.key_limiters[key_limiter.0];
         let limit = self.kind_queues[key_limiter.kind_queue - 1].limits.per_key;
@@ -353,7 +354,7 @@ impl Limits {
         }
     }
 
-    /// What is used of each limit; `queued` counts the queued jobs of a kind queue.
+    /// Use of each limit; `queued` counts the queued jobs of a kind queue.
     pub(super) fn uses(&self, queued: impl Fn(usize) -> usize) -> Vec<LimitUse> {
         let view = |(index, limited): (usize, &LimitedKind)| LimitUse {
             kind: limited.kind,
@@ -375,7 +376,7 @@ impl Limits {
         limited.by_key.get(key).or_else(|| limited.by_key.get("").filter(|_| is_full)).copied()
     }
 
-    /// Lets go of the idle keys whose bucket is full again: they are as new.
+    /// Forgets idle keys whose bucket is full again: they would start the same as new ones.
     fn forget(&mut self, now: Instant) {
         while let Some((at, key_limiter)) = self.idle.first().copied()
             && at <= now

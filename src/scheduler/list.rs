@@ -2,7 +2,7 @@
 
 use slab::Slab;
 
-/// Links that an entry carries for the lists that it is in.
+/// The links of an entry, one pair for each kind of list.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Links([Neighbours; 3]);
 
@@ -12,12 +12,12 @@ struct Neighbours {
     next: Option<u32>,
 }
 
-/// Which links of an entry a list uses: an entry is in one list of each.
+/// Kind of list. An entry is in at most one list of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// The queue that the entry is in: of callers of a tenant, of ready jobs of a tenant, or of a key.
+    /// A queue: of a tenant's callers, of a tenant's ready jobs, or of a key.
     Line,
-    /// The ready jobs of a class, those that are held, or the callers that wait.
+    /// The ready jobs of a class, the throttled jobs, or the waiting callers.
     Class,
     /// All queued jobs by acceptance.
     Age,
@@ -75,7 +75,7 @@ impl List {
         Some(head)
     }
 
-    /// Takes `index` out. It must be in this list.
+    /// Removes `index`, which must be in this list.
     pub(crate) fn remove<T: AsMut<Links>>(&mut self, entries: &mut Slab<T>, link: Link, index: usize) {
         let gone = std::mem::take(entries[index].as_mut().of(link));
         match gone.previous {
@@ -89,7 +89,7 @@ impl List {
         self.len -= 1;
     }
 
-    /// The one behind `index`, in whichever list it is.
+    /// The entry behind `index`, in whatever list it is.
     pub(crate) fn next<T: AsRef<Links>>(entries: &Slab<T>, link: Link, index: usize) -> Option<usize> {
         entries[index].as_ref().next(link)
     }

@@ -9,14 +9,14 @@ use super::{
 };
 use crate::model::JobStage;
 
-/// How the pool holds a job.
+/// Stage of a job in the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holding {
-    /// Its caller waits for room.
+    /// Its caller waits for capacity.
     Waiting,
     /// It is queued.
     Queued,
-    /// It holds a worker. `ended`: its outcome is decided, and its handler still stops.
+    /// It runs. `ended`: its outcome is decided, and its handler is still stopping.
     Running { worker: u32, ended: bool, stuck: bool },
 }
 
@@ -30,12 +30,12 @@ impl Holding {
     }
 }
 
-/// The items with the least keys, in that order, and how many there are in all.
+/// The items with the smallest keys, in that order, and the number of all.
 pub(crate) type Least<K, T> = (Vec<(K, T)>, usize);
 
 impl<H: Host> Core<H> {
-    /// Of the jobs that `key` has one for, up to `most` with the least keys, in that order; and how many they are in all. It
-    /// looks at every job.
+    /// The jobs for which `key` returns a value: up to `most` with the smallest keys, in that order, and their number.
+    /// It scans every job.
     pub(crate) fn list<K: Ord>(
         &self,
         most: usize,
@@ -49,7 +49,7 @@ impl<H: Host> Core<H> {
         (least.into_iter().map(|(key, (job, holding))| (key, (job.clone(), holding))).collect(), all)
     }
 
-    /// The tenants that ask most often, the first first.
+    /// The tenants that ask most often, highest rate first.
     pub(crate) fn tenant_rates(&self, now: Instant) -> Vec<TenantRate> {
         self.admission.demand.rates(self.admission.window_at(now))
     }
@@ -66,7 +66,7 @@ pub(super) fn holding<S>(workers: &Workers<S>, place: Place) -> Holding {
     }
 }
 
-/// Up to `most` items with the least keys, in that order, and how many there are in all.
+/// Up to `most` items with the smallest keys, in that order, and the number of all.
 pub(crate) fn least<K: Ord, T>(items: impl Iterator<Item = (K, T)>, most: usize) -> Least<K, T> {
     let mut items: Vec<_> = items.collect();
     let all = items.len();

@@ -1,4 +1,4 @@
-//! What an operator does to a pool that serves: hold its jobs back, shut its door, change its size, cancel a job.
+//! What an operator does to a serving pool: pause, shut, resize, cancel a job.
 
 use tokio::time::Instant;
 
@@ -11,8 +11,8 @@ use super::{
 use crate::model::{JobStage, KindLimits, Outcome, RejectionReason};
 
 impl<H: Host> Core<H> {
-    /// Starts nothing until it is [resumed](Self::resume); jobs are taken and queued as before. Returns whether it is
-    /// held back: a pool whose door is shut finishes what it has instead.
+    /// Starts nothing until it is [resumed](Self::resume); jobs are still accepted and queued. Returns false if the
+    /// pool is shut, which finishes its jobs instead.
     pub(crate) fn pause(&mut self, now: Instant) -> bool {
         if self.closed || self.shut {
             return false;
@@ -32,21 +32,21 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Takes no more jobs until it is [opened](Self::open). Callers without room are told; what is queued goes on, in a
-    /// paused pool too.
+    /// Accepts no more jobs until it is [opened](Self::open). Waiting callers are refused; queued jobs continue, in a
+    /// paused pool, too.
     pub(crate) fn shut(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.shut = true;
         self.turn_away(effects);
         self.resume(now, effects);
     }
 
-    /// Takes jobs again.
+    /// Accepts jobs again.
     pub(crate) fn open(&mut self) {
         self.shut = false;
     }
 
-    /// Ends a job that has no worker; the host asks one that runs to stop. Tells how far it was; `None` where there is no
-    /// such job, or it has its outcome.
+    /// Ends a job without a worker; the host asks a running one to stop. Returns its stage; `None` if there is no such
+    /// job, or its outcome is decided.
     pub(crate) fn cancel(
         &mut self,
         now: Instant,
@@ -59,9 +59,14 @@ impl<H: Host> Core<H> {
             Place::Running { ended: true, .. } => None,
             Place::Running { ended: false, .. } => Some((JobStage::Running, job)),
             Place::Waiting => {
-                let Entry { waiter, job: told, .. } = self.leave_waiting(index);
+                let Entry { waiter, job: waiting_job, .. } = self.leave_waiting(index);
                 let outcome = Outcome::CancelledByOperator;
-                effects.push(Effect::Ended { waiter: waiter.expect(WAITER), job: told, outcome, retry_after: None });
+                effects.push(Effect::Ended {
+                    waiter: waiter.expect(WAITER),
+                    job: waiting_job,
+                    outcome,
+                    retry_after: None,
+                });
                 self.dispatch(now, effects);
                 Some((JobStage::Waiting, job))
             }
@@ -73,8 +78,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Has other bounds from now on, and serves further kinds: `kinds` has the limits of all of them, of which those that
-    /// it has stay as they are. What is beyond the bounds leaves them as jobs do.
+    /// Sets other bounds, and adds kinds: `kinds` has the limits of all of them, and those of known kinds do not
+    /// change. Jobs beyond the bounds leave in the usual way.
     pub(crate) fn reconfigure(&mut self, now: Instant, caps: Caps, kinds: &[KindLimits], effects: &mut Vec<Effect<H>>) {
         self.caps = caps;
         self.admission.estimates.extend(kinds.len());
@@ -84,8 +89,8 @@ impl<H: Host> Core<H> {
         self.dispatch(now, effects);
     }
 
-    /// Keeps the number of workers within `bounds`, from now on. Idle workers that are too many go at once, and busy
-    /// ones with the end of their job. Returns the states of those that went, to be dropped outside of the lock.
+    /// Keeps the number of workers within `bounds`. Surplus workers are removed at once if idle, else after their job.
+    /// Returns the states of removed workers, to be dropped outside of the lock.
     pub(crate) fn resize(
         &mut self,
         now: Instant,
@@ -99,7 +104,7 @@ impl<H: Host> Core<H> {
         self.employ(now, workers, fresh, effects)
     }
 
-    /// Brings the number of workers to `count`.
+    /// Changes the number of workers to `count`.
     pub(super) fn employ(
         &mut self,
         now: Instant,
@@ -120,7 +125,7 @@ impl<H: Host> Core<H> {
         gone
     }
 
-    /// Tells the callers without room that there will be none.
+    /// Refuses all waiting callers.
     pub(super) fn turn_away(&mut self, effects: &mut Vec<Effect<H>>) {
         let reason = if self.closed { RejectionReason::Draining } else { RejectionReason::PoolDraining };
         while let Some(index) = self.queue.waiting.first() {

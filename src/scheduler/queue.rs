@@ -32,13 +32,13 @@ const RESERVE: u32 = 20;
 /// The queued jobs. More important classes go first, but for the [`RESERVE`]; within a class, tenants share worker time
 /// fairly, and a tenant's jobs start in order of arrival.
 ///
-/// Each kind with limits has a kind queue of its own; the others share one. A kind queue whose limit is reached is passed
-/// over. Where several kind queues of a class have jobs, each gets worker time as it has tenants.
+/// Each kind with limits has its own kind queue; the others share the open one. A kind queue at its limit is skipped.
+/// If several kind queues of a class have jobs, worker time is divided by their numbers of tenants.
 ///
-/// Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it was given; the smallest tag
-/// goes first. A job is charged what its kind takes on average when it starts, and the difference when it ends. The
-/// virtual time of a kind queue goes on by each charge, divided among the tenants that are there. A tenant that comes, or
-/// comes back, starts at it: what it did not ask for is not saved up.
+/// Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it had; the smallest tag goes
+/// first. A job is charged its kind's mean service time when it starts, and the difference when it ends. With each
+/// charge, the virtual time of a kind queue advances by the charge divided by the number of tenants. A new or returning
+/// tenant starts at the virtual time, so that unused time is not saved up.
 #[derive(Default)]
 pub(super) struct Queue {
     classes: [Class; 4],
@@ -50,7 +50,7 @@ pub(super) struct Queue {
     /// All queued jobs, in order of acceptance.
     pub(super) all: List,
     pub(super) bytes: usize,
-    /// Starts in a row that passed a lower class by.
+    /// Starts in a row that passed over a lower class.
     passed: u32,
     /// Class that the last reserved start went to.
     last_reserved: usize,
@@ -61,23 +61,23 @@ pub(super) struct Class {
     /// Its jobs in order of acceptance, and their bytes.
     queued: List,
     bytes: usize,
-    /// The greatest tag of a kind queue that was served.
+    /// The largest tag of a kind queue that was served.
     served: u64,
 }
 
 /// The jobs of one class in one kind queue.
 #[derive(Default)]
 pub(super) struct KindQueue {
-    /// Queued jobs, and what the ready ones of them count.
+    /// Queued jobs, and the load of the ready ones.
     pub(super) jobs: usize,
     pub(super) ready: f64,
-    /// Worker time that the kind queue had, over its tenants.
+    /// Worker time of the kind queue, divided by its tenants.
     tag: u64,
-    /// What the queued jobs of each tenant count.
+    /// Load of the queued jobs of each tenant.
     pub(super) backlogs: Backlogs,
     /// Tenants with a ready job, by tag.
     order: FlowOrder,
-    /// Places in `order` that were given out.
+    /// Places that were given out in `order`.
     positions: u64,
     /// Idle tenants whose tag is ahead of a newcomer's start tag: they keep it until that has caught up. The case is
     /// `a_tenant_with_one_long_job_at_a_time_has_its_share_and_no_more`.
@@ -89,19 +89,19 @@ pub(super) struct KindQueue {
 }
 
 impl Queue {
-    /// Queue with the open kind queue.
+    /// An empty queue with the open kind queue.
     pub(super) fn new() -> Self {
         Self { kind_queues: std::iter::repeat_with(KindQueue::default).take(4).collect(), ..Self::default() }
     }
 
-    /// Has the open kind queue and so many others from now on.
+    /// Adds kind queues, up to `limited` besides the open one.
     pub(super) fn extend(&mut self, limited: usize) {
         self.kind_queues.resize_with(4 * (limited + 1), KindQueue::default);
     }
 
-    /// What the jobs of a kind queue count that would start before one of `class` whose tenant has `own` queued, its own
-    /// included. What stands behind ordering keys and limit keys takes few workers, however much it is: of the classes
-    /// above, it does not count. The case is `a_long_line_of_a_more_important_class_keeps_no_worker_idle`.
+    /// Load of a kind queue's jobs that would start before a job of `class` whose tenant has `own` queued, this job
+    /// included. Jobs blocked by ordering keys and limit keys take few workers, however many they are, so that they do
+    /// not count in the classes above. The case is `a_long_line_of_a_more_important_class_keeps_no_worker_idle`.
     pub(super) fn ahead(&self, kind_queue: usize, class: Criticality, own: f64) -> f64 {
         let kind_queues = &self.kind_queues[4 * kind_queue..];
         let above: f64 = kind_queues[..class.rank()].iter().map(|kind_queue| kind_queue.ready).sum();
@@ -113,7 +113,7 @@ impl Queue {
         self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().map(|kind_queue| kind_queue.jobs).sum()
     }
 
-    /// What the ready jobs of a kind queue count.
+    /// Load of the ready jobs of a kind queue.
     pub(super) fn ready_of(&self, kind_queue: usize) -> f64 {
         self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().map(|kind_queue| kind_queue.ready).sum()
     }
@@ -123,7 +123,7 @@ impl Queue {
         self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().any(|kind_queue| !kind_queue.order.is_empty())
     }
 
-    /// A job is accepted: all sums count it from now on. Where its ordering key is in use, it stands behind it.
+    /// A job is accepted, and counts in all sums from now on. If its ordering key is in use, it is blocked behind it.
     pub(super) fn enter<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize, names: Names<'_>) {
         let is_free = self.keys.is_free(names.ordering_key);
         let entry = &mut entries[index];
@@ -146,7 +146,7 @@ impl Queue {
         }
     }
 
-    /// A queued job starts, or ends: no sum counts it any more. Its tenant and its ordering key are held until it
+    /// A queued job starts or ends, and no longer counts in any sum. Its tenant and its ordering key are kept until it
     /// [departs](Self::depart).
     pub(super) fn leave<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         match entries[index].place {
@@ -168,7 +168,7 @@ impl Queue {
         self.bytes -= entry.bytes;
     }
 
-    /// A job is over: its tenant and its ordering key hold it no more.
+    /// A job is over, and releases its tenant and its ordering key.
     pub(super) fn depart<H: Host>(&mut self, entry: &Entry<H>) {
         if let Some(tenant) = entry.tenant {
             self.part(tenant);
@@ -178,7 +178,7 @@ impl Queue {
         }
     }
 
-    /// A queued job is ready to start.
+    /// A queued job becomes ready.
     pub(super) fn push<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let entry = &entries[index];
         let (slot, tenant, load) = (entry.slot(), tenant_of(entry), entry.load());
@@ -197,7 +197,7 @@ impl Queue {
         kind_queue.count_ready(flow, load);
     }
 
-    /// A ready job is ready no more.
+    /// A ready job is no longer ready.
     fn remove<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let entry = &entries[index];
         let (slot, tenant, load) = (entry.slot(), tenant_of(entry), entry.load());
@@ -210,7 +210,7 @@ impl Queue {
         self.forget_idle(slot);
     }
 
-    /// The job to start next; `is_open` says of a kind queue whether its limit lets one start.
+    /// The job to start next; `is_open` says whether the limits of a kind queue allow a start.
     pub(super) fn head(&self, is_open: impl Fn(usize) -> bool) -> Option<usize> {
         let rank = self.next_class(&is_open)?;
         let served = self.classes[rank].served;
@@ -220,18 +220,18 @@ impl Queue {
         self.tenants.flow(tenant, slot)?.ready.head()
     }
 
-    /// A ready job starts: to be said before it is [removed](Self::remove), and before its limits know.
+    /// A ready job starts. Call this before it is [removed](Self::remove), and before its limits count it.
     pub(super) fn start<H: Host>(&mut self, entry: &Entry<H>, is_open: impl Fn(usize) -> bool) {
         let (slot, tenant) = (entry.slot(), tenant_of(entry));
         self.note_start(entry.class.rank(), &is_open);
         let charge = nanos(entry.work);
         let (class, kind_queue) = (&mut self.classes[entry.class.rank()], &mut self.kind_queues[slot]);
-        // A kind queue without a job, or over its limit, saves nothing up.
+        // A kind queue that is empty, or at its limit, saves nothing up.
         class.served = class.served.max(kind_queue.tag);
         kind_queue.tag = class.served + charge / kind_queue.order.len().max(1) as u64;
         let flow = self.tenants.flow_mut(tenant, slot);
         kind_queue.order.remove((flow.tag, flow.since, tenant));
-        // Divided by one more than compete: a tenant that comes now goes before those that were served.
+        // Divided by one more than compete: a new tenant goes before those that were served.
         kind_queue.clock = (kind_queue.clock + charge / (kind_queue.order.len() as u64 + 2)).max(flow.tag);
         flow.tag += charge;
         kind_queue.top = kind_queue.top.max(flow.tag);
@@ -239,7 +239,7 @@ impl Queue {
         self.forget_idle(slot);
     }
 
-    /// A job that was charged with so many seconds took `took`.
+    /// A job that was charged `charged` seconds took `took`.
     pub(super) fn correct<H: Host>(&mut self, entry: &Entry<H>, took: Duration, charged: f64) {
         let Some(tenant) = entry.tenant else { return };
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 2);
@@ -254,7 +254,7 @@ impl Queue {
         self.forget_idle(entry.slot());
     }
 
-    /// A job that was queued is over, whether it started or not.
+    /// A queued job is over, whether it started or not.
     fn part(&mut self, tenant: TenantId) {
         let kind_queues = &mut self.kind_queues;
         self.tenants.part(tenant, |slot, flow| {
@@ -267,18 +267,18 @@ impl Queue {
         });
     }
 
-    /// The job that gives way to one of `class`: the newest of the lowest class below it.
+    /// The job to evict for one of `class`: the newest of the lowest class below it.
     pub(super) fn victim(&self, class: Criticality) -> Option<usize> {
         self.classes[class.rank() + 1..].iter().rev().find_map(|lower| lower.queued.tail())
     }
 
-    /// Bytes and number of the jobs that would give way to one of `class`.
+    /// Bytes and number of the jobs that could be evicted for one of `class`.
     pub(super) fn evictable(&self, class: Criticality) -> (usize, usize) {
         let lower = &self.classes[class.rank() + 1..];
         lower.iter().fold((0, 0), |(bytes, jobs), class| (bytes + class.bytes, jobs + class.queued.len()))
     }
 
-    /// The most important class with a ready job; now and then, one of those below it.
+    /// The most important class with a ready job; now and then, one below it.
     fn next_class(&self, is_open: &impl Fn(usize) -> bool) -> Option<usize> {
         let has_job = |rank: &usize| self.available(*rank, is_open).next().is_some();
         let top = (0..4).find(has_job)?;
@@ -326,15 +326,15 @@ impl Queue {
 }
 
 impl KindQueue {
-    /// What the queued jobs of a tenant count changes by `more`.
+    /// Adds `more` to the load of a tenant's queued jobs.
     fn count(&mut self, flow: &mut Flow, more: f64) {
-        // Rounding does not outlive the last job.
+        // Rounding errors end with the last job.
         let load = if flow.jobs == 0 { 0.0 } else { (flow.load + more).max(f64::MIN_POSITIVE) };
         self.backlogs.change(flow.load, load);
         flow.load = load;
     }
 
-    /// The same of those of them that are ready.
+    /// The same for its ready jobs.
     fn count_ready(&mut self, flow: &mut Flow, more: f64) {
         let ready = if flow.ready.is_empty() { 0.0 } else { flow.ready_load + more };
         self.ready = (self.ready + ready - flow.ready_load).max(0.0);

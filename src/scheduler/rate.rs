@@ -7,11 +7,10 @@ pub(super) const WINDOW: Duration = Duration::from_millis(100);
 /// Weight of one window in a rate: a time constant of about a second.
 pub(super) const WINDOW_WEIGHT: f64 = 0.1;
 
-/// Amount per second, as an exponentially weighted mean over windows. The first windows weigh as much as a plain mean
-/// gives them.
+/// Amount per second, as an exponentially weighted mean over windows. The first windows are averaged plainly.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rate {
-    /// Of the window that is open.
+    /// In the current window.
     amount: f64,
     pub(crate) per_second: f64,
     windows: u32,
@@ -22,10 +21,10 @@ impl Rate {
         self.amount += amount;
     }
 
-    /// The end of a window, and of `empty` more in which nothing happened.
+    /// Ends a window, and `empty` more without events.
     pub(crate) fn turn(&mut self, empty: u32) {
         self.fold();
-        // What is left after so many is nothing.
+        // After so many windows, nothing is left.
         for _ in 0..empty.min(FORGOTTEN) {
             self.fold();
         }

@@ -10,9 +10,9 @@ use crate::model::Criticality;
 /// A copy of the machine's figures, taken under the lock and read without it.
 pub(crate) struct CoreSnapshot<J> {
     pub(crate) closed: bool,
-    /// Whether an operator had the door shut.
+    /// Whether an operator has shut the pool.
     pub(crate) shut: bool,
-    /// Since when nothing is started.
+    /// When the pool was paused.
     pub(crate) paused: Option<Instant>,
     pub(crate) queued: usize,
     pub(crate) queued_bytes: usize,
@@ -20,7 +20,7 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) running: usize,
     pub(crate) live_workers: usize,
     pub(crate) size: SizeSnapshot,
-    /// The job that was accepted first of those that are queued.
+    /// The queued job that was accepted first.
     pub(crate) oldest: Option<J>,
     pub(crate) expected_wait: Duration,
     pub(crate) counts: Counts,
@@ -33,17 +33,17 @@ pub(crate) struct CoreSnapshot<J> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SizeSnapshot {
     pub(crate) bounds: Bounds,
-    /// Workers that the pool should have.
+    /// Number of workers that the pool aims at.
     pub(crate) workers: usize,
-    /// Workers that go with the end of their job.
+    /// Workers that stop after their job.
     pub(crate) retiring: usize,
-    /// How long jobs take, in what they used to take.
+    /// Run time of jobs, relative to the run time before.
     pub(crate) slowdown: f64,
     /// Whether the pool does not grow because of that.
     pub(crate) held_back: bool,
 }
 
-/// The figures that change with every job, without a copy of any list.
+/// The figures that change with every job, without copies of lists.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CoreLoad {
     pub(crate) queued: usize,
@@ -62,7 +62,7 @@ pub(crate) struct WorkerSnapshot<J> {
     pub(crate) changed: Instant,
 }
 
-/// What a worker is at.
+/// State of a worker.
 pub(crate) enum WorkerCondition<J> {
     Idle,
     Busy(J),
@@ -100,12 +100,12 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Whether an operator had the door shut, and whether nothing is started.
+    /// Whether an operator has shut the pool, and whether it is paused.
     pub(crate) fn is_held(&self) -> (bool, bool) {
         (self.shut, self.paused.is_some())
     }
 
-    /// Copies the figures that tell the load.
+    /// Copies the figures of the load.
     pub(crate) fn load(&self) -> CoreLoad {
         CoreLoad {
             queued: self.queue.all.len(),

@@ -14,9 +14,9 @@ use crate::model::{Criticality, Outcome, RejectionReason};
 
 pub(super) const WAITER: &str = "an entry that has not started keeps its waiter";
 
-/// The ways of a job between its places.
+/// The steps of a job between its stages.
 impl<H: Host> Core<H> {
-    /// Room is there: the job becomes queued, behind its ordering key where that is in use.
+    /// The job is accepted, and queued behind its ordering key if that is in use.
     pub(super) fn accept(&mut self, now: Instant, index: usize, names: Names<'_>, is_probe: bool) {
         self.counts.accepted += 1;
         let entry = &mut self.entries[index];
@@ -35,7 +35,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// No ordering key holds a queued job back: it is ready, or stands at the key limiter of its limit key.
+    /// No ordering key blocks a queued job: it is ready, or throttled by its limit key.
     fn free(&mut self, index: usize) {
         let Some(key_limiter) = self.entries[index].key_limiter else {
             self.entries[index].place = Place::Ready;
@@ -65,7 +65,7 @@ impl<H: Host> Core<H> {
         effects.push(Effect::Ended { waiter: waiter.expect(WAITER), job, outcome, retry_after });
     }
 
-    /// A caller that waits for room hears that it gets none.
+    /// Refuses a waiting caller.
     pub(super) fn refuse_waiting(&mut self, index: usize, reason: RejectionReason, effects: &mut Vec<Effect<H>>) {
         self.counts.rejected[reason.index()] += 1;
         let waiter = self.leave_waiting(index).waiter.expect(WAITER);
@@ -77,7 +77,7 @@ impl<H: Host> Core<H> {
         self.entries.remove(index)
     }
 
-    /// Takes a queued job out for good.
+    /// Removes a queued job for good.
     pub(super) fn remove_queued(&mut self, index: usize) -> Entry<H> {
         let led = self.entries[index].place != Place::Blocked;
         self.unqueue(index);
@@ -97,13 +97,13 @@ impl<H: Host> Core<H> {
         self.saturated &= self.queue.all.len() * 5 > self.caps.jobs;
     }
 
-    /// A job is over: nothing holds it any more.
+    /// A job is over, and is released by everything.
     pub(super) fn depart(&mut self, entry: &Entry<H>) {
         self.queue.depart(entry);
         self.limits.quit(entry.key_limiter);
     }
 
-    /// The job at the head of an ordering key is gone: the next one may start, at the end of its class's queue.
+    /// The first job of an ordering key is gone: the next one may start, at the end of its class's queue.
     pub(super) fn advance_key_queue(&mut self, key_queue: Option<KeyQueueId>) {
         let next = key_queue.and_then(|key_queue| self.queue.keys.advance(&mut self.entries, key_queue));
         if let Some(next) = next {

@@ -15,22 +15,22 @@ pub(super) use sizer::Sizer;
 pub(crate) use sizing::Resized;
 pub(super) use sizing::Sizing;
 
-/// The workers of a pool. Idle ones park on a stack for each shard, so that the warmest is taken first.
+/// The workers of a pool. Idle ones are on a stack for each shard, so that the most recently used one is taken first.
 pub(super) struct Workers<S> {
     slots: Slab<Slot<S>>,
     idle: Vec<Vec<usize>>,
     idle_count: usize,
     next_id: u32,
-    /// Stuck workers that another one stands in for.
+    /// Stuck workers that were replaced.
     replaced: usize,
     unreplaced: usize,
-    /// Busy workers too many: as many go with the end of their job. There is none while another one is missed.
+    /// Busy workers to be removed after their job; 0 while a worker is missing.
     surplus: usize,
-    /// Time that workers had jobs which they gave back.
+    /// Worker time of jobs that have ended.
     busy: Duration,
 }
 
-/// One worker. Its neighbour belongs to another shard: no cache line holds parts of both.
+/// One worker. Its neighbour belongs to another shard, so no cache line holds parts of both.
 #[repr(align(128))]
 pub(super) struct Slot<S> {
     pub(super) id: u32,
@@ -43,11 +43,11 @@ pub(super) struct Slot<S> {
     pub(super) changed: Instant,
 }
 
-/// What a worker is at.
+/// State of a worker.
 pub(super) enum Duty<S> {
     Idle(S),
     Busy(JobKey),
-    /// Its job does not stop; `replaced` says whether another worker took its place.
+    /// Its job does not stop; `replaced` says whether another worker replaced it.
     Stuck {
         key: JobKey,
         replaced: bool,
@@ -93,12 +93,12 @@ impl<S> Workers<S> {
         self.configured() - self.unreplaced
     }
 
-    /// Workers that the pool should have.
+    /// Number of workers that the pool aims at.
     pub(super) fn configured(&self) -> usize {
         self.slots.len() - self.replaced - self.surplus
     }
 
-    /// Workers that go with the end of their job.
+    /// Workers that stop after their job.
     pub(super) fn surplus(&self) -> usize {
         self.surplus
     }
@@ -111,12 +111,12 @@ impl<S> Workers<S> {
         self.slots.iter().map(|(_, slot)| slot)
     }
 
-    /// Id of a worker, and what it is at.
+    /// Id and state of a worker.
     pub(super) fn duty(&self, slot: usize) -> (u32, &Duty<S>) {
         (self.slots[slot].id, &self.slots[slot].duty)
     }
 
-    /// Gives an idle worker, of `shard` where it has one, to the job `key`.
+    /// Gives an idle worker, if possible of `shard`, to the job `key`.
     pub(super) fn take(&mut self, shard: usize, key: JobKey, now: Instant) -> Option<(usize, u32, S)> {
         let shards = self.idle.len();
         let slot = (0..shards).find_map(|step| self.idle[(shard + step) % shards].pop())?;
@@ -129,7 +129,7 @@ impl<S> Workers<S> {
         }
     }
 
-    /// For how long a worker has its job; nothing where it is stuck.
+    /// Time for which a worker has its job; zero if it is stuck.
     pub(super) fn busy_for(&self, slot: usize, now: Instant) -> Duration {
         let slot = &self.slots[slot];
         let is_busy = matches!(slot.duty, Duty::Busy(_));
@@ -147,8 +147,8 @@ impl<S> Workers<S> {
         slot.total_run += run;
     }
 
-    /// Takes a worker back. One that was replaced while it was stuck goes away, unless another stuck one is missed; the
-    /// state of one that goes is returned, so that it is dropped outside of the lock.
+    /// Takes a worker back. A worker that was replaced while it was stuck is removed, unless another stuck one needs a
+    /// replacement. The state of a removed worker is returned, so that it is dropped outside of the lock.
     pub(super) fn give_back(&mut self, slot: usize, state: S, now: Instant) -> Option<S> {
         self.busy += self.busy_for(slot, now);
         let returned = &mut self.slots[slot];
@@ -170,7 +170,7 @@ impl<S> Workers<S> {
         None
     }
 
-    /// Lets the worker that stood in for one that is back stand in for another stuck one, where there is one.
+    /// Uses the replacement of a returned worker for another stuck one, if there is one.
     fn pass_on_stand_in(&mut self) -> bool {
         if self.unreplaced == 0 {
             return false;
@@ -183,13 +183,13 @@ impl<S> Workers<S> {
         true
     }
 
-    /// Marks a worker as stuck. Returns whether it should be replaced: while fewer than `most` are, and not twice.
+    /// Marks a worker as stuck. Returns whether to replace it: while fewer than `most` are replaced, and only once.
     pub(super) fn stick(&mut self, slot: usize, key: JobKey, most: usize) -> bool {
         if matches!(self.slots[slot].duty, Duty::Stuck { .. }) {
             return false;
         }
         if self.surplus > 0 {
-            // It was to go, and is not missed.
+            // It was to be removed, and needs no replacement.
             self.surplus -= 1;
             self.replaced += 1;
             self.slots[slot].duty = Duty::Stuck { key, replaced: true };
@@ -213,15 +213,15 @@ impl<S> Workers<S> {
         })
     }
 
-    /// Takes all idle states out, so that they are dropped outside of the lock. Only for a pool that is closed.
+    /// Removes all idle states, so that they are dropped outside of the lock. Only for a closed pool.
     pub(super) fn retire_idle(&mut self) -> Vec<S> {
         let parked: Vec<usize> = self.idle.iter_mut().flat_map(std::mem::take).collect();
         self.idle_count = 0;
         parked.into_iter().filter_map(|slot| self.remove(slot)).collect()
     }
 
-    /// Lets `count` workers go: first those that are missed, then idle ones, the newest first, and busy ones when they
-    /// give their job back. Returns the states of those that went.
+    /// Removes `count` workers: first missing ones, then idle ones, the newest first, then busy ones after their job.
+    /// Returns the states of the removed ones.
     pub(super) fn dismiss(&mut self, count: usize) -> Vec<S> {
         let unmissed = count.min(self.unreplaced);
         let missed = self.slots.iter_mut().filter_map(|(_, slot)| match &mut slot.duty {
@@ -243,14 +243,14 @@ impl<S> Workers<S> {
         parked.into_iter().filter_map(|slot| self.remove(slot)).collect()
     }
 
-    /// Keeps up to `count` workers that were to go. Returns how many.
+    /// Keeps up to `count` workers that were to be removed. Returns how many.
     pub(super) fn keep(&mut self, count: usize) -> usize {
         let kept = count.min(self.surplus);
         self.surplus -= kept;
         kept
     }
 
-    /// Time that workers had jobs, over all.
+    /// Total time for which workers had jobs.
     pub(super) fn busy_time(&self, now: Instant) -> Duration {
         self.busy + self.slots.iter().map(|(slot, _)| self.busy_for(slot, now)).sum::<Duration>()
     }
@@ -262,7 +262,7 @@ impl<S> Workers<S> {
         }
     }
 
-    /// Ids of idle workers by shard, the one that is taken next at the end.
+    /// Ids of idle workers by shard; the last one is taken next.
     #[cfg(test)]
     pub(super) fn parked(&self) -> Vec<Vec<u32>> {
         let ids = |slots: &Vec<usize>| slots.iter().map(|slot| self.slots[*slot].id).collect();

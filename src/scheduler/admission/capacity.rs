@@ -1,7 +1,7 @@
-//! Which jobs may have a place in the queue, as far as places and bytes go.
+//! Which jobs fit in the queue, by jobs and bytes.
 //!
-//! A part of the queue is kept for each class that is more important, and a tenant may have but a multiple of what is left
-//! free; each once such a class, or another tenant, was there within a minute.
+//! A part of the queue is reserved for each more important class, and a tenant may take only a multiple of the free
+//! part. Both apply only if such a class, or another tenant, was seen within a minute.
 
 use std::hash::BuildHasher;
 
@@ -12,18 +12,18 @@ use crate::model::{Criticality, TenantPart};
 
 /// Windows for which classes and tenants are remembered.
 const KEPT: u64 = 600;
-/// Of the queue, one part in so many is kept for each class that is more important.
+/// One part in so many is reserved for each more important class.
 const PARTS: usize = 8;
-/// A tenant may have so many times what is free: three quarters of the queue where it is alone, and less the more of them
+/// A tenant may take so many times what is free: three quarters of the queue if it is alone, and less the more tenants
 /// ask for much (Choudhury and Hahne, Dynamic queue length thresholds, 1998).
 const TIMES: f64 = 3.0;
 
-/// Who asked for room of late.
+/// Recent arrivals.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// Windows in which a class was last there.
+    /// Windows in which each class was last seen.
     classes: [Option<u64>; 4],
-    /// Hash of the name of the tenant that was last there, and the window in which it was last another.
+    /// Hash of the last tenant's name, and the window in which another one was last seen.
     tenant: Option<u64>,
     changed: Option<u64>,
 }
@@ -37,12 +37,12 @@ impl Seen {
         }
     }
 
-    /// More important classes that were there.
+    /// More important classes that were seen.
     fn above(&self, class: Criticality, window: u64) -> usize {
         self.classes[..class.rank()].iter().filter(|last| is_kept(**last, window)).count()
     }
 
-    /// Whether there was more than one tenant.
+    /// Whether more than one tenant was seen.
     fn mixes_tenants(&self, window: u64) -> bool {
         is_kept(self.changed, window)
     }
@@ -53,7 +53,7 @@ fn is_kept(last: Option<u64>, window: u64) -> bool {
 }
 
 impl<H: Host> Core<H> {
-    /// Whether a job of `class` may have a place in the queue, and `bytes` more.
+    /// Whether a job of `class` with `bytes` fits in the queue.
     pub(crate) fn has_capacity(&self, class: Criticality, bytes: usize) -> bool {
         let (jobs, most) = self.capacity(class);
         // A job that has the queue alone takes nothing from others.
@@ -61,15 +61,16 @@ impl<H: Host> Core<H> {
         self.queue.all.len() < jobs && bytes <= most.saturating_sub(self.queue.bytes)
     }
 
-    /// Jobs and bytes up to which the queue may be filled by `class`.
+    /// Jobs and bytes up to which `class` may fill the queue.
     pub(crate) fn capacity(&self, class: Criticality) -> (usize, usize) {
         let above = self.admission.seen.above(class, self.admission.window);
         let of = |cap: usize| cap - cap / PARTS * above;
         (of(self.caps.jobs), of(self.caps.bytes))
     }
 
-    /// What a tenant has of the queue, not counting what is less important than `class`: its own batch keeps none of its
-    /// urgent jobs out. `None` where it may have `bytes` more; one with nothing queued may always queue one job.
+    /// A tenant's part of the queue, without jobs that are less important than `class`, so that its own batch does not
+    /// block its urgent jobs. `None` if it may have `bytes` more. A tenant with nothing queued may always queue one
+    /// job.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a multiple of a cap, not below zero")]
     pub(crate) fn over_part(&self, class: Criticality, tenant: Option<TenantId>, bytes: usize) -> Option<TenantPart> {
         let share = self.caps.tenant_share;
@@ -91,7 +92,7 @@ impl<H: Host> Core<H> {
         let (jobs, most) = self.capacity(class);
         let free = |cap: usize, held: usize| times * cap.saturating_sub(held) as f64;
         let (free_jobs, free_bytes) = (free(jobs, self.queue.all.len()), free(most, self.queue.bytes));
-        // Where nothing is free, that is what a caller is told.
+        // If nothing is free, that is the reason of the refusal.
         let is_over = (free_jobs > 0.0 && own_jobs as f64 >= free_jobs)
             || (free_bytes > 0.0 && own_bytes as f64 + bytes as f64 > free_bytes);
         is_over.then(|| part(free_jobs as usize, free_bytes as usize))
@@ -104,7 +105,7 @@ impl<H: Host> Core<H> {
         (part(self.caps.jobs).max(1), part(self.caps.bytes))
     }
 
-    /// Whether evicting jobs below `class` would make room for one of it.
+    /// Whether evicting jobs below `class` would make enough capacity.
     pub(crate) fn can_evict_for(&self, class: Criticality, bytes: usize) -> bool {
         let ((less_bytes, less), (jobs, most)) = (self.queue.evictable(class), self.capacity(class));
         let held = self.queue.bytes - less_bytes;
@@ -112,9 +113,9 @@ impl<H: Host> Core<H> {
         self.queue.all.len() - less < jobs && bytes <= most.saturating_sub(held)
     }
 
-    /// Whether a job that is queued leaves the bytes for the first callers that wait before it. Where there are places,
-    /// callers wait for bytes; or for their time or their tenant's part, which hold up no others.
-    pub(crate) fn leaves_room_for_callers(&self, class: Criticality, bytes: usize) -> bool {
+    /// Whether a queued job leaves enough bytes for the first callers before it. If there are free places, callers wait
+    /// for bytes; or for time or their tenant's part, where they block no others.
+    pub(crate) fn leaves_bytes_for_callers(&self, class: Criticality, bytes: usize) -> bool {
         let needed = self.queue.waiting.ahead_of(class).map(|index| self.entries[index].bytes);
         needed.fold(bytes, usize::saturating_add) <= self.caps.bytes.saturating_sub(self.queue.bytes)
     }

@@ -1,4 +1,4 @@
-//! What each tenant asked for in the last two seconds, whether it got room or not.
+//! Demand of each tenant in the last two seconds, accepted or not.
 
 use std::hash::BuildHasher;
 
@@ -8,21 +8,21 @@ use super::super::rate::WINDOW;
 
 /// Windows of one period: two seconds.
 const PERIOD: u64 = 20;
-/// Names in the table of a period. Further tenants share one entry.
-const MOST_NAMES: usize = 10_000;
+/// Most names in the table of a period. Further tenants share one entry.
+const MAX_NAMES: usize = 10_000;
 /// The entry that they share.
 const OTHERS: u64 = 0;
-/// Most tenants that are told.
-const MOST_TOLD: usize = 32;
+/// Most tenants in a list.
+const MAX_LISTED: usize = 32;
 
-/// By hash of the tenant's name. Two periods are kept: the last two seconds are the running one, and what they reach into
-/// the one before it.
+/// Demand by hash of the tenant's name. Two periods are kept: the last two seconds are the current one and a part of
+/// the previous one.
 #[derive(Default)]
 pub(crate) struct TenantDemand {
     period: u64,
     running: FxHashMap<u64, Asked>,
     before: FxHashMap<u64, Asked>,
-    /// Tenants of either period.
+    /// Tenants of both periods.
     tenants: usize,
 }
 
@@ -40,14 +40,14 @@ struct Asked {
 pub struct TenantRate {
     /// Name of the tenant.
     pub tenant: Box<str>,
-    /// Jobs that ask for room, per second.
+    /// Jobs per second that ask for capacity.
     pub asks: f64,
     /// Those of them that are refused at once.
     pub refusals: f64,
 }
 
 impl TenantDemand {
-    /// A job arrives that is expected to take so many seconds.
+    /// A job arrives that is expected to take `seconds`.
     pub(crate) fn arrive(&mut self, tenant: &str, seconds: f64) {
         let name = self.name(tenant);
         let is_new = !self.before.contains_key(&name);
@@ -67,8 +67,8 @@ impl TenantDemand {
         }
     }
 
-    /// Whether a tenant asked for less than an equal share of what `workers` can do, among the tenants that were seen,
-    /// beside the job of `own` seconds that is judged.
+    /// Whether a tenant asks for less than an equal share of `workers` among the tenants that were seen, beside the
+    /// current job of `own` seconds.
     pub(crate) fn is_light(&self, tenant: &str, own: f64, workers: usize, window: u64) -> bool {
         let asked = self.per_second(tenant, window) * seconds_of_period();
         (asked - own) * (self.tenants as f64) < workers as f64 * seconds_of_period()
@@ -80,7 +80,7 @@ impl TenantDemand {
         self.rate(name, window, |asked| asked.seconds)
     }
 
-    /// The tenants that ask most often, the first first.
+    /// The tenants that ask most often, highest rate first.
     pub(crate) fn rates(&self, window: u64) -> Vec<TenantRate> {
         let fresh = self.before.iter().filter(|(name, _)| !self.running.contains_key(name));
         let rates = self.running.iter().chain(fresh).filter(|(name, _)| **name != OTHERS);
@@ -91,7 +91,7 @@ impl TenantDemand {
         });
         let mut rates: Vec<_> = rates.filter(|rate| rate.asks > 0.0).collect();
         rates.sort_unstable_by(|a, b| b.asks.total_cmp(&a.asks));
-        rates.truncate(MOST_TOLD);
+        rates.truncate(MAX_LISTED);
         rates
     }
 
@@ -109,11 +109,11 @@ impl TenantDemand {
 
     fn name(&self, tenant: &str) -> u64 {
         let hash = FxBuildHasher.hash_one(tenant);
-        let is_full = self.running.len() >= MOST_NAMES && !self.running.contains_key(&hash);
+        let is_full = self.running.len() >= MAX_NAMES && !self.running.contains_key(&hash);
         if is_full { OTHERS } else { hash }
     }
 
-    /// So many windows are over, from the first one on.
+    /// Moves on to `window`.
     pub(crate) fn turn(&mut self, window: u64) {
         let over = window / PERIOD - self.period;
         if over == 0 {
@@ -159,10 +159,10 @@ mod tests {
     #[test]
     fn further_names_share_one_entry() {
         let mut demand = TenantDemand::default();
-        for name in 0..2 * MOST_NAMES {
+        for name in 0..2 * MAX_NAMES {
             demand.arrive(&name.to_string(), 0.1);
         }
-        assert_eq!((demand.running.len(), demand.tenants), (MOST_NAMES + 1, MOST_NAMES + 1));
+        assert_eq!((demand.running.len(), demand.tenants), (MAX_NAMES + 1, MAX_NAMES + 1));
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
             }
         }
         let rates = demand.rates(39);
-        assert_eq!((&*rates[0].tenant, &*rates[1].tenant, rates.len()), ("loud", "second", MOST_TOLD));
+        assert_eq!((&*rates[0].tenant, &*rates[1].tenant, rates.len()), ("loud", "second", MAX_LISTED));
         assert!((200.0..220.0).contains(&rates[0].asks) && (150.0..165.0).contains(&rates[0].refusals), "{rates:?}");
         assert!((50.0..55.0).contains(&rates[1].asks), "{rates:?}");
         assert_eq!(demand.rates(39 + 2 * PERIOD), [], "a tenant that asks no more is forgotten");

@@ -6,34 +6,34 @@ use tokio::time::Instant;
 
 use super::seconds;
 
-/// Service time of a kind while nothing was measured.
+/// Service time of a kind before any measurement.
 const FIRST_SERVICE: Duration = Duration::from_millis(50);
 /// Weight of one finished job in the mean of its kind.
 const JOB_WEIGHT: f64 = 0.05;
 
-/// A kind of which no job has ended for so long, or for so many times what it takes where that is longer, lets one job
-/// through that would end too late by its estimate: the estimate may be out of date, and nothing that runs says so.
+/// If no job of a kind has ended for this time, or for so many of its service times if that is longer, one job may pass
+/// although it would end too late by the estimate. The estimate may be outdated, and no running job would correct it.
 const SILENCE: Duration = Duration::from_secs(10);
 const SILENT_RUNS: f64 = 10.0;
 /// Weight of the next run after that.
 const PROBE_WEIGHT: f64 = 0.5;
 
-/// How long jobs run, in seconds.
+/// Service times, in seconds.
 pub(crate) struct Estimates {
     kinds: Vec<ServiceTime>,
-    /// Over the kinds as they come.
+    /// Over all kinds.
     mean: ServiceTime,
 }
 
-/// Exponentially weighted mean of service times; the first samples weigh as much as a plain mean gives them, so that
-/// the start value is forgotten at once.
+/// Exponentially weighted mean of service times. The first samples are averaged plainly, so that the initial value
+/// disappears at once.
 #[derive(Clone, Copy)]
 struct ServiceTime {
     seconds: f64,
     samples: u32,
-    /// When a run last ended, or a job was let through because none did.
+    /// When a run last ended, or a probe was allowed.
     heard: Option<Instant>,
-    /// Whether the next run counts for more, as the estimate may be out of date.
+    /// Whether the next run has a higher weight, because the estimate may be outdated.
     is_stale: bool,
 }
 
@@ -44,7 +44,7 @@ impl ServiceTime {
         self.seconds += self.weight().max(weight) * (seconds - self.seconds);
     }
 
-    /// One of the last samples was so many seconds too short.
+    /// One of the last samples was `more` seconds too short.
     fn lengthen(&mut self, more: f64) {
         self.seconds += self.weight() * more;
     }
@@ -55,19 +55,19 @@ impl ServiceTime {
 }
 
 impl Estimates {
-    /// Kinds that nothing is known of.
+    /// Kinds without measurements.
     pub(crate) fn new(kinds: usize) -> Self {
         let unknown = ServiceTime { seconds: FIRST_SERVICE.as_secs_f64(), samples: 0, heard: None, is_stale: false };
         Self { kinds: vec![unknown; kinds], mean: unknown }
     }
 
-    /// Knows so many kinds from now on, of the further ones nothing.
+    /// Extends to `kinds` kinds; new ones have no measurements.
     pub(crate) fn extend(&mut self, kinds: usize) {
         let unknown = Self::new(kinds.saturating_sub(self.kinds.len()));
         self.kinds.extend(unknown.kinds);
     }
 
-    /// Learns from a run. Returns the seconds that it counts, as the others do.
+    /// Learns from a run. Returns the seconds that were counted.
     pub(crate) fn observe(&mut self, kind: usize, run: Duration) -> f64 {
         let seconds = run.as_secs_f64();
         self.kinds[kind].add(seconds);
@@ -75,19 +75,19 @@ impl Estimates {
         seconds
     }
 
-    /// Learns from a run that was cut at its deadline: it would have gone on. Where times are exponential, by another mean;
-    /// here by that, but no longer than it ran.
+    /// Learns from a run that was cut at its deadline, and would have continued. For exponential times that would be
+    /// one more mean; it is added, up to the time that the job ran.
     pub(crate) fn observe_cut(&mut self, kind: usize, run: Duration) -> f64 {
         let more = self.service(kind).min(run.as_secs_f64());
         self.observe(kind, run.saturating_add(Duration::from_secs_f64(more)))
     }
 
-    /// Learns from a run that was cut at a bound of its own, which says nothing but that it takes longer.
+    /// Learns from a run that was cut at its own bound, which shows only that it takes longer.
     pub(crate) fn observe_longer(&mut self, kind: usize, run: Duration) -> f64 {
         if run.as_secs_f64() > self.service(kind) { self.observe(kind, run) } else { 0.0 }
     }
 
-    /// Learns that a run of which so many seconds count held its worker for so long.
+    /// Learns that a run, counted with `counted` seconds, held its worker for `held`.
     pub(crate) fn observe_held(&mut self, kind: usize, counted: f64, held: Duration) {
         let more = held.as_secs_f64() - counted;
         if counted <= 0.0 {
@@ -98,36 +98,36 @@ impl Estimates {
         }
     }
 
-    /// A job of `kind` ended that was measured.
+    /// A measured job of `kind` ended.
     pub(crate) fn note_end(&mut self, kind: usize, now: Instant) {
         self.kinds[kind].heard = Some(now);
     }
 
-    /// Whether a job of `kind` may be queued that would end too late by its estimate.
+    /// Whether a job of `kind` may be queued as a probe.
     pub(crate) fn may_probe(&self, kind: usize, now: Instant) -> bool {
         let Some(heard) = self.kinds[kind].heard else { return true };
         let silence = SILENCE.max(seconds(SILENT_RUNS * self.kinds[kind].seconds));
         now.saturating_duration_since(heard) >= silence
     }
 
-    /// Such a job is queued.
+    /// A probe is queued.
     pub(crate) fn probe(&mut self, kind: usize, now: Instant) {
         let known = &mut self.kinds[kind];
         (known.heard, known.is_stale) = (Some(now), true);
     }
 
-    /// Expected service time of a job of `kind`: the pool's mean where only others were measured.
+    /// Expected service time of a job of `kind`; the mean of the pool if only other kinds were measured.
     pub(crate) fn service(&self, kind: usize) -> f64 {
         let known = if self.kinds[kind].samples > 0 { &self.kinds[kind] } else { &self.mean };
         known.seconds
     }
 
-    /// The same, once it was measured.
+    /// The same, if the kind was measured.
     pub(crate) fn measured(&self, kind: usize) -> Option<f64> {
         Some(self.kinds[kind].seconds).filter(|_| self.kinds[kind].samples > 0)
     }
 
-    /// Runs of `kind` that were measured.
+    /// Measured runs of `kind`.
     pub(crate) fn runs(&self, kind: usize) -> u32 {
         self.kinds[kind].samples
     }

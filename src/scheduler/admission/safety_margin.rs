@@ -5,22 +5,23 @@ use super::super::rate::{FORGOTTEN, WINDOW_WEIGHT};
 /// Share of accepted jobs that may miss their deadline before the margin narrows.
 const MISSED_SHARE: f64 = 0.01;
 
-/// Where even jobs that hardly wait miss their deadlines, refusing more of them helps none.
+/// Lower bound: if even jobs that hardly wait miss their deadlines, refusing more of them does not help.
 const NARROWEST: f64 = 0.1;
 const NARROWER: f64 = 0.95;
 const WIDER: f64 = 0.01;
-/// Missed jobs of about a second that may be chance: where few are queued, one is a large share.
+/// Missed jobs per second that may be chance: with few queued jobs, one is a large share.
 const CHANCE: f64 = 1.0;
 
-/// How much of the allowed wait is given out: less while accepted jobs miss their deadlines, more while they do not.
+/// Share of the allowed wait that is used: it falls while accepted jobs miss their deadlines, and rises while they do
+/// not.
 ///
-/// Both are counted over about a second, so that one job of a small pool is not taken for a trend.
+/// Both are counted over about a second, so that one job of a small pool does not count as a trend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SafetyMargin {
     pub(crate) value: f64,
     accepted: f64,
     missed: f64,
-    /// Whether a job was queued, or missed its deadline, in the window that is open.
+    /// Whether a job was queued, or missed its deadline, in the current window.
     moved: bool,
 }
 
@@ -37,8 +38,8 @@ impl SafetyMargin {
         self.moved = true;
     }
 
-    /// The end of a window, and of `empty` more in which nothing happened. `rests` says that nothing is queued: what was
-    /// learnt under load then fades by half with each window that adds nothing to it.
+    /// Ends a window, and `empty` more without events. `rests` says that nothing is queued: then, with each further
+    /// window, half of what was learnt under load is forgotten.
     pub(crate) fn turn(&mut self, empty: u32, rests: bool) {
         for _ in 0..=empty.min(FORGOTTEN) {
             let moved = std::mem::take(&mut self.moved);

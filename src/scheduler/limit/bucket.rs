@@ -4,20 +4,20 @@ use tokio::time::Instant;
 
 use crate::model::Rate;
 
-/// A bucket of tokens, full at first. It keeps the one instant at which it will be full again (the generic cell rate
-/// algorithm, ITU-T I.371), so that nothing needs to run for tokens to come.
+/// A token bucket, full at first. It stores only the instant at which it will be full again (the generic cell rate
+/// algorithm, ITU-T I.371), so that it needs no timer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bucket {
     full_at: Option<Instant>,
 }
 
 impl Bucket {
-    /// Whether so many tokens are there.
+    /// Whether it has so many tokens.
     pub(crate) fn has(&self, rate: Rate, tokens: u32, now: Instant) -> bool {
         tokens <= rate.burst.get() && self.when(rate, tokens).is_none_or(|at| at <= now)
     }
 
-    /// When so many tokens are there, which may be over; `None`: since ever. At most the burst may be asked for.
+    /// When it has so many tokens, perhaps in the past; `None` means always. At most the burst may be requested.
     pub(crate) fn when(&self, rate: Rate, tokens: u32) -> Option<Instant> {
         self.full_at?.checked_sub(rate.interval * (rate.burst.get() - tokens))
     }
@@ -27,12 +27,12 @@ impl Bucket {
         self.full_at = Some(self.full_at.map_or(now, |full_at| full_at.max(now)) + rate.interval);
     }
 
-    /// When the bucket is full, which may be over; `None`: since ever.
+    /// When it is full, perhaps in the past; `None` means always.
     pub(crate) fn full_at(&self) -> Option<Instant> {
         self.full_at
     }
 
-    /// Seconds until the turn of a start that has so many before it.
+    /// Seconds until a start that has `before` others before it.
     pub(crate) fn wait(&self, rate: Rate, before: f64, now: Instant) -> f64 {
         let full_in = self.full_at.map_or(0.0, |at| at.saturating_duration_since(now).as_secs_f64());
         let missing = before + 1.0 - f64::from(rate.burst.get());

@@ -7,8 +7,7 @@ impl Limits {
         self.key_limiters.iter().map(|(_, key_limiter)| key_limiter.throttled.len()).sum()
     }
 
-    /// Checks that a key is kept for its jobs alone, which have these key limiters, or until its bucket is full; and that only
-    /// keys that hold a job wait for anything.
+    /// Checks that a key is kept only for its jobs, or until its bucket is full, and that only keys with a job wait.
     pub(in super::super) fn assert_bounded(&self, jobs: &[KeyLimiterId]) {
         let keys: usize = self.kind_queues.iter().map(|limited| limited.by_key.len()).sum();
         assert_eq!(keys, self.key_limiters.len(), "each key has one key limiter");
@@ -40,7 +39,7 @@ impl Limits {
         );
     }
 
-    /// Checks the limits against what runs: kind queue and key limiter of each job that holds a worker.
+    /// Checks the limits against the running jobs, given by kind queue and key limiter.
     pub(in super::super) fn assert_kept(&self, running: &[(usize, Option<KeyLimiterId>)]) {
         for (index, limited) in self.kind_queues.iter().enumerate() {
             let count = running.iter().filter(|(kind_queue, _)| *kind_queue == index + 1).count();

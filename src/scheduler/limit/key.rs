@@ -7,16 +7,16 @@ use tokio::time::Instant;
 use super::{super::list::List, bucket::Bucket};
 use crate::model::{Limit, Limiter};
 
-/// Seconds by which waits differ that do not tie.
+/// Waits that differ by less count as equal, in seconds.
 pub(crate) const TIE: f64 = 1e-9;
 
-/// One limit key of one kind. Its jobs become ready in the order in which they came, as far as the limits per key let
-/// them; those that do not stand here.
+/// One limit key of one kind. Its jobs become ready in order of arrival, as far as the limits per key allow; the others
+/// wait here.
 pub(crate) struct KeyLimiter {
     pub(crate) kind_queue: usize,
     pub(crate) key: Box<str>,
     pub(crate) throttled: List,
-    /// Jobs that were let through and have not started: each has a token and a place among the running ones in view.
+    /// Jobs that passed and have not started: each has a token and a place among the running ones.
     pub(crate) ready: u32,
     pub(crate) used: Used,
     /// Queued and running jobs.
@@ -24,14 +24,14 @@ pub(crate) struct KeyLimiter {
     pub(crate) asleep: Option<Instant>,
 }
 
-/// What is used of a limit.
+/// Use of a limit.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Used {
     pub(crate) running: u32,
     pub(crate) bucket: Bucket,
 }
 
-/// How long a limit keeps a job waiting, in seconds, and which.
+/// The wait that a limit causes, in seconds, and which limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LimitWait {
     pub(crate) seconds: f64,
@@ -42,7 +42,7 @@ impl LimitWait {
     pub(crate) const NONE: Self = Self { seconds: 0.0, by: None };
 
     pub(crate) fn or(self, seconds: f64, by: Limiter) -> Self {
-        // A tie stays with the first, whichever way the sums are rounded.
+        // A tie goes to the first, however the sums are rounded.
         if seconds > self.seconds + TIE { Self { seconds, by: Some(by) } } else { self }
     }
 }
@@ -63,7 +63,7 @@ impl Used {
         }
     }
 
-    /// The wait behind `before` jobs that take `service` seconds each, where it is longer than `wait`.
+    /// The wait behind `before` jobs that take `service` seconds each, if it is longer than `wait`.
     pub(crate) fn wait(
         &self,
         wait: LimitWait,

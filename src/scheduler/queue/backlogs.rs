@@ -1,10 +1,10 @@
 //! How much work each tenant has queued, to predict the wait of an arrival.
 
-/// How much work each of many tenants has queued, in buckets by its power of two.
+/// The queued work of each tenant, in buckets by powers of two.
 ///
-/// What stands before an arrival in a fair queue is, of each tenant, as much as the arrival's own tenant has, and no
-/// more: `Σ min(bₖ, m)`. Asking every tenant would take time with their number, under the lock. A bucket answers for all
-/// of its tenants: exactly, except the one that `m` falls into, which may say up to twice too much.
+/// In a fair queue, each tenant is before an arrival with as much work as the arrival's own tenant has, at most: `Σ
+/// min(bₖ, m)`. Summing over all tenants under the lock would be slow. A bucket answers for all of its tenants:
+/// exactly, except for the bucket that contains `m`, which may be up to a factor of two too high.
 #[derive(Debug, Clone)]
 pub(crate) struct Backlogs {
     /// Tenants and their seconds, by bucket.
@@ -14,8 +14,8 @@ pub(crate) struct Backlogs {
 }
 
 const BUCKETS: usize = 48;
-/// The first bucket ends before a microsecond, each further one where it has doubled; the last one takes all that is
-/// beyond two years.
+/// The first bucket ends below a microsecond, and each further one at twice that; the last one takes everything beyond
+/// two years.
 const PER_SECOND: f64 = 1e6;
 
 impl Default for Backlogs {
@@ -25,7 +25,7 @@ impl Default for Backlogs {
 }
 
 impl Backlogs {
-    /// The backlog of one tenant changed; 0 is none.
+    /// The backlog of one tenant changed; 0 means no tenant.
     pub(crate) fn change(&mut self, from: f64, to: f64) {
         if from > 0.0 && to > 0.0 && bucket(from) == bucket(to) {
             let seconds = &mut self.buckets[bucket(to)].1;
@@ -36,7 +36,7 @@ impl Backlogs {
             let at = bucket(from);
             let (tenants, seconds) = &mut self.buckets[at];
             *tenants -= 1;
-            // Rounding does not outlive the bucket's last tenant.
+            // Rounding errors end with the bucket's last tenant.
             *seconds = if *tenants == 0 { 0.0 } else { (*seconds - from).max(0.0) };
             if *tenants == 0 {
                 self.used &= !(1 << at);
@@ -51,7 +51,7 @@ impl Backlogs {
         }
     }
 
-    /// The work of all, of each at most `most` seconds.
+    /// The work of all tenants, of each at most `most` seconds.
     pub(crate) fn up_to(&self, most: f64) -> f64 {
         let mut left = self.used;
         let mut sum = 0.0;
@@ -70,7 +70,7 @@ impl Backlogs {
     }
 }
 
-/// The power of two is read off the number itself: each queued job asks for it four times, under the lock.
+/// The power of two is read from the number's bits: each queued job needs it four times, under the lock.
 fn bucket(seconds: f64) -> usize {
     let exponent = (seconds * PER_SECOND).to_bits() >> 52;
     usize::try_from(exponent).map_or(0, |exponent| exponent.saturating_sub(1022)).min(BUCKETS - 1)
@@ -90,8 +90,8 @@ mod tests {
         }
         for most in [1e-6, 1e-3, 0.4, 7.0, 1e3, 1e9] {
             let truth: f64 = work.iter().map(|seconds| seconds.min(most)).sum();
-            let told = backlogs.up_to(most);
-            assert!(told >= truth * (1.0 - 1e-9) && told <= truth * 2.0, "{told} for {truth} at {most}");
+            let sum = backlogs.up_to(most);
+            assert!(sum >= truth * (1.0 - 1e-9) && sum <= truth * 2.0, "{sum} for {truth} at {most}");
         }
         for seconds in &work {
             backlogs.change(*seconds, 0.0);

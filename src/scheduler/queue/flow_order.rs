@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 
 use super::super::ids::TenantId;
 
-/// A tenant's place in the order: its tag, when it got the place, and which it is.
+/// A tenant's place in the order: its tag, when it got the place, and its id.
 pub(crate) type Position = (u64, u64, TenantId);
 
-/// The tenants of a kind queue with a ready job, in order. The first is kept at hand: it is looked at with every start, and
-/// where there is but one, its turns come and go without a search.
+/// The tenants of a kind queue with a ready job, in order. The first is kept separately: every start reads it, and a
+/// single tenant needs no search.
 #[derive(Default)]
 pub(crate) struct FlowOrder {
     first: Option<Position>,
-    /// All behind it.
+    /// All behind the first.
     rest: BTreeSet<Position>,
 }
 
@@ -42,7 +42,7 @@ impl FlowOrder {
         }
     }
 
-    /// Returns whether it was there.
+    /// Returns whether it was present.
     pub(crate) fn remove(&mut self, position: Position) -> bool {
         if self.first == Some(position) {
             self.first = self.rest.pop_first();

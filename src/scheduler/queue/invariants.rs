@@ -18,7 +18,7 @@ impl Queue {
         queued.filter(|index| entries[*index].place == Place::Ready).collect()
     }
 
-    /// Checks that nothing is kept but for jobs that are there, and for tenants that owe where others compete.
+    /// Checks that state is kept only for present jobs, and for tenants that are ahead while others compete.
     pub(in super::super) fn assert_bounded<H: Host>(&self, entries: &Slab<Entry<H>>) {
         let (mut held, mut was_ahead) = (FxHashMap::default(), FxHashMap::default());
         for (_, entry) in entries {

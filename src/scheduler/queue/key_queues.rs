@@ -10,8 +10,8 @@ use super::super::{
     list::List,
 };
 
-/// The ordering keys in use. A key has a queue while a job with that key is ready, runs or is blocked; all but one
-/// are blocked.
+/// The ordering keys in use. A key has a queue while a job with that key is ready, running or blocked; all but one are
+/// blocked.
 #[derive(Default)]
 pub(crate) struct KeyQueues {
     by_key: FxHashMap<Box<str>, KeyQueueId>,
@@ -21,7 +21,7 @@ pub(crate) struct KeyQueues {
 struct KeyQueue {
     key: Box<str>,
     blocked: List,
-    /// Expected seconds of its jobs, running ones too.
+    /// Expected seconds of its jobs, including running ones.
     work: f64,
     jobs: usize,
 }
@@ -38,7 +38,7 @@ impl KeyQueues {
         key_queue.map_or(0.0, |key_queue| self.key_queues[key_queue.0].work)
     }
 
-    /// Joins the queue of `key`, making it where the job is the first. `None` for the empty key.
+    /// Joins the queue of `key`, which is created for the first job. `None` for the empty key.
     pub(crate) fn join(&mut self, key: &str, work: f64) -> Option<KeyQueueId> {
         if key.is_empty() {
             return None;
@@ -49,11 +49,11 @@ impl KeyQueues {
         Some(key_queue)
     }
 
-    /// A job is out of its key queue, wherever it stood.
+    /// A job leaves its key queue, wherever it stood.
     pub(crate) fn quit(&mut self, key_queue: KeyQueueId, work: f64) {
         let key_queue = &mut self.key_queues[key_queue.0];
         key_queue.jobs -= 1;
-        // Rounding does not outlive the last job.
+        // Rounding errors end with the last job.
         key_queue.work = if key_queue.jobs == 0 { 0.0 } else { (key_queue.work - work).max(0.0) };
     }
 
@@ -79,7 +79,7 @@ impl KeyQueues {
         self.key_queues[key_queue_of(&entries[index]).0].blocked.remove(entries, LINE, index);
     }
 
-    /// The job at the head of a key queue is gone: returns the next one, which may start, or ends the queue.
+    /// The first job of a key queue is gone: returns the next one, which may start, or removes the queue.
     pub(crate) fn advance<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, key_queue: KeyQueueId) -> Option<usize> {
         let next = self.key_queues[key_queue.0].blocked.pop_front(entries, LINE);
         if next.is_none() {

@@ -7,7 +7,7 @@ use slab::Slab;
 use super::super::{ids::TenantId, list::List};
 use crate::model::Criticality;
 
-/// The tenants that have jobs in the pool, or owe a kind queue for what they ran.
+/// The tenants with jobs in the pool, or ahead in a kind queue.
 #[derive(Default)]
 pub(crate) struct Tenants {
     by_name: FxHashMap<Box<str>, TenantId>,
@@ -19,30 +19,30 @@ pub(crate) struct Tenants {
 #[derive(Default)]
 struct Tenant {
     name: Box<str>,
-    /// Queued jobs, and these and their bytes by class.
+    /// Queued jobs, and jobs and bytes by class.
     jobs: usize,
     queued: [(usize, usize); 4],
-    /// Jobs that name this tenant: queued ones, and running ones that were queued.
+    /// Jobs of this tenant: queued ones, and running ones that were queued.
     held: usize,
     /// Kind queues of classes in which it is ahead.
     ahead: usize,
     /// By class.
     open: [Flow; 4],
-    /// Those of the further kind queues that it has had jobs in, by slot.
+    /// Flows in the other kind queues in which it had jobs, by slot.
     limited: FxHashMap<usize, Flow>,
 }
 
 /// One tenant's part of one class of one kind queue.
 #[derive(Default)]
 pub(crate) struct Flow {
-    /// Its ready jobs, in the order in which they came to be so.
+    /// Its ready jobs, in the order in which they became ready.
     pub(crate) ready: List,
-    /// What they count in their kind queue.
+    /// Their load in the kind queue.
     pub(crate) ready_load: f64,
-    /// Queued jobs, and what they count.
+    /// Queued jobs, and their load.
     pub(crate) jobs: usize,
     pub(crate) load: f64,
-    /// Worker time that it had, on the clock of the kind queue.
+    /// Worker time that it had, in virtual time of the kind queue.
     pub(crate) tag: u64,
     /// When it got its place among those with the same tag.
     pub(crate) since: u64,
@@ -54,7 +54,7 @@ impl Tenants {
         self.by_name.get(name).copied()
     }
 
-    /// `None` where it has had no job.
+    /// `None` if it has had no job there.
     pub(crate) fn flow(&self, tenant: TenantId, slot: usize) -> Option<&Flow> {
         let tenant = &self.slab[tenant.0];
         if slot < 4 { Some(&tenant.open[slot]) } else { tenant.limited.get(&slot) }
@@ -77,7 +77,7 @@ impl Tenants {
         })
     }
 
-    /// The tenant of that name queues one job more.
+    /// The tenant of that name queues one more job.
     pub(crate) fn queue(&mut self, name: &str, class: Criticality, bytes: usize) -> TenantId {
         let tenant = match self.by_name.get(name) {
             Some(tenant) => *tenant,
@@ -96,7 +96,7 @@ impl Tenants {
         tenant
     }
 
-    /// A job is out of the queue. Its tenant is held until it [parts](Self::part).
+    /// A job left the queue. Its tenant is kept until it [parts](Self::part).
     pub(crate) fn unqueue(&mut self, tenant: TenantId, class: Criticality, bytes: usize) {
         let found = &mut self.slab[tenant.0];
         found.jobs -= 1;
@@ -105,8 +105,7 @@ impl Tenants {
         self.queueing -= usize::from(found.jobs == 0);
     }
 
-    /// A job that was queued is over. With the last one, a flow is kept only where the tenant
-    /// `is_ahead` in it.
+    /// A queued job is over. With a tenant's last job, only flows for which `is_ahead` returns true are kept.
     pub(crate) fn part(&mut self, tenant: TenantId, mut is_ahead: impl FnMut(usize, &Flow) -> bool) {
         let found = &mut self.slab[tenant.0];
         found.held -= 1;
@@ -119,7 +118,7 @@ impl Tenants {
         self.forget(tenant);
     }
 
-    /// The tenant is ahead in one kind queue less.
+    /// The tenant is no longer ahead in one kind queue.
     pub(crate) fn release(&mut self, tenant: TenantId) {
         self.slab[tenant.0].ahead -= 1;
         self.forget(tenant);
@@ -144,7 +143,7 @@ impl Tenants {
         self.queueing
     }
 
-    /// Checks that a tenant is kept for its jobs, and where it is ahead, of which there are so many by tenant.
+    /// Checks that a tenant is kept only for its jobs and for kind queues in which it is ahead.
     #[cfg(test)]
     pub(crate) fn assert_bounded(&self, held: &FxHashMap<TenantId, usize>, was_ahead: &FxHashMap<TenantId, usize>) {
         assert_eq!(self.by_name.len(), self.slab.len(), "each tenant has one name");

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::model::Criticality;
 
-/// Callers without room: the more important classes first. Within a class, each tenant's stand in order of arrival, and
-/// those tenants come first whose first caller has been there for the longest time.
+/// Waiting callers: more important classes first. Within a class, each tenant's callers are in order of arrival, and
+/// tenants are in the order of their first callers.
 #[derive(Default)]
 pub(crate) struct Waiting {
     classes: [WaitingClass; 4],
@@ -70,7 +70,7 @@ impl Waiting {
         self.classes.iter().filter_map(|class| class.order.head())
     }
 
-    /// The first callers of `class` and of those above it.
+    /// The first callers of `class` and of the classes above.
     pub(crate) fn ahead_of(&self, class: Criticality) -> impl Iterator<Item = usize> {
         self.classes[..=class.rank()].iter().filter_map(|class| class.order.head())
     }
@@ -80,12 +80,12 @@ impl Waiting {
         self.classes[class.rank()].first_callers.iter().map(|(_, index)| *index)
     }
 
-    /// Expected seconds of the jobs of `class` and of those above it.
+    /// Expected seconds of the jobs of `class` and of the classes above.
     pub(crate) fn work_ahead_of(&self, class: Criticality) -> f64 {
         self.classes[..=class.rank()].iter().map(|class| class.work).sum()
     }
 
-    /// The same of one tenant: in the classes above, and in `class`.
+    /// The same for one tenant: in the classes above, and in `class`.
     pub(crate) fn work_of(&self, tenant: &str, class: Criticality) -> (f64, f64) {
         self.by_name.get(tenant).map_or((0.0, 0.0), |tenant| {
             let work = &self.tenants[*tenant].work;
@@ -127,7 +127,7 @@ impl Waiting {
             class.first_callers.remove(&(sequence, index));
             class.first_callers.extend(next.map(|next| (entries[next].sequence, next)));
         }
-        // Rounding does not outlive the last one.
+        // Rounding errors end with the last one.
         let left = next.map_or(0.0, |_| (tenant.work[rank] - work).max(f64::MIN_POSITIVE));
         tenant.set(class, rank, left);
         if class.order.is_empty() {
@@ -151,7 +151,7 @@ impl Waiting {
         tenant
     }
 
-    /// All of them, the more important classes first, in order of arrival within a class.
+    /// All callers, more important classes first, in order of arrival within a class.
     pub(crate) fn iter<H: Host>(&self, entries: &Slab<Entry<H>>) -> impl Iterator<Item = usize> {
         self.classes.iter().flat_map(|class| class.order.iter(entries, CLASS))
     }
@@ -161,7 +161,7 @@ impl Waiting {
         self.classes[class.rank()].order.head()
     }
 
-    /// Each caller, sum and tenant, counted anew.
+    /// Checks each caller, sum and tenant by counting again.
     #[cfg(test)]
     pub(crate) fn assert_whole<H: Host>(&self, entries: &Slab<Entry<H>>) {
         let near = |left: f64, right: f64| (left - right).abs() < 1e-9;
@@ -197,7 +197,7 @@ impl Waiting {
 }
 
 impl WaitingTenant {
-    /// Its jobs in a class are expected to take so many seconds.
+    /// Sets the expected seconds of its jobs in a class.
     fn set(&mut self, class: &mut WaitingClass, rank: usize, work: f64) {
         let before = std::mem::replace(&mut self.work[rank], work);
         class.backlogs.change(before, work);

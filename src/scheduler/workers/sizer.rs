@@ -1,4 +1,5 @@
-//! How many workers a pool should have: a pure function of what was seen since the last sample, once a second.
+//! The number of workers that a pool should have: a pure function of one sample per second. `sizing.rs` takes the
+//! samples, and `src/pool/sizing.rs` is the timer.
 //!
 //! | | when | by |
 //! |---|---|---|
@@ -38,46 +39,46 @@ pub(crate) struct Bounds {
     pub(crate) max: usize,
 }
 
-/// What was seen of a pool since the last sample.
+/// The figures since the last sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
-    /// Workers that it should have.
+    /// Number of workers that the pool aims at.
     pub(crate) workers: usize,
-    /// Share of their time in which they had jobs, from 0 to 1.
+    /// Share of the time for which workers had jobs, from 0 to 1.
     pub(crate) busy: f64,
-    /// Time that they need for what is queued, in mean runs.
+    /// Time to run all queued jobs, in mean runs.
     pub(crate) wait: f64,
-    /// Share of the jobs that were refused for want of workers.
+    /// Share of jobs that were refused because there were too few workers.
     pub(crate) refused: f64,
-    /// How long jobs take, in what they took before.
+    /// Run time of jobs, relative to the run time before.
     pub(crate) slowdown: f64,
     /// Jobs that ended.
     pub(crate) jobs: f64,
-    /// Work that was finished in a second, in seconds that it took before.
+    /// Work finished per second, in seconds that it took before.
     pub(crate) done: f64,
     /// Mean run, in seconds.
     pub(crate) run: f64,
-    /// Whether new workers would be of use.
+    /// Whether new workers would be useful.
     pub(crate) may_grow: bool,
 }
 
-/// What is to be done.
+/// A decision of the sizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decision {
-    /// Workers that the pool should have from now on.
+    /// Number of workers to aim at.
     pub(crate) workers: usize,
-    /// Whether what jobs take now is what they are compared with from now on.
+    /// Whether the current run times become the reference.
     pub(crate) grown: bool,
 }
 
-/// What is remembered from sample to sample.
+/// State between samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sizer {
-    /// Samples in a row at which jobs waited too long, and at which the workers were busy.
+    /// Samples in a row with long waits, and with busy workers.
     late: u32,
     hot: u32,
     demand: Demand,
-    /// Samples since it shrank.
+    /// Samples since the last shrink.
     rested: u32,
     guard: Guard,
 }
@@ -85,14 +86,14 @@ pub(crate) struct Sizer {
 const LONG_WAIT: f64 = 1.0;
 const VERY_LONG_WAIT: f64 = 4.0;
 const MANY_REFUSED: f64 = 0.1;
-const MOST_REFUSED: f64 = 0.5;
+const VERY_MANY_REFUSED: f64 = 0.5;
 const LATE_SAMPLES: u32 = 2;
-/// Most times as many workers after one sample.
-const MOST_TIMES: f64 = 3.0;
+/// Largest growth by one sample, as a factor.
+const MAX_GROWTH: f64 = 3.0;
 const HOT: f64 = 0.8;
 const HOT_SAMPLES: u32 = 3;
 const QUIET: f64 = 0.3;
-/// Where shrinking leads to.
+/// Utilization after a shrink.
 const EASY: f64 = 0.5;
 const REST: u32 = 3;
 
@@ -105,7 +106,7 @@ impl Bounds {
 impl Sizer {
     pub(crate) const NEW: Self = Self { late: 0, hot: 0, demand: Demand::NEW, rested: REST, guard: Guard::Free };
 
-    /// Whether jobs take so much longer that the pool does not grow.
+    /// Whether the pool does not grow because jobs take longer.
     pub(crate) fn is_held_back(&self) -> bool {
         self.guard.is_held()
     }
@@ -113,7 +114,7 @@ impl Sizer {
     pub(crate) fn decide(self, sample: &Sample, bounds: Bounds) -> (Self, Decision) {
         let Sample { workers, busy, wait, refused, slowdown, may_grow, .. } = *sample;
         let is_late = is_late(wait, refused);
-        let is_very_late = wait > VERY_LONG_WAIT || refused >= MOST_REFUSED;
+        let is_very_late = wait > VERY_LONG_WAIT || refused >= VERY_MANY_REFUSED;
         let counted = |happens: bool, samples: u32| if happens { samples.saturating_add(1) } else { 0 };
         let mut next = Self {
             late: if is_very_late { LATE_SAMPLES.max(self.late) } else { counted(is_late, self.late) },
@@ -128,8 +129,8 @@ impl Sizer {
         let (guard, growth) = self.guard.decide(sample, wants, most);
         next.guard = guard;
         let grown = growth == Growth::Proven;
-        let most_times = if slowdown < SLOW_NO_MORE { MOST_TIMES } else { 1.0 };
-        let times = (1.0 + wait / VERY_LONG_WAIT).max(1.0 / (1.0 - refused)).min(most_times);
+        let max_growth = if slowdown < SLOW_NO_MORE { MAX_GROWTH } else { 1.0 };
+        let times = (1.0 + wait / VERY_LONG_WAIT).max(1.0 / (1.0 - refused)).min(max_growth);
         let larger = (workers + step(workers).max(more(workers, times))).min(most).max(workers);
         let size = match growth {
             Growth::Free | Growth::Proven if wants => larger,
@@ -157,13 +158,13 @@ fn step(workers: usize) -> usize {
     (workers / 4).max(1)
 }
 
-/// Workers more, to be so many times as many.
+/// Additional workers for a growth by `times`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that is not negative")]
 fn more(workers: usize, times: f64) -> usize {
     ((times - 1.0) * workers as f64) as usize
 }
 
-/// Most workers for which the load that was seen is not too little.
+/// Largest number of workers that the observed load keeps busy enough.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that is not negative")]
 fn useful(workers: usize, busy: f64) -> usize {
     (workers as f64 * busy / QUIET).floor() as usize

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::model::{Criticality, RejectionReason};
 
-/// What is remembered of the samples at the size of a pool.
+/// Memory of the samples and the size of a pool.
 pub(crate) struct Sizing {
     pub(crate) bounds: Bounds,
     pub(crate) sizer: Sizer,
@@ -17,23 +17,23 @@ pub(crate) struct Sizing {
     last: Option<Totals>,
 }
 
-/// What had happened by a sample.
+/// Totals at a sample.
 #[derive(Debug, Clone, Copy)]
 struct Totals {
     at: Instant,
-    /// Seconds in which workers had jobs.
+    /// Total time for which workers had jobs, in seconds.
     busy: f64,
     accepted: u64,
     completed: u64,
-    /// Jobs that were refused for want of workers, or of room that workers would have made.
+    /// Jobs that were refused because there were too few workers.
     refused: u64,
 }
 
-/// What an adjustment of the size changed.
+/// Result of an adjustment.
 pub(crate) struct Resized<S> {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// States of the workers that went, to be dropped outside of the lock.
+    /// States of removed workers, to be dropped outside of the lock.
     pub(crate) gone: Vec<S>,
 }
 
@@ -49,8 +49,8 @@ impl<H: Host> Core<H> {
         self.sizing.bounds.is_elastic()
     }
 
-    /// Looks at the load, which is to be done once a second, and gives the pool the workers that it should have.
-    /// `may_grow` says whether new workers would be of use. A pool that is paused, or takes no jobs, keeps its size.
+    /// Takes a sample, once a second, and adjusts the number of workers. `may_grow` says whether new workers would be
+    /// useful. A pool that is paused, or accepts no jobs, keeps its size.
     pub(crate) fn adjust_size(
         &mut self,
         now: Instant,
@@ -80,7 +80,7 @@ impl<H: Host> Core<H> {
         Some(Resized { from, to, gone })
     }
 
-    /// What happened between two samples.
+    /// The difference between two samples.
     fn sample(&mut self, now: Instant, last: Totals, this: Totals, may_grow: bool) -> Sample {
         let seconds = now.saturating_duration_since(last.at).as_secs_f64().max(1e-3);
         let live = self.workers.live().max(1) as f64;
@@ -88,7 +88,7 @@ impl<H: Host> Core<H> {
         let (refused, accepted) = ((this.refused - last.refused) as f64, (this.accepted - last.accepted) as f64);
         let refused = if refused > 0.0 { refused / (refused + accepted) } else { 0.0 };
         let ended = self.sizing.slowdown.compare(&self.admission.estimates);
-        // A job that ended with its caller gone is no run, and none of use.
+        // A job that ended without its caller is not a run, and not useful.
         let in_time = ((this.completed - last.completed) as f64).min(ended.runs);
         Sample {
             workers: self.workers.configured(),
@@ -103,7 +103,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Seconds of work that waits for nothing but a worker, of all classes and tenants.
+    /// Seconds of work that only waits for a worker, of all classes and tenants.
     fn backlog(&self, now: Instant) -> f64 {
         let kind_queues = (0..=self.limits.kind_queues()).filter(|kind_queue| self.limits.is_open(*kind_queue, now));
         let ready = kind_queues.map(|kind_queue| {

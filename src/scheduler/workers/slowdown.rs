@@ -1,34 +1,35 @@
-//! Whether jobs take longer than they used to: each kind against its own past, so that another mix of kinds is none.
+//! Detects that jobs take longer than before. Each kind is compared with its own past, so that another mix of kinds
+//! does not count.
 
 use super::super::admission::Estimates;
 
-/// How much of the way the past of a kind goes at each sample, but where its jobs are much slower.
+/// Share by which the reference of a kind follows at each sample, unless its jobs are much slower.
 const PACE: f64 = 1.0 / 60.0;
 const SLOW: f64 = 1.5;
-/// Runs before a kind has a past.
+/// Runs before a kind has a reference.
 const ENOUGH: u32 = 20;
-/// Runs after which its past is what it is.
+/// Runs after which the reference is settled.
 const MANY: u32 = 100;
-/// What the kinds of a pool used to take.
+/// The reference run times of a pool's kinds.
 pub(crate) struct Slowdown {
     kinds: Vec<Past>,
-    /// How long jobs take, in what they used to take.
+    /// Run time of jobs, relative to the reference.
     ratio: f64,
 }
 
-/// What ended since the last sample.
+/// Jobs that ended since the last sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     pub(crate) runs: f64,
-    /// In seconds that it used to take; of kinds that have a past.
+    /// In seconds of the reference; only for kinds that have one.
     pub(crate) work: f64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Past {
-    /// Mean run in seconds, once enough of them ended.
+    /// Mean run in seconds, once enough have ended.
     seconds: Option<f64>,
-    /// Runs that were looked at.
+    /// Runs that were counted.
     runs: u32,
 }
 
@@ -45,7 +46,7 @@ impl Slowdown {
         self.ratio
     }
 
-    /// Compares what ended since the last sample.
+    /// Compares the jobs that ended since the last sample.
     pub(crate) fn compare(&mut self, estimates: &Estimates) -> Ended {
         let (mut took, mut before, mut runs_ended) = (0.0, 0.0, 0.0);
         for (kind, past) in self.kinds.iter_mut().enumerate() {
@@ -60,7 +61,7 @@ impl Slowdown {
             took += ended * seconds;
             before += ended * *known;
             let pace = if seconds < SLOW * *known { PACE } else { 0.0 };
-            // What the first runs told is known better with each one more.
+            // Early in the life of a kind, each run improves the reference.
             let pace = if runs <= MANY { pace.max(ended / f64::from(runs)) } else { pace };
             *known += pace * (seconds - *known);
         }
@@ -70,7 +71,7 @@ impl Slowdown {
         Ended { runs: runs_ended, work: before }
     }
 
-    /// What jobs take now is what they are compared with from now on.
+    /// Makes the current run times the reference.
     pub(crate) fn accept(&mut self, estimates: &Estimates) {
         for (kind, past) in self.kinds.iter_mut().enumerate() {
             past.seconds = past.seconds.map(|_| estimates.service(kind));

@@ -1,31 +1,31 @@
-//! Keeps a pool out of a downstream that is slow. Where jobs take much longer than they used to, more workers may only
-//! press harder on what they share; or the jobs have merely grown, and more workers are what they need. How long they take
-//! does not tell which: so a step is tried now and then, and what is finished with it decides.
+//! Protects a slow downstream from more workers. If jobs take much longer than before, more workers may only add
+//! pressure on a shared resource; or the jobs have grown, and need more workers. The run times alone do not say which,
+//! so that a step is tried now and then, and the finished work decides.
 
 use super::Sample;
 
-/// Jobs that take so many times as long as they used to hold a pool back, until they take less than this.
+/// Jobs that take so many times as long as before stop the growth, until they take less than this.
 pub(super) const SLOW: f64 = 2.0;
 pub(super) const SLOW_NO_MORE: f64 = 1.5;
-/// Samples before the first try: twice as many after each one that was of no use, up to a minute.
+/// Samples before the first try; twice as many after each useless one, up to a minute.
 const FIRST_PAUSE: u32 = 5;
-const LONGEST_PAUSE: u32 = 60;
-/// Samples and jobs from which on something is known of a number of workers; with this many jobs, enough is known.
-const FEWEST_SAMPLES: u32 = 4;
-const FEWEST_JOBS: f64 = 24.0;
+const MAX_PAUSE: u32 = 60;
+/// Samples and jobs from which on a number of workers is known; with this many jobs, it is known well.
+const MIN_SAMPLES: u32 = 4;
+const MIN_JOBS: f64 = 24.0;
 const MANY_JOBS: f64 = 96.0;
-/// Share of their time in which the workers of a pool that is measured have jobs.
+/// Utilization that counts as full in a measurement.
 const FULL: f64 = 0.8;
-/// Workers are of use where so much more is finished for all that more of them have jobs.
+/// Additional workers are useful if finished work rises by this share of the rise of busy workers.
 const GAIN: f64 = 0.5;
-/// Nothing is told where not so many more of them have jobs.
+/// A measurement needs at least this rise of busy workers.
 const TELLING: f64 = 0.25;
 
-/// Whether a pool is held back.
+/// Whether the growth is stopped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Guard {
     Free,
-    /// It keeps its size, and no step is tried before so many samples.
+    /// The pool keeps its size, and tries no step before so many samples.
     Held {
         pause: u32,
         samples: u32,
@@ -34,29 +34,29 @@ pub(super) enum Guard {
     Trying(Step),
 }
 
-/// A pool that has more workers than it had, to see whether they are of use; not before some samples have passed.
+/// A pool with additional workers, to measure whether they are useful; decided after some samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Step {
     pause: u32,
     from: Tally,
     settles: u32,
     here: Tally,
-    /// Whether the step before this one was of use.
+    /// Whether the step before this one was useful.
     is_second: bool,
 }
 
-/// What the guard lets a pool do.
+/// The growth that the guard allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Growth {
     Free,
     Held,
-    /// It has just so many workers: a step is tried, or taken back.
+    /// Exactly this number of workers: a step is tried or reverted.
     Exactly(usize),
-    /// The jobs have merely grown: what they take now is what they are compared with from now on.
+    /// The jobs have grown: their current run times become the reference.
     Proven,
 }
 
-/// What was seen of a number of workers.
+/// Measurements of one number of workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Tally {
     workers: usize,
@@ -71,7 +71,7 @@ impl Guard {
         self != Self::Free
     }
 
-    /// `wants` says whether the pool is to grow as far as its load goes, and `most` up to where.
+    /// `wants` says whether the load calls for growth, and `most` up to where.
     pub(super) fn decide(self, sample: &Sample, wants: bool, most: usize) -> (Self, Growth) {
         let workers = sample.workers;
         let larger = (workers + workers.max(3)).min(most);
@@ -82,7 +82,7 @@ impl Guard {
             Self::Held { pause, samples, here } => {
                 let here = if sample.busy >= FULL { here.and(sample) } else { here };
                 let samples = samples.saturating_add(1);
-                if wants && samples >= pause && here.tells() && larger > workers {
+                if wants && samples >= pause && here.is_conclusive() && larger > workers {
                     return Self::step(pause, here, sample, larger, false);
                 }
                 (Self::Held { pause, samples, here }, Growth::Held)
@@ -92,10 +92,10 @@ impl Guard {
             }
             Self::Trying(step) => {
                 let here = step.here.and(sample);
-                if here.samples < FEWEST_SAMPLES || here.jobs < step.from.jobs.min(MANY_JOBS) {
+                if here.samples < MIN_SAMPLES || here.jobs < step.from.jobs.min(MANY_JOBS) {
                     return (Self::Trying(Step { here, ..step }), Growth::Held);
                 }
-                let pause = (2 * step.pause).min(LONGEST_PAUSE);
+                let pause = (2 * step.pause).min(MAX_PAUSE);
                 match step.from.gains(here) {
                     Some(true) if wants && larger > workers => Self::step(pause, here, sample, larger, true),
                     Some(true) => (Self::Free, Growth::Proven),
@@ -129,12 +129,12 @@ impl Tally {
         }
     }
 
-    /// Of a few workers, a step is a great one, which needs fewer jobs.
-    fn tells(&self) -> bool {
-        self.samples >= FEWEST_SAMPLES && self.jobs >= (FEWEST_JOBS / 3.0 * self.workers as f64).min(FEWEST_JOBS)
+    /// With few workers, a step is relatively large, and needs fewer jobs.
+    fn is_conclusive(&self) -> bool {
+        self.samples >= MIN_SAMPLES && self.jobs >= (MIN_JOBS / 3.0 * self.workers as f64).min(MIN_JOBS)
     }
 
-    /// Whether more workers that have jobs were of use; `None` where not many more of them have any.
+    /// Whether additional busy workers were useful; `None` if hardly more of them were busy.
     fn gains(self, now: Self) -> Option<bool> {
         let [before, now] = [self, now].map(|of| (of.busy / f64::from(of.samples), of.done / f64::from(of.samples)));
         let more = now.0 / before.0 - 1.0;
@@ -142,7 +142,7 @@ impl Tally {
     }
 }
 
-/// Samples until workers that are new have ended jobs.
+/// Samples until new workers have ended jobs.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number that is not negative")]
 fn settling(sample: &Sample) -> u32 {
     sample.run.ceil().clamp(1.0, 600.0) as u32
