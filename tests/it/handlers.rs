@@ -175,7 +175,7 @@ async fn a_failed_start_is_as_one_of_the_factory() {
     let one = Connected::new("one");
     *one.failures.lock() = 1;
     let pool = pool(1).kind(one.kind()).build();
-    for why in ["could be made: no route", "tried for a while: no route"] {
+    for why in ["could be made: no route", "the next attempt is later: no route"] {
         let error = pool.submit(Job::new("connected", "")).await.expect_err("it did not start");
         let JobError::Failed(failure) = error else { panic!("it was accepted") };
         assert_eq!(failure.execution, Execution::NotStarted);

@@ -140,6 +140,6 @@ async fn what_becomes_of_the_file_of_keys_is_told() {
     assert_eq!(call(&signer).await.reason(), "UNKNOWN_KIND", "the old key is trusted");
 
     files.put("jwks.json", &jwks(&[]));
-    server.logged("every token is refused until there is a key in it").await;
+    server.logged("every token is refused; put").await;
     assert_eq!(call(&signer).await.reason(), "INVALID_TOKEN");
 }
