@@ -64,7 +64,7 @@ async fn without_the_roots_or_the_certificate_there_is_no_call() {
     let setting = Setting::new().await;
     let output = setting.run(&["submit", "echo", "hello"], &["--ca", "--cert", "--key"]).await;
     let report = text(&output.stderr);
-    assert_eq!(output.status.code(), if report.contains("no roots") { Some(2) } else { Some(6) }, "{report}");
+    assert_eq!(output.status.code(), if report.contains("no root certificates") { Some(2) } else { Some(6) }, "{report}");
     assert!(report.contains("pass --ca with the roots"), "{report}");
     let output = setting.run(&["submit", "echo", "hello"], &["--cert", "--key"]).await;
     let report = text(&output.stderr);
@@ -90,8 +90,8 @@ async fn a_server_that_speaks_otherwise_is_told_from_one_that_is_not_there() {
             false,
             "it uses TLS, and was called in plaintext\n  help: pass --tls",
         ),
-        (["submit", "echo", "x", "--server", &ops], true, "which it does not speak\n  help: leave out --tls"),
-        (["drain", "--pool", "one", "--ops", &ops], true, "which it does not speak\n  help: leave out --tls"),
+        (["submit", "echo", "x", "--server", &ops], true, "which it does not use\n  help: leave out --tls"),
+        (["drain", "--pool", "one", "--ops", &ops], true, "which it does not use\n  help: leave out --tls"),
     ] {
         let mut command = process::program(&line);
         if with_tls {
