@@ -16,6 +16,7 @@ use std::{convert::Infallible, io, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
+use futures_util::FutureExt;
 pub use receipt::Receipt;
 use reload::Reloading;
 pub use security::SecurityError;
@@ -200,7 +201,7 @@ impl App {
         surface::watch(&connections, [("public", &public), ("ops", &ops)]);
         security.follow(config, &phase, &tasks);
         security::follow(incidents::follow(), &phase, &tasks);
-        phase.advance(Phase::Serving);
+        serve_when_tried(&control, &phase, &tasks);
         Ok(Self { control, public, ops, tasks, own, guard: security.guard })
     }
 
@@ -274,6 +275,23 @@ impl Receipt {
     pub fn flush_within(&self) -> Duration {
         self.time_left().clamp(Duration::from_millis(50), Duration::from_secs(2))
     }
+}
+
+/// The service is ready once the processes of its programs are, or failed: one that fails always must not keep the others
+/// from their work.
+fn serve_when_tried(control: &Control, phase: &PhaseCell, tasks: &Tasks) {
+    let (pools, phase) = (control.pools().clone(), phase.clone());
+    let mut tried = Box::pin(async move { pools.tried_programs().await });
+    if tried.as_mut().now_or_never().is_some() {
+        phase.advance(Phase::Serving);
+        return;
+    }
+    tasks.spawn(async move {
+        tokio::select! {
+            () = tried => drop(phase.advance(Phase::Serving)),
+            () = phase.reached(Phase::Draining) => {}
+        }
+    });
 }
 
 const OPS_LISTEN: &str = "server.ops_listen";

@@ -10,6 +10,7 @@ mod context;
 mod exec;
 mod kind;
 mod output;
+pub(crate) mod process;
 mod trace;
 pub(crate) mod unwind;
 
@@ -19,3 +20,4 @@ pub use context::{Context, ContextParts, RunStart, Site};
 pub use exec::{ExecCommand, InvalidExecCommand};
 pub use kind::{AsyncInstance, AsyncRun, BlockingHandler, BlockingInstance, Handler, Instance, Kind, KindOptions};
 pub use output::{Event, OutputClosed, OutputSink};
+pub use process::{ProcessState, ProcessStats, Processes, ProgramStats, Recycle, WorkerProgram};

@@ -45,7 +45,7 @@ mod submission;
 mod trace;
 mod wake;
 
-pub use crate::handler::Event;
+pub use crate::handler::{Event, ProcessState, ProcessStats, ProgramStats};
 use crate::scheduler as core;
 pub use crate::scheduler::{Binding, Counts, Queued, TenantRate, Wait};
 pub use builder::{PoolBuilder, Settings};

@@ -1,10 +1,12 @@
 //! Builds the pools from the configuration and from Rust handlers.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use crate::{
     config::{self, Config},
-    handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions},
+    handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions, Processes, WorkerProgram},
     pool::{Pool, PoolBuilder, Settings},
 };
 
@@ -57,7 +59,8 @@ impl OwnKind {
 }
 
 pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, AssembleError> {
-    let setups = setups(config, own, make)?.into_iter();
+    let programs = Programs::default();
+    let setups = setups(config, own, |kind| make(kind, &programs))?.into_iter();
     let build = |Setup { name, settings, kinds }: Setup| {
         kinds.into_iter().fold(Pool::builder(name).settings(settings), PoolBuilder::kind).build()
     };
@@ -131,8 +134,34 @@ fn settings(config: &Config, pool: &config::Pool) -> Settings {
     }
 }
 
-pub(super) fn make(kind: &config::Kind) -> Result<Kind, AssembleError> {
-    let config::Kind { name, pool: _, options, handler } = kind;
+/// The processes of the programs that kinds share, each with its pool.
+#[derive(Default)]
+pub(super) struct Programs(Mutex<Vec<(String, Arc<Processes>)>>);
+
+impl Programs {
+    /// Those that run already.
+    pub(super) fn of(pools: &[Pool]) -> Self {
+        let of_pool = |pool: &Pool| {
+            let processes = pool.processes().into_iter();
+            processes.map(|processes| (pool.name().to_string(), processes)).collect::<Vec<_>>()
+        };
+        Self(Mutex::new(pools.iter().flat_map(of_pool).collect()))
+    }
+
+    fn get(&self, pool: &str, program: &WorkerProgram) -> Arc<Processes> {
+        let mut known = self.0.lock();
+        let same = known.iter().find(|(of, processes)| of == pool && processes.program() == program);
+        if let Some((_, processes)) = same {
+            return Arc::clone(processes);
+        }
+        let processes = Processes::new(program.clone());
+        known.push((pool.to_owned(), Arc::clone(&processes)));
+        processes
+    }
+}
+
+pub(super) fn make(kind: &config::Kind, programs: &Programs) -> Result<Kind, AssembleError> {
+    let config::Kind { name, pool, options, handler } = kind;
     match handler {
         config::Handler::Builtin(builtin) => Ok(builtin.kind(name, options.clone())),
         config::Handler::Exec(command) => {
@@ -140,6 +169,10 @@ pub(super) fn make(kind: &config::Kind) -> Result<Kind, AssembleError> {
             let kind = ExecCommand { kill_grace, ..command.clone() }.kind(name);
             let kind = kind.map_err(|error| AssembleError::Exec { kind: name.clone(), error })?;
             Ok(kind.options(KindOptions { cancel_grace: Some(command.kill_grace), ..options.clone() }))
+        }
+        config::Handler::Program(program) => {
+            let cancel_grace = Some(program.cancel_grace);
+            Ok(programs.get(pool, program).kind(name).options(KindOptions { cancel_grace, ..options.clone() }))
         }
     }
 }

@@ -57,7 +57,6 @@ impl ServiceManager {
 
     /// Reports that the process serves, then the drain, and meanwhile that the threads make progress.
     pub(super) async fn keep_informed(&self, control: &Control, pulses: &[Pulse]) -> Infallible {
-        (self.send)(&[NotifyState::Ready, NotifyState::Status("serving")]);
         join(self.watch(pulses), self.follow(control)).await.0
     }
 
@@ -71,8 +70,10 @@ impl ServiceManager {
         }
     }
 
-    /// Reports the drain, and requests more time until the planned time is over.
+    /// Reports that the process serves, then the drain, and requests more time until the planned time is over.
     async fn follow(&self, control: &Control) -> Infallible {
+        control.phase().reached(Phase::Serving).await;
+        (self.send)(&[NotifyState::Ready, NotifyState::Status("serving")]);
         control.phase().reached(Phase::Draining).await;
         (self.send)(&[NotifyState::Stopping]);
         let plan = control.plan();

@@ -209,27 +209,58 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
         }
         let per_key = ["concurrency", "rate"].map(|bound| key(&format!("limit.per_key.{bound}")));
         report_need(values, &key("limit.per_key.keys"), &per_key.each_ref().map(String::as_str));
-        let [table, exec, builtin] = [format!("kind.{kind}"), key("exec"), key("builtin")];
-        match (values.has(&exec), values.has(&builtin)) {
-            (false, false) if *in_file => {
-                let message = format!("kind `{kind}` has neither `exec` nor `builtin`");
+        let table = format!("kind.{kind}");
+        let handlers: Vec<&str> =
+            ["exec", "program", "builtin"].into_iter().filter(|name| values.has(&key(name))).collect();
+        match &handlers[..] {
+            [] if *in_file => {
+                let message = format!("kind `{kind}` has none of `exec`, `program` and `builtin`");
                 let help = "add `exec = [\"/path/to/program\"]` or `builtin = \"echo\"`";
                 values.contradiction(&[&table], message, help);
             }
-            (false, false) => {
+            [] => {
                 let help = meant(kind, &kinds, "give it `exec` or `builtin`")
                     .unwrap_or(format!("add [kind.{kind}] to the file, or set its `exec` or `builtin` too"));
                 values.contradiction(&[&table], format!("kind `{kind}` is not in the file"), help);
                 continue;
             }
-            (true, true) => {
-                let message = format!("kind `{kind}` has both `exec` and `builtin`");
-                values.contradiction(&[&exec, &builtin], message, "keep one of the two");
+            [one, other, ..] => {
+                let message = format!("kind `{kind}` has both `{one}` and `{other}`");
+                values.contradiction(&[&key(one), &key(other)], message, "keep one of the two");
             }
-            (_, _) => {}
+            [_] => {}
         }
         report_pool_of(values, kind);
-        program::report(kind, values, env);
+        program::report(&table, "exec", values, env);
+    }
+    report_programs(values, &kinds, env);
+}
+
+fn report_programs(values: &mut Values, kinds: &[(String, bool)], env: &[(String, String)]) {
+    let programs = values.names("program");
+    let mut used = BTreeSet::new();
+    for (kind, _) in kinds {
+        let key = format!("kind.{kind}.program");
+        let Some(program) = values.get::<String>(&key) else { continue };
+        let is_known =
+            programs.iter().any(|(name, _)| *name == program) || values.is_faulty(&format!("program.{program}"));
+        if !is_known && !values.is_faulty("program") {
+            let add = format!("add [program.{program}] with its `command`");
+            let help = meant(&program, &programs, &add).unwrap_or(add);
+            let program = withhold::value(&program);
+            let message = format!("kind `{kind}` is run by program `{program}`, which is not declared");
+            values.contradiction(&[&key], message, help);
+        }
+        used.insert(program);
+    }
+    for (program, _) in &programs {
+        let table = format!("program.{program}");
+        report_lack(values, &format!("{table}.command"), &table);
+        program::report(&table, "command", values, env);
+        if !used.contains(program) && !values.is_faulty_within("kind") {
+            let help = format!("add `program = \"{program}\"` to a [kind.NAME], or remove it");
+            values.contradiction(&[&table], format!("program `{program}` runs no kind"), help);
+        }
     }
 }
 

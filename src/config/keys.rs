@@ -38,7 +38,7 @@ impl Key {
     }
 }
 
-/// Keys of a kind that only programs have, the last ones of a kind.
+/// Keys of a kind that only `exec` has, the last ones of a kind.
 pub(super) const OF_PROGRAMS: [&str; 6] = ["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
 
 /// An example value for a key, as TOML.
@@ -296,10 +296,33 @@ keys! {
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
 
+    /// Program and its arguments, which stays and runs the jobs of kinds. `{config_dir}` is the directory of the file.
+    "program.*.command": Command, like "['/usr/bin/python3', '{config_dir}/worker.py']";
+    /// Jobs that one process runs at once.
+    "program.*.jobs_per_process": Integer(1, 65_536), default "1", like "8";
+    /// Time from the start of a process until it says that it is ready.
+    "program.*.start_timeout": WAIT, default "'10s'";
+    /// Jobs after which a process is replaced by a fresh one.
+    "program.*.recycle.jobs": Integer(1, 1_000_000_000), like "10000";
+    /// Age at which a process is replaced, once it has finished what it runs.
+    "program.*.recycle.age": AGE, like "'1h'";
+    /// Resident memory over which a process is replaced. It is read after each job, without what the process started.
+    "program.*.recycle.memory": MEMORY, like "'512MiB'";
+    /// Directory in which processes run; `/` by default.
+    "program.*.directory": Path, like "'/srv/app'";
+    /// Variables of the program.
+    "program.*.env.*": Secret, like "'text'";
+    /// Variables that are copied from the server's environment.
+    "program.*.pass_env": Texts(ENV_COPY), default "[]", like "['HOME']";
+    /// Most bytes of its output that a crash quotes.
+    "program.*.stderr_tail": Size(0, 3 * KIB), default "'2KiB'";
+
     /// Pool that runs the jobs.
     "kind.*.pool": Text(STRING), like "'NAME'";
     /// Program and its arguments, one process for each job. `{config_dir}` is the directory of the file.
     "kind.*.exec": Command, like "['/usr/bin/convert', '-']";
+    /// `[program.NAME]` that runs the jobs. Several kinds may name one.
+    "kind.*.program": Text(STRING), like "'NAME'";
     /// Handler of this program.
     "kind.*.builtin": Text(OneOf(&["echo", "sha256", "sleep", "gzip"])), like "'echo'";
     /// Longest run of one job. By default the deadline alone bounds it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::handler::{Builtin, ExecCommand, KindOptions};
+use crate::handler::{Builtin, ExecCommand, KindOptions, WorkerProgram};
 use crate::memory::MemoryLimits;
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::{ConnectionLimits, Http2, ListenAddress, TlsConfig};
@@ -153,4 +153,6 @@ pub enum Handler {
     Builtin(Builtin),
     /// One process per job. The program was found and executable when the configuration was read.
     Exec(ExecCommand),
+    /// A program that stays. It was found and executable when the configuration was read.
+    Program(WorkerProgram),
 }

@@ -102,7 +102,7 @@ fn canonical(mut path: Vec<Step>, tree: &Table) -> Vec<Step> {
         let (before, rest) = path.split_at_mut(index);
         let key = &mut rest[0].key;
         match before {
-            [section] if matches!(section.key.as_str(), "pool" | "kind") => {
+            [section] if matches!(section.key.as_str(), "pool" | "kind" | "program") => {
                 let lower = key.to_lowercase();
                 let declared = tree.get(&section.key).map(|entry| &entry.node.data);
                 let same = match declared {
@@ -114,7 +114,7 @@ fn canonical(mut path: Vec<Step>, tree: &Table) -> Vec<Step> {
                 };
                 *key = same.unwrap_or(lower);
             }
-            [kind, _, env] if kind.key == "kind" && env.key == "env" => {}
+            [table, _, env] if matches!(table.key.as_str(), "kind" | "program") && env.key == "env" => {}
             _ => *key = fold(key),
         }
     }

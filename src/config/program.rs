@@ -1,4 +1,4 @@
-//! The program of a kind with `exec`: its path, arguments and environment.
+//! What a kind with `exec`, or a program that stays, says about what is run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use super::{
     values::Values,
     withhold::value as shown,
 };
-use crate::handler::ExecCommand;
+use crate::handler::{ExecCommand, WorkerProgram};
 
 /// Stands for the directory of the configuration file in a command line.
 const CONFIG_DIR: &str = "{config_dir}";
@@ -46,16 +46,17 @@ pub(super) fn fault(path: &Path) -> Option<Invalid> {
     Some(Invalid::text(&program, expected, Some(help.to_owned())))
 }
 
-/// Checks the program of a kind, if it has one.
-pub(super) fn report(kind: &str, values: &mut Values, server_env: &[(String, String)]) {
-    warn_of_relative(&format!("kind.{kind}.exec"), values);
-    let table = format!("kind.{kind}.env");
-    let mut names: BTreeSet<String> = values.section::<BTreeMap<_, String>>(&table).into_keys().collect();
-    for (name, span) in words(&format!("kind.{kind}.pass_env"), values) {
+/// Checks what a table, such as `kind.NAME`, says about its program, where it has one. `command` is the key of that.
+pub(super) fn report(table: &str, command: &str, values: &mut Values, server_env: &[(String, String)]) {
+    warn_of_relative(&format!("{table}.{command}"), values);
+    let env = format!("{table}.env");
+    let mut names: BTreeSet<String> = values.section::<BTreeMap<_, String>>(&env).into_keys().collect();
+    let (what, owner) = table.split_once('.').expect("a table of tables");
+    for (name, span) in words(&format!("{table}.pass_env"), values) {
         let is_set = server_env.iter().any(|(other, _)| *other == name);
         let (message, help) = if names.contains(&name) {
             (
-                format!("variable `{name}` of kind `{kind}` is given twice"),
+                format!("variable `{name}` of {what} `{owner}` is given twice"),
                 "name it once, in `env` or in `pass_env`".to_owned(),
             )
         } else if is_set {
@@ -74,18 +75,52 @@ pub(super) fn read(kind: &str, values: &Values, server_env: &[(String, String)])
     let key = |key: &str| format!("kind.{kind}.{key}");
     let mut words = values.get::<Vec<String>>(&key("exec"))?.into_iter();
     let codes: BTreeMap<String, _> = values.section(&key("exit_codes"));
-    let passed: Vec<String> = values.get(&key("pass_env"))?;
-    let passed = server_env.iter().filter(|(name, _)| passed.contains(name)).cloned();
     Some(ExecCommand {
         program: words.next()?.into(),
         args: words.collect(),
         workspace: values.get(&key("workspace"))?,
-        env: values.section::<BTreeMap<_, _>>(&key("env")).into_iter().chain(passed).collect(),
+        env: environment(&format!("kind.{kind}"), values, server_env)?,
         exit_codes: codes.into_iter().filter_map(|(code, failure)| Some((code.parse().ok()?, failure))).collect(),
         content_type: String::new(),
         stderr_tail: values.get(&key("stderr_tail"))?,
         kill_grace: values.get(&key("kill_grace"))?,
     })
+}
+
+/// The program that runs the jobs of a kind in `pool`, and of others there.
+pub(super) fn read_worker(
+    name: &str,
+    pool: &str,
+    values: &Values,
+    server_env: &[(String, String)],
+) -> Option<WorkerProgram> {
+    let table = format!("program.{name}");
+    let key = |key: &str| format!("{table}.{key}");
+    let mut words = values.get::<Vec<String>>(&key("command"))?.into_iter();
+    let is_of_it = |kind: &String| {
+        let of = |key: &str| values.get::<String>(&format!("kind.{kind}.{key}"));
+        of("program").as_deref() == Some(name) && of("pool").as_deref() == Some(pool)
+    };
+    Some(WorkerProgram {
+        name: name.to_owned(),
+        path: words.next()?.into(),
+        args: words.collect(),
+        directory: values.get(&key("directory")),
+        env: environment(&table, values, server_env)?,
+        kinds: values.names("kind").into_iter().map(|(kind, _)| kind).filter(is_of_it).collect(),
+        jobs_per_process: values.get(&key("jobs_per_process"))?,
+        start_timeout: values.get(&key("start_timeout"))?,
+        recycle: values.section(&key("recycle")),
+        stderr_tail: values.get(&key("stderr_tail"))?,
+        cancel_grace: values.get(&format!("pool.{pool}.cancel_grace"))?,
+    })
+}
+
+/// The variables that a table gives its program.
+fn environment(table: &str, values: &Values, server_env: &[(String, String)]) -> Option<BTreeMap<String, String>> {
+    let passed: Vec<String> = values.get(&format!("{table}.pass_env"))?;
+    let passed = server_env.iter().filter(|(name, _)| passed.contains(name)).cloned();
+    Some(values.section::<BTreeMap<_, _>>(&format!("{table}.env")).into_iter().chain(passed).collect())
 }
 
 /// Warns of a relative file name, because jobs do not run in the directory of the configuration.

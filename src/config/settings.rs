@@ -128,9 +128,12 @@ fn pool(values: &Values, name: String) -> Pool {
 
 fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
     let key = |key: &str| format!("kind.{name}.{key}");
-    let handler = match values.get(&key("builtin")) {
-        Some(builtin) => Handler::Builtin(builtin),
-        None => Handler::Exec(program::read(&name, values, env).expect("a kind has a handler")),
+    let pool: String = value(values, &key("pool"));
+    let worker = values.get::<String>(&key("program")).and_then(|of| program::read_worker(&of, &pool, values, env));
+    let handler = match (values.get(&key("builtin")), worker) {
+        (Some(builtin), _) => Handler::Builtin(builtin),
+        (None, Some(worker)) => Handler::Program(worker),
+        (None, None) => Handler::Exec(program::read(&name, values, env).expect("a kind has a handler")),
     };
     let options = KindOptions {
         run_timeout: values.get(&key("run_timeout")),
@@ -143,7 +146,7 @@ fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
             keys: values.get(&key("limit.per_key.keys")).unwrap_or(KindLimits::default().keys),
         },
     };
-    Kind { pool: value(values, &key("pool")), options, handler, name }
+    Kind { pool, options, handler, name }
 }
 
 fn limit(values: &Values, table: &str) -> Limit {

@@ -65,7 +65,7 @@ impl Setting {
 
     /// The table in which the key is shown, and the key there. Queues and the like are shown as dotted keys.
     fn split(&self) -> (&str, &str) {
-        let named = self.path.starts_with("pool.") || self.path.starts_with("kind.");
+        let named = ["pool.", "kind.", "program."].iter().any(|table| self.path.starts_with(table));
         let mut dots = self.path.match_indices('.');
         let dot = dots.nth(usize::from(named));
         let (dot, _) = dot.expect("every setting lies in a table");

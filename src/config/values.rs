@@ -152,7 +152,7 @@ impl Values {
     /// Reads an entry whose key is a name.
     fn read_named(&mut self, path: &str, keys: &'static [Key], depth: usize, mut entry: Entry) {
         let syntax = match keys[0].path {
-            "kind.*.env.*" => ENV_NAME,
+            "kind.*.env.*" | "program.*.env.*" => ENV_NAME,
             "kind.*.exit_codes.*" => EXIT_CODE,
             _ => NAME,
         };
@@ -180,7 +180,7 @@ impl Values {
                 table
             }
             Some(Entry { node, .. }) => {
-                let names = if matches!(path, "pool" | "kind") { ".NAME" } else { "" };
+                let names = if matches!(path, "pool" | "kind" | "program") { ".NAME" } else { "" };
                 let help = format!("start a section [{path}{names}]");
                 let (key, expected, found) = (path.to_owned(), "a table", node.data.type_name());
                 self.faulty.insert(path.to_owned());
@@ -207,7 +207,7 @@ impl Values {
         let (default, origin) = self.default_of(path, key);
         let Some(default) = default else {
             // Of the handlers a kind has one.
-            if !matches!(key.path, "kind.*.exec" | "kind.*.builtin") {
+            if !matches!(key.path, "kind.*.exec" | "kind.*.builtin" | "kind.*.program") {
                 self.settings.push(Setting::unset(path.to_owned()));
             }
             return;
@@ -271,11 +271,13 @@ impl Values {
             return keys;
         }
         for name in OF_PROGRAMS {
-            if let Some(entry) = table.take(name)
-                && table.get("builtin").is_some()
-            {
-                let message = format!("`{path}.{name}` works only with `exec`");
+            let Some(entry) = table.take(name) else { continue };
+            let message = format!("`{path}.{name}` works only with `exec`");
+            if table.get("builtin").is_some() {
                 self.contradiction_at(&[entry.key_span], message, "remove it, or replace `builtin` by `exec`");
+            } else if table.get("program").is_some() {
+                let help = "remove it, or set what the program has in [program.NAME]";
+                self.contradiction_at(&[entry.key_span], message, help);
             }
         }
         let is_of_program = |key: &Key| key.segment(2).is_some_and(|name| OF_PROGRAMS.contains(&name));

@@ -1,6 +1,7 @@
 //! Programs that handlers run: how one is started, fed, read, stopped and reaped.
 //!
-//! A handler decides when a program starts and what its output means; `exec` starts one for each job. [`leader`] says how
+//! A handler decides when a program starts and what its output means: `exec` starts one for each job, and `process` one
+//! for many. [`leader`] says how
 //! a process and all that it started are stopped and reaped without ever signalling a stranger.
 
 use std::{io, process::ExitStatus, time::Duration};
@@ -9,6 +10,7 @@ use bytes::Bytes;
 use rustix::process::Signal;
 use tokio::{
     io::AsyncWriteExt,
+    net::unix::pipe::{Receiver, Sender},
     process::{ChildStderr, ChildStdin, ChildStdout},
     time::timeout,
 };
@@ -20,7 +22,7 @@ pub(super) use self::{
     environment::{for_job, for_program},
     pipe::Pipe,
     start::{Program, check},
-    stderr::{MAX_TAIL, Tail, drain},
+    stderr::{LineLog, MAX_TAIL, Tail, drain},
 };
 
 mod end;
@@ -39,6 +41,14 @@ pub(super) struct Child {
     pub(super) input: Input,
     pub(super) stdout: Pipe<ChildStdout>,
     pub(super) stderr: Pipe<ChildStderr>,
+    /// Where it was asked for.
+    pub(super) messages: Option<MessagePipes>,
+}
+
+/// The pipes of a program that takes messages from its descriptor 3 and sends them to 4.
+pub(super) struct MessagePipes {
+    pub(super) input: Sender,
+    pub(super) output: Pipe<Receiver>,
 }
 
 /// The process of a program. Dropping it kills and reaps the process and its whole group.
@@ -65,9 +75,14 @@ impl Process {
         self.exit.wait(&self.leader).await;
     }
 
+    /// Asks the group to end.
+    pub(super) fn ask(&self) {
+        self.leader.signal_group(Signal::TERM);
+    }
+
     /// The stop ladder: asks the group to end, waits for `grace`, and kills what is left.
     pub(super) async fn stop(&mut self, grace: Duration) {
-        self.leader.signal_group(Signal::TERM);
+        self.ask();
         // The group is killed below, whether the grace sufficed or not.
         let _ = timeout(grace, self.exited()).await;
         self.kill().await;

@@ -33,7 +33,8 @@ impl Handler for Exec {
         let mut variables = child::for_program(env);
         child::for_job(&mut variables, &job, &cx);
         let (path, args, input) = (program.clone(), args.clone(), job.payload);
-        let program = Program { path, args, variables, workspace: *workspace, input };
+        let workspace = *workspace;
+        let program = Program { path, args, variables, directory: None, workspace, input, messages: false };
         let child = program.start(cx.tasks(), Some(cx.job())).await?;
         run(&self.command, child, &cx).await
     }
@@ -42,7 +43,7 @@ impl Handler for Exec {
 /// Feeds, reads and watches the process until its leader has exited. The exit of the leader ends the job: what the
 /// rest of its group holds open, or still does, is not waited for.
 async fn run(command: &ExecCommand, child: Child, cx: &Context) -> Result<Output, HandlerError> {
-    let Child { mut process, input, stdout, stderr } = child;
+    let Child { mut process, input, stdout, stderr, messages: _ } = child;
     cx.note_program(process.pid());
     let ended = CancellationToken::new();
     let (alarm, alarmed) = oneshot::channel();

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
-use super::{Context, Site, unwind::Contained};
+use super::{Context, Processes, Site, unwind::Contained};
 use crate::{
     model::{HandlerError, Job, KindLimits, Output},
     task::off_thread,
@@ -74,6 +74,7 @@ pub struct Kind {
     name: Arc<str>,
     options: KindOptions,
     factory: Factory,
+    processes: Option<Arc<Processes>>,
 }
 
 /// What an operator sets for a kind.
@@ -200,7 +201,7 @@ impl Kind {
         factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
     ) -> Self {
         let factory = Factory::Async(Arc::new(move || Ok(Box::new(factory()?))));
-        Self { name: name.into(), options: KindOptions::default(), factory }
+        Self { name: name.into(), options: KindOptions::default(), factory, processes: None }
     }
 
     /// A kind whose jobs compute or block. `factory` makes one handler for each worker.
@@ -218,7 +219,7 @@ impl Kind {
         factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
     ) -> Self {
         let factory = Factory::Blocking(Arc::new(move || Ok(Box::new(factory()?))));
-        Self { name: name.into(), options: KindOptions::default(), factory }
+        Self { name: name.into(), options: KindOptions::default(), factory, processes: None }
     }
 
     /// Sets the options.
@@ -226,6 +227,19 @@ impl Kind {
     pub fn options(mut self, options: KindOptions) -> Self {
         self.options = options;
         self
+    }
+
+    /// Its jobs are run by `processes`, which the pool lets have as many as its workers need.
+    pub(super) fn run_by(mut self, processes: Arc<Processes>) -> Self {
+        self.options.cancel_grace = Some(processes.program().cancel_grace);
+        self.processes = Some(processes);
+        self
+    }
+
+    /// The processes that run its jobs; `None` where they are run otherwise.
+    #[must_use]
+    pub fn processes(&self) -> Option<&Arc<Processes>> {
+        self.processes.as_ref()
     }
 
     /// Name of the kind.

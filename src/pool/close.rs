@@ -1,6 +1,6 @@
-//! Closes handlers whose worker is removed, or whose kind was replaced.
+//! Closes handlers whose worker is removed, or whose kind was replaced, and fits processes to the workers.
 
-use std::panic::AssertUnwindSafe;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::{FutureExt, future::join_all};
 use tokio::time::sleep;
@@ -13,7 +13,7 @@ use super::{
     stop::forced,
 };
 use crate::handler::{
-    Instance,
+    Instance, Processes, ProgramStats,
     unwind::{Contained, message},
 };
 
@@ -49,4 +49,52 @@ async fn close(shell: &Shell, kind: usize, handler: Contained<Instance>) {
         () = forced(shell) => "the drain is over".to_owned(),
     };
     warn!(pool = %shell.name, kind = %shell.kinds[kind].name(), cause = fault, "a handler was not closed in time");
+}
+
+impl Shell {
+    /// Has programs run as many processes as the workers need; those that serve no kind any more, none.
+    pub(super) fn fit_processes(&self) {
+        let workers = self.read(super::core::Core::configured_workers);
+        for (processes, is_served) in self.programs() {
+            processes.resize(&self.tasks, if is_served { workers } else { 0 });
+        }
+    }
+
+    /// How the programs of the served kinds are.
+    pub(super) fn program_stats(&self) -> Vec<ProgramStats> {
+        self.programs()
+            .into_iter()
+            .filter(|(_, is_served)| *is_served)
+            .map(|(processes, _)| processes.stats())
+            .collect()
+    }
+
+    /// The processes that kinds share, and whether one of these is served.
+    pub(super) fn programs(&self) -> Vec<(&Arc<Processes>, bool)> {
+        let mut programs: Vec<(&Arc<Processes>, bool)> = Vec::new();
+        for (index, kind) in &self.kinds {
+            let (Some(processes), is_served) = (kind.processes(), self.is_served(index)) else { continue };
+            match programs.iter_mut().find(|(other, _)| Arc::ptr_eq(other, processes)) {
+                Some((_, any)) => *any |= is_served,
+                None => programs.push((processes, is_served)),
+            }
+        }
+        programs
+    }
+}
+
+impl Shared {
+    /// Lets all processes go, in tasks that a drain waits for. What is there at the end of a stop is killed.
+    pub(super) fn close_processes(&self) {
+        for processes in self.programs().into_iter().map(|(processes, _)| processes).filter(|it| it.close()) {
+            let (shell, processes) = (self.clone(), Arc::clone(processes));
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = processes.gone() => {}
+                    () = forced(&shell) => processes.kill(),
+                }
+            });
+        }
+    }
 }

@@ -79,6 +79,7 @@ impl Pool {
         self.shell().phase.reached(Phase::Stopped).await;
         let idle = self.shell().drive(|core, _| core.retire_idle());
         self.shell().retire(idle);
+        self.shell().close_processes();
         // Closing of handlers, shielded work, and the stop ladders of jobs that were answered.
         self.shell().tasks.wait().await;
     }

@@ -1,12 +1,12 @@
 //! What operators do to a running pool: pause, shut, resume, resize, reconfigure, cancel a job.
 
-use std::num::NonZeroUsize;
+use std::{num::NonZeroUsize, sync::Arc};
 
 use tokio::time::Instant;
 
 use super::{Pool, Settings, core::Bounds, lease::WorkerHandlers, sizing::keep_size};
 use crate::{
-    handler::{Kind, StopReason},
+    handler::{Kind, Processes, StopReason},
     model::{JobId, JobStage},
     phase::Phase,
 };
@@ -78,6 +78,7 @@ impl Pool {
         let now = Instant::now();
         let gone = shell.drive(|core, effects| core.resize(now, bounds, WorkerHandlers::fresh, effects));
         shell.retire(gone);
+        shell.fit_processes();
         keep_size(shell);
         true
     }
@@ -105,6 +106,13 @@ impl Pool {
     pub fn kind(&self, name: &str) -> Option<&Kind> {
         let shell = self.shell();
         shell.kind_index(name).map(|index| &shell.kinds[index])
+    }
+
+    /// The processes of its programs.
+    pub(crate) fn processes(&self) -> Vec<Arc<Processes>> {
+        let shell = self.shell();
+        let served = shell.programs().into_iter().filter(|(_, is_served)| *is_served);
+        served.map(|(processes, _)| Arc::clone(processes)).collect()
     }
 
     /// Cancels a job: a queued one ends at once, and a running one goes down the stop ladder. Returns its stage; `None`

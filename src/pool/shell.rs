@@ -211,6 +211,7 @@ impl Shared {
             core.idle_states().flat_map(|state| state.take_replaced(self)).collect()
         });
         self.close(gone);
+        self.fit_processes();
         // Late jobs of removed kinds may add a little again, no more than any kind has.
         (0..self.kinds.count()).filter(|kind| !self.is_served(*kind)).for_each(|kind| self.meters.forget(kind));
     }

@@ -44,5 +44,6 @@ fn adjust(shell: &Shared) {
     let resized = shell.drive(|core, effects| core.adjust_size(now, may_grow, WorkerHandlers::fresh, effects));
     let Some(Resized { from, to, gone }) = resized else { return };
     shell.retire(gone);
+    shell.fit_processes();
     info!(pool = %shell.name, from, to, "the pool changed its number of workers");
 }

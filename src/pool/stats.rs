@@ -11,7 +11,7 @@ use super::{
     shell::Shell,
 };
 use crate::{
-    handler::Context,
+    handler::{Context, ProgramStats},
     model::{JobId, KindLimits},
     phase::Phase,
 };
@@ -53,6 +53,8 @@ pub struct PoolStats {
     pub slow_polls: u64,
     /// The kinds, as configured.
     pub kinds: Vec<KindStats>,
+    /// The programs that run jobs and stay.
+    pub programs: Vec<ProgramStats>,
     /// The workers, by id.
     pub workers: Vec<WorkerStats>,
 }
@@ -210,6 +212,7 @@ impl PoolStats {
             counts,
             slow_polls: shell.slow_polls(),
             kinds: kinds.collect(),
+            programs: shell.program_stats(),
             workers: workers.into_iter().map(|worker| worker_stats(worker, closed, now)).collect(),
         }
     }

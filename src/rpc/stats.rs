@@ -75,6 +75,7 @@ fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
 
 fn pool_stats(stats: PoolStats) -> proto::PoolStats {
     let PoolStats {
+        programs: _,
         name,
         phase,
         paused,

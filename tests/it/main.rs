@@ -46,6 +46,7 @@ mod overload;
 mod panics;
 mod pool_outcomes;
 mod process;
+mod programs;
 mod proxies;
 mod queue_bytes;
 mod quotas;

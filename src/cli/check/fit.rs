@@ -247,7 +247,7 @@ fn files(config: &Config, place: &Place) -> Finding {
     let threads = config.server.threads as u64;
     let runs_programs = |pool: &&Pool| {
         let mut kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
-        kinds.any(|kind| matches!(kind.handler, Handler::Exec(_)))
+        kinds.any(|kind| matches!(kind.handler, Handler::Exec(_) | Handler::Program(_)))
     };
     let programs: u64 = config.pools.iter().filter(runs_programs).map(|pool| pool.max_workers as u64).sum();
     let connections = config.server.connections.max as u64;

@@ -53,7 +53,8 @@ fn the_documented_keys_are_those_of_the_table() {
 /// A key that no field of the settings has would be read, and have no effect.
 #[test]
 fn every_key_has_an_effect() {
-    let file = format!("{FINE}[kind.program]\npool = \"base\"\nexec = [\"/bin/sh\"]\n");
+    let program = "[program.worker]\ncommand = [\"/bin/sh\"]\n[kind.work]\npool = \"base\"\nprogram = \"worker\"\n";
+    let file = format!("{FINE}[kind.program]\npool = \"base\"\nexec = [\"/bin/sh\"]\n{program}");
     let with = |key: &str, value: &str| ok(&file, &[], &[("--set", key, value)]).config;
     let other = |key: &Key| match key.takes {
         ValueType::Boolean => Some(if key.default == Some("true") { "false" } else { "true" }.to_owned()),
@@ -69,7 +70,8 @@ fn every_key_has_an_effect() {
     {
         let is_of_program = key.segment(2).is_some_and(|name| OF_PROGRAMS.contains(&name));
         let kind = if is_of_program { "kind.program" } else { "kind.echo" };
-        let path = key.path.replace("pool.*", "pool.base").replace("kind.*", kind);
+        let path =
+            key.path.replace("pool.*", "pool.base").replace("kind.*", kind).replace("program.*", "program.worker");
         if let Some(value) = other(key).filter(|_| !path.contains('*')) {
             assert_ne!(with(&path, &value), base, "{path} = {value}");
         }

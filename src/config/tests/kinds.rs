@@ -1,6 +1,7 @@
 //! Faults of kinds: their pool and their handler.
 
-use super::{Case, check};
+use super::{Case, Duration, Handler, check, ok};
+use crate::handler::Recycle;
 
 #[test]
 fn pool_and_handler_of_a_kind() {
@@ -75,7 +76,7 @@ error: kind `k` runs in pool `gpu`, which is not declared
 pool = "base"
 env = { A = "b" }"#,
         faults: r#"
-error: kind `k` has neither `exec` nor `builtin`
+error: kind `k` has none of `exec`, `program` and `builtin`
  --> ww.toml:1:7
   |
 1 | [kind.k]
@@ -146,7 +147,7 @@ error: `kind.k.pass_env` works only with `exec`
     Case {
         file: "[kind.k]",
         faults: r#"
-error: kind `k` has neither `exec` nor `builtin`
+error: kind `k` has none of `exec`, `program` and `builtin`
  --> ww.toml:1:7
   |
 1 | [kind.k]
@@ -165,3 +166,129 @@ error: kind `k` names no pool
         ..Case::NONE
     },
 ];
+
+#[test]
+fn programs_and_their_kinds() {
+    check(PROGRAMS_AND_THEIR_KINDS);
+}
+
+const PROGRAMS_AND_THEIR_KINDS: &[Case] = &[
+    Case {
+        file: r#"[program.thumbs]
+command = ["/bin/sh"]
+[kind.k]
+pool = "base"
+program = "thumb"
+[kind.l]
+pool = "base"
+program = "thumbs"
+exec = ["/bin/sh"]"#,
+        faults: r#"
+error: kind `l` has both `exec` and `program`
+ --> ww.toml:9:8
+  |
+8 | program = "thumbs"
+  |           --------
+9 | exec = ["/bin/sh"]
+  |        ^^^^^^^^^^^
+  |
+  = help: keep one of the two
+
+error: kind `k` is run by program `thumb`, which is not declared
+ --> ww.toml:5:11
+  |
+5 | program = "thumb"
+  |           ^^^^^^^
+  |
+  = help: did you mean `thumbs`? else add [program.thumb] with its `command`
+"#,
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[program.p]
+pass_env = ["MISSING"]
+[kind.k]
+pool = "base"
+program = "p"
+workspace = true"#,
+        faults: r#"
+error: `kind.k.workspace` works only with `exec`
+ --> ww.toml:6:1
+  |
+6 | workspace = true
+  | ^^^^^^^^^
+  |
+  = help: remove it, or set what the program has in [program.NAME]
+
+error: `program.p.command` is not set
+ --> ww.toml:1:10
+  |
+1 | [program.p]
+  |          ^
+  |
+  = help: add `program.p.command = ["/usr/bin/python3", "{config_dir}/worker.py"]`
+
+error: `MISSING` is not set in the server's environment
+ --> ww.toml:2:13
+  |
+2 | pass_env = ["MISSING"]
+  |             ^^^^^^^^^
+  |
+  = help: set `MISSING` before the start, or give it a value in `env`, or remove it
+"#,
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[program.p]
+command = ["/bin/sh"]
+recycle = { jobs = 0 }"#,
+        faults: r#"
+error: `program.p.recycle.jobs` is 0
+ --> ww.toml:3:20
+  |
+3 | recycle = { jobs = 0 }
+  |                    ^
+  |
+  = help: write a value from 1 to 1000000000
+
+error: program `p` runs no kind
+ --> ww.toml:1:10
+  |
+1 | [program.p]
+  |          ^
+  |
+  = help: add `program = "p"` to a [kind.NAME], or remove it
+"#,
+        ..Case::NONE
+    },
+];
+
+#[test]
+fn kinds_of_one_program_and_pool_have_the_same_one() {
+    let file = r#"
+        [pool.a]
+        cancel_grace = "3s"
+        [pool.b]
+        [program.p]
+        command = ["/bin/sh", "{config_dir}/p.sh"]
+        jobs_per_process = 2
+        recycle = { age = "1h", memory = "1GiB" }
+        env = { A = "b" }
+        pass_env = ["PATH"]
+        [kind]
+        k = { pool = "a", program = "p" }
+        l = { pool = "a", program = "p" }
+        m = { pool = "b", program = "p" }
+    "#;
+    let config = ok(file, &[("PATH", "/bin")], &[]).config;
+    let [k, l, m] = [0, 1, 2].map(|at| match &config.kinds[at].handler {
+        Handler::Program(program) => program.clone(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(k, l);
+    assert_eq!((k.kinds.iter().map(String::as_str).collect::<Vec<_>>(), m.kinds.len()), (vec!["k", "l"], 1));
+    assert_eq!((k.cancel_grace.as_secs(), m.cancel_grace.as_secs(), k.jobs_per_process), (3, 1, 2));
+    let recycle = Recycle { jobs: None, age: Some(Duration::from_secs(3600)), memory: Some(1 << 30) };
+    assert_eq!((k.recycle, k.env.len(), k.args.len()), (recycle, 2, 1));
+    assert!(format!("{m:?}").contains("{\"A\", \"PATH\"}"), "{m:?}");
+}

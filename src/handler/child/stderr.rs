@@ -57,7 +57,7 @@ impl Tail {
     }
 
     /// The tail as it was written, but for bytes that are no UTF-8, in at most 3 KiB.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::handler) fn text(&self) -> String {
         let bytes: Vec<u8> = self.bytes.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
         let text = text.trim_end();
@@ -103,7 +103,7 @@ fn last_of(text: &str, cut: bool, room: usize) -> String {
 
 /// Cuts a stream into lines, none of them long, and not too many in any second.
 #[derive(Debug)]
-struct LineLog {
+pub(in crate::handler) struct LineLog {
     line: Vec<u8>,
     window: Instant,
     used: u32,
@@ -111,11 +111,11 @@ struct LineLog {
 }
 
 impl LineLog {
-    fn new() -> Self {
+    pub(in crate::handler) fn new() -> Self {
         Self { line: Vec::new(), window: Instant::now(), used: 0, suppressed: 0 }
     }
 
-    fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(&str, u64)) {
+    pub(in crate::handler) fn push(&mut self, chunk: &[u8], mut emit: impl FnMut(&str, u64)) {
         for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
             let (piece, ends) = piece.strip_suffix(b"\n").map_or((piece, false), |piece| (piece, true));
             let room = MAX_LINE - self.line.len();
@@ -126,7 +126,7 @@ impl LineLog {
         }
     }
 
-    fn finish(&mut self, mut emit: impl FnMut(&str, u64)) {
+    pub(in crate::handler) fn finish(&mut self, mut emit: impl FnMut(&str, u64)) {
         if !self.line.is_empty() {
             self.end_line(&mut emit);
         }

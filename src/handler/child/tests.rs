@@ -21,8 +21,10 @@ impl Handler for Resident {
             path: "/bin/sh".into(),
             args: ["-c", script].map(String::from).to_vec(),
             variables: for_program(&[].into()),
+            directory: None,
             workspace: true,
             input: Bytes::new(),
+            messages: false,
         };
         let mut child = program.start(&site.tasks, None).await?;
         assert_eq!(child.stdout.next(&CancellationToken::new()).await.as_deref(), Some(&b"ready\n"[..]));

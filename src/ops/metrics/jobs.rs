@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     model::{Durations, Limit, Reason},
-    pool::{KindDurations, LimitStats, Pool, PoolStats},
+    pool::{KindDurations, LimitStats, Pool, PoolStats, ProcessState, ProgramStats},
 };
 
 /// The pools.
@@ -93,6 +93,7 @@ impl Collector for JobMetrics {
             });
         }
         workers(&mut families, &stats);
+        programs(&mut families, &stats);
         limits(&mut families, &stats);
         counts(&mut families, &stats);
         families.counter("waterwheel_jobs_unknown_kind", "Jobs of unknown kinds", |family| {
@@ -142,6 +143,43 @@ fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
     families.counter("waterwheel_slow_polls", "Handler polls that blocked their thread for too long", |family| {
         stats.iter().try_for_each(|pool| family.count(&[("pool", &*pool.name)], pool.slow_polls))
     });
+}
+
+/// A counter of a program: its name, what it shows, and where it is read.
+type ProgramCount = (&'static str, &'static str, fn(&ProgramStats) -> u64);
+
+const PROGRAM_COUNTS: [ProgramCount; 2] = [
+    ("waterwheel_program_starts", "Processes of a program that were started", |program| program.starts),
+    ("waterwheel_program_failures", "Processes of a program that ended unasked", |program| program.failures),
+];
+
+/// The processes of programs that stay.
+fn programs(families: &mut Families<'_>, stats: &[PoolStats]) {
+    families.gauge("waterwheel_program_processes", "Processes of a program by what they do", |family| {
+        of_programs(stats, |pool, program| {
+            ProcessState::ALL.into_iter().try_for_each(|state| {
+                let count = program.processes.iter().filter(|process| process.state == state).count();
+                family.level(&[("pool", pool), ("program", &program.name), ("state", state.name())], count as f64)
+            })
+        })
+    });
+    families.gauge("waterwheel_program_memory_bytes", "Resident memory of the processes of a program", |family| {
+        of_programs(stats, |pool, program| {
+            let memory: u64 = program.processes.iter().map(|process| process.memory).sum();
+            family.level(&[("pool", pool), ("program", &program.name)], memory as f64)
+        })
+    });
+    for (name, help, read) in PROGRAM_COUNTS {
+        families.counter(name, help, |family| {
+            of_programs(stats, |pool, program| {
+                family.count(&[("pool", pool), ("program", &program.name)], read(program))
+            })
+        });
+    }
+}
+
+fn of_programs(stats: &[PoolStats], mut write: impl FnMut(&str, &ProgramStats) -> fmt::Result) -> fmt::Result {
+    stats.iter().try_for_each(|pool| pool.programs.iter().try_for_each(|program| write(&pool.name, program)))
 }
 
 /// Use and size of the limits of kinds. Kinds without limits have no series, and unset limits have none either. Keys

@@ -49,6 +49,11 @@ impl<H: Host> Core<H> {
         self.sizing.bounds.is_elastic()
     }
 
+    /// Workers that the pool should have.
+    pub(crate) fn configured_workers(&self) -> usize {
+        self.workers.configured()
+    }
+
     /// Takes a sample, once a second, and adjusts the number of workers. `may_grow` says whether new workers would be
     /// useful. A pool that is paused, or accepts no jobs, keeps its size.
     pub(crate) fn adjust_size(

@@ -1,0 +1,180 @@
+//! Programs that stay and run one job after the other: what they say, how they break it, how they end, and that each job
+//! has its answer, and none of them is left.
+
+mod faults;
+mod lives;
+mod service;
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use bytes::Bytes;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tokio::time::timeout;
+use waterwheel::{
+    Job, JobError, Pool,
+    handler::{Event, ProcessState, ProcessStats, Processes, WorkerProgram},
+    model::{Execution, Failure, FailureCode, HandlerError, Outcome},
+    pool::{Settings, StreamItem},
+};
+
+const MIB: usize = 1 << 20;
+/// Longest wait for what takes milliseconds on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The worker in Python.
+fn program(args: &[&str]) -> WorkerProgram {
+    let worker = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/programs/worker.py");
+    let args = [&["-u", worker], args].concat().into_iter().map(str::to_owned);
+    let kinds = ["do", "echo"].map(str::to_owned);
+    WorkerProgram { start_timeout: PATIENCE, ..WorkerProgram::new("test", "/usr/bin/python3", args, kinds) }
+}
+
+/// A pool that the program serves.
+fn pool_of(program: WorkerProgram, workers: usize) -> Pool {
+    assert_eq!(program.faults(), []);
+    let settings = Settings {
+        workers: NonZeroUsize::new(workers).expect("some"),
+        max_payload: 16 * MIB,
+        max_output: 16 * MIB,
+        ..Settings::default()
+    };
+    let processes = Processes::new(program);
+    Pool::builder("test").settings(settings).kind(processes.kind("do")).kind(processes.kind("echo")).build()
+}
+
+async fn run(pool: &Pool, payload: impl Into<Bytes>) -> Result<Bytes, Failure> {
+    let job = Job::new("do", payload).timeout(PATIENCE);
+    match timeout(2 * PATIENCE, pool.submit(job)).await.expect("an answer") {
+        Ok(completed) => Ok(completed.output.bytes),
+        Err(JobError::Failed(failure)) => Err(*failure),
+        Err(JobError::Rejected(rejection)) => panic!("{rejection}"),
+    }
+}
+
+async fn pid(pool: &Pool) -> Pid {
+    let told = run(pool, "pid").await.expect("it tells");
+    Pid::from_raw(std::str::from_utf8(&told).unwrap().parse().unwrap()).unwrap()
+}
+
+/// A job that ended with its process, and what its caller is told.
+fn crash(failure: &Failure) -> &str {
+    assert_eq!((failure.outcome, failure.execution), (Outcome::WorkerCrashed, Execution::Started), "{failure:?}");
+    let Some(HandlerError::Crashed { message }) = &failure.error else { panic!("{failure:?}") };
+    message
+}
+
+fn processes(pool: &Pool) -> Vec<ProcessStats> {
+    pool.stats().programs.remove(0).processes
+}
+
+/// Waits until the processes are as wanted.
+async fn until(pool: &Pool, wanted: impl Fn(&[ProcessStats]) -> bool) {
+    let reached = async {
+        while !wanted(&processes(pool)) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{:?}", pool.stats().programs));
+}
+
+fn all(state: ProcessState, count: usize) -> impl Fn(&[ProcessStats]) -> bool {
+    move |all| all.len() == count && all.iter().all(|process| process.state == state)
+}
+
+/// Drains the pool, after which none of its processes is left.
+async fn close(pool: Pool) {
+    let pids: Vec<_> = processes(&pool).into_iter().filter_map(|process| process.pid).collect();
+    pool.close(PATIENCE, PATIENCE).await;
+    assert_eq!(processes(&pool), []);
+    for pid in pids {
+        let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+        assert_eq!(test_kill_process(pid), Err(rustix::io::Errno::SRCH));
+    }
+}
+
+#[tokio::test]
+async fn payloads_of_every_size_come_back() {
+    let pool = pool_of(program(&[]), 1);
+    for size in [0, 1, 100, 16 << 10, (16 << 10) + 1, 64 << 10, 1_000_000, 8 * MIB] {
+        let payload = Bytes::from((0..size).map(|at| (at % 251) as u8).collect::<Vec<_>>());
+        let job = Job::new("echo", payload.clone()).content_type("a/b").timeout(PATIENCE);
+        let output = pool.submit(job).await.expect("it is given back").output;
+        assert!((output.bytes == payload) && output.content_type == "a/b", "{size} bytes");
+    }
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn a_job_knows_what_it_is() {
+    let pool = pool_of(program(&[]), 1);
+    let job = Job::new("do", "about").content_type("text/x").tenant("acme").label("a.b", "c").timeout(PATIENCE);
+    let about: serde_json::Value = serde_json::from_slice(&pool.submit(job).await.unwrap().output.bytes).unwrap();
+    for (key, expected) in [("kind", "do"), ("content_type", "text/x"), ("tenant", "acme"), ("traceparent", "")] {
+        assert_eq!(about[key], expected, "{about}");
+    }
+    assert_eq!((&about["labels"]["a.b"], &about["attempt"]), (&"c".into(), &1.into()));
+    let budget = about["budget_ms"].as_u64().unwrap();
+    assert!(budget > 1_000 && budget <= 60_000 && !about["job_id"].as_str().unwrap().is_empty(), "{about}");
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn pieces_and_progress_come_in_order() {
+    let pool = pool_of(program(&[]), 1);
+    let collected = run(&pool, "chunks a bc d").await.expect("it completes");
+    assert_eq!(collected, "abcdend");
+    let mut stream = pool.stream(Job::new("do", "chunks a bc d").timeout(PATIENCE)).await.expect("it runs");
+    let (mut bytes, mut fractions) = (Vec::new(), 0);
+    while let Some(item) = stream.next().await.expect("it completes") {
+        match item {
+            StreamItem::Event(Event::Chunk(chunk)) => bytes.extend_from_slice(&chunk),
+            StreamItem::Event(Event::Progress { fraction, message }) => {
+                assert_eq!((fraction, message.as_str()), (0.5, "half"));
+                fractions += 1;
+            }
+            StreamItem::Completed(completed) => bytes.extend_from_slice(&completed.output.bytes),
+        }
+    }
+    assert_eq!((&bytes[..], fractions > 0), (&b"abcdend"[..], true));
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn a_failure_has_its_code() {
+    let pool = pool_of(program(&[]), 1);
+    for (code, expected) in [
+        ("INVALID_ARGUMENT", FailureCode::InvalidArgument),
+        ("DATA_LOSS", FailureCode::DataLoss),
+        ("INTERNAL", FailureCode::Unknown),
+        ("", FailureCode::Unknown),
+    ] {
+        let failure = run(&pool, format!("fail {code}")).await.expect_err("it says no");
+        assert_eq!(failure.error, Some(HandlerError::new(expected, "no")));
+    }
+    assert_eq!(pool.stats().programs[0].starts, 1, "it goes on");
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn jobs_at_once_share_a_process() {
+    let four = WorkerProgram { jobs_per_process: 4, ..program(&[]) };
+    let pool = pool_of(four, 8);
+    until(&pool, all(ProcessState::Idle, 2)).await;
+    // Each process answers four jobs once it has four.
+    let jobs = (0..8).map(|_| run(&pool, "meet 4"));
+    for met in futures_util::future::join_all(jobs).await {
+        met.expect("it completes");
+    }
+    assert_eq!(processes(&pool).iter().map(|process| process.jobs).collect::<Vec<_>>(), [4, 4]);
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn what_is_printed_is_no_message() {
+    let pool = pool_of(program(&[]), 1);
+    for _ in 0..3 {
+        run(&pool, "print").await.expect("it completes");
+    }
+    assert_eq!(pool.stats().programs[0].starts, 1);
+    close(pool).await;
+}

@@ -1,0 +1,145 @@
+//! Programs that die, hang, or do not keep to the protocol.
+
+use super::*;
+
+#[tokio::test]
+async fn a_job_ends_with_its_process_and_the_next_one_runs() {
+    let pool = pool_of(program(&[]), 1);
+    for (payload, told) in [
+        ("exit 3", "test exited with code 3: out of luck"),
+        ("exit 0", "test exited with code 0: out of luck"),
+        ("kill 9", "test was ended by signal: 9 (SIGKILL)"),
+        ("kill 11", "test was ended by signal: 11 (SIGSEGV)"),
+        ("child", "test exited with code 7"),
+    ] {
+        let failure = run(&pool, payload).await.expect_err("it crashes");
+        assert_eq!(crash(&failure), told);
+        run(&pool, "pid").await.expect("a fresh process runs it");
+    }
+    let stats = pool.stats().programs.remove(0);
+    assert_eq!((stats.starts, stats.failures), (6, 5));
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_killed_while_it_runs_a_job_is_replaced() {
+    let pool = pool_of(program(&[]), 2);
+    for _ in 0..5 {
+        let first = pid(&pool).await;
+        let job = run(&pool, "wait");
+        let killer = async {
+            until(&pool, |all| all.iter().any(|process| process.state == ProcessState::Busy)).await;
+            let busy = processes(&pool).into_iter().find(|process| process.state == ProcessState::Busy);
+            let busy = Pid::from_raw(busy.unwrap().pid.unwrap().cast_signed()).unwrap();
+            kill_process(busy, Signal::KILL).unwrap();
+        };
+        let (failure, ()) = tokio::join!(job, killer);
+        assert_eq!(crash(&failure.expect_err("it was killed")), "test was ended by signal: 9 (SIGKILL)");
+        run(&pool, "pid").await.unwrap_or_else(|failure| panic!("after {first:?}: {failure:?}"));
+    }
+    until(&pool, all(ProcessState::Idle, 2)).await;
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn what_breaks_the_protocol_ends_the_process() {
+    let pool = pool_of(program(&[]), 1);
+    let long = format!("raw {}", "x".repeat(70_000));
+    for (payload, told) in [
+        ("raw hello\n", "not a line of JSON"),
+        ("raw {\"nonsense\":{\"id\":\"ID\"}}\n", "not a line of JSON"),
+        ("raw {\"done\":{\"id\":\"ID0\"}}\n", "it names a job that it does not run"),
+        ("raw {\"output\":{\"id\":\"x\"}}\n", "it names a job that it does not run"),
+        ("raw {\"ready\":{\"protocol\":1}}\n", "it is ready twice"),
+        ("raw {\"progress\":{\"id\":\"ID\"},\"bytes\":2}\nab", "it has no bytes"),
+        ("raw {\"output\":{\"id\":\"ID\"},\"bytes\":99999999999}\n", "99999999999 bytes are to follow"),
+        (&long, "a line has more than 65536 bytes"),
+    ] {
+        let failure = run(&pool, payload.to_owned()).await.expect_err("it is ended");
+        let message = crash(&failure);
+        assert!(message.starts_with("test broke the protocol, and was ended: ") && message.contains(told), "{message}");
+        run(&pool, "pid").await.expect("a fresh process runs it");
+    }
+    for payload in [
+        "raw {\"done\":{\"id\":\"ID\"}}\n{\"done\":{\"id\":\"ID\"}}\n",
+        "raw {\"done\":{\"id\":\"ID\"},\"bytes\":1}\nab\n",
+    ] {
+        let failures = pool.stats().programs[0].failures;
+        run(&pool, payload).await.expect("it was answered before");
+        until(&pool, |_| pool.stats().programs[0].failures > failures).await;
+        run(&pool, "pid").await.expect("a fresh process runs it");
+    }
+    close(pool).await;
+}
+
+/// Deadlines are told by the clock of the test, which is that of the processes.
+#[tokio::test]
+async fn a_job_that_does_not_stop_is_ended_with_its_process() {
+    let grace = Duration::from_millis(200);
+    let pool = pool_of(WorkerProgram { cancel_grace: grace, ..program(&[]) }, 1);
+    for payload in ["hang", "raw {\"output\":{\"id\"", "raw {\"output\":{\"id\":\"ID\"},\"bytes\":9}\nab"] {
+        let first = pid(&pool).await;
+        let job = Job::new("do", payload).timeout(Duration::from_millis(300));
+        let Err(JobError::Failed(failure)) = pool.submit(job).await else { panic!("it hangs") };
+        assert_eq!(failure.outcome, Outcome::DeadlineExceeded);
+        assert_ne!(pid(&pool).await, first, "{payload}");
+    }
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_follows_a_cancel_stays() {
+    let pool = pool_of(program(&[]), 1);
+    let first = pid(&pool).await;
+    let mut job = Box::pin(pool.submit(Job::new("do", "wait").timeout(PATIENCE)));
+    tokio::select! {
+        _ = &mut job => panic!("it waits"),
+        () = until(&pool, all(ProcessState::Busy, 1)) => {}
+    }
+    drop(job);
+    assert_eq!(pid(&pool).await, first);
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn too_much_output_is_cut_and_the_next_job_runs() {
+    let pool = pool_of(program(&[]), 1);
+    let failure = run(&pool, "flood").await.expect_err("it is too much");
+    assert_eq!(failure.outcome, Outcome::OutputTooLarge);
+    run(&pool, "pid").await.expect("it runs");
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn a_program_that_fails_at_its_start_is_shown_and_does_not_spin() {
+    let pool = pool_of(program(&["broken"]), 2);
+    until(&pool, all(ProcessState::Failing, 2)).await;
+    let failure = run(&pool, "pid").await.expect_err("there is no process");
+    assert_eq!((failure.outcome, failure.execution), (Outcome::HandlerUnavailable, Execution::NotStarted));
+    let told = failure.to_string();
+    assert!(told.contains("program test fails") && told.contains("exited with code 1: no model here"), "{told}");
+    let stats = pool.stats().programs.remove(0);
+    assert!(stats.starts < 20 && stats.failures > 1 && stats.last_failure.contains("code 1"), "{stats:?}");
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_ready_in_time_is_ended() {
+    let silent = WorkerProgram { start_timeout: Duration::from_millis(200), ..program(&["silent"]) };
+    let pool = pool_of(silent, 1);
+    until(&pool, all(ProcessState::Failing, 1)).await;
+    let told = pool.stats().programs.remove(0).last_failure;
+    assert_eq!(told, "test did not say that it is ready within 200 ms, and was ended");
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn a_program_that_does_not_run_its_kinds_is_not_used() {
+    let mut other = program(&[]);
+    other.kinds.insert("paint".to_owned());
+    let pool = pool_of(other, 1);
+    until(&pool, all(ProcessState::Failing, 1)).await;
+    let told = pool.stats().programs.remove(0).last_failure;
+    assert_eq!(told, "test does not run the kind paint; it says that it runs do, echo");
+    close(pool).await;
+}

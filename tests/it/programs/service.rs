@@ -1,0 +1,36 @@
+//! A program of the configuration, and the worker of docs/workers.md.
+
+use std::path::Path;
+
+use crate::{
+    ops_pages,
+    process::Process,
+    service::{Caller, job},
+};
+
+const PAGE: &str = include_str!("../../../docs/workers.md");
+
+/// The first block of the page in a language.
+fn block(language: &str) -> &'static str {
+    let (_, rest) = PAGE.split_once(&format!("```{language}\n")).expect("there is one");
+    rest.split("```").next().unwrap()
+}
+
+fn write_page(directory: &Path) -> std::path::PathBuf {
+    std::fs::write(directory.join("upper.py"), block("python")).unwrap();
+    let config = directory.join("workers.toml");
+    std::fs::write(&config, block("toml")).unwrap();
+    config
+}
+
+#[tokio::test]
+async fn the_worker_of_the_page_serves_its_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let process = Process::serve_file(&write_page(directory.path())).await;
+    let caller = Caller::of(process.public).await;
+    let response = caller.leave(job("upper", "hello")).await.unwrap().unwrap().into_inner();
+    assert_eq!(response.result.unwrap().output, b"HELLO");
+    let metrics = ops_pages::metrics(process.ops).await;
+    assert_eq!(metrics[r#"waterwheel_program_starts_total{pool="text",program="upper"}"#], 2.0);
+    assert_eq!(metrics[r#"waterwheel_program_processes{pool="text",program="upper",state="idle"}"#], 2.0);
+}
