@@ -184,6 +184,14 @@ pool = "base"
 program = "thumbs"
 exec = ["/bin/sh"]"#,
         faults: r#"
+error: kind `k` is run by program `thumb`, which is not declared
+ --> ww.toml:5:11
+  |
+5 | program = "thumb"
+  |           ^^^^^^^
+  |
+  = help: did you mean `thumbs`? else add [program.thumb] with its `command`
+
 error: kind `l` has both `exec` and `program`
  --> ww.toml:9:8
   |
@@ -193,14 +201,6 @@ error: kind `l` has both `exec` and `program`
   |        ^^^^^^^^^^^
   |
   = help: keep one of the two
-
-error: kind `k` is run by program `thumb`, which is not declared
- --> ww.toml:5:11
-  |
-5 | program = "thumb"
-  |           ^^^^^^^
-  |
-  = help: did you mean `thumbs`? else add [program.thumb] with its `command`
 "#,
         ..Case::NONE
     },
@@ -212,14 +212,6 @@ pool = "base"
 program = "p"
 workspace = true"#,
         faults: r#"
-error: `kind.k.workspace` works only with `exec`
- --> ww.toml:6:1
-  |
-6 | workspace = true
-  | ^^^^^^^^^
-  |
-  = help: remove it, or set what the program has in [program.NAME]
-
 error: `program.p.command` is not set
  --> ww.toml:1:10
   |
@@ -235,6 +227,14 @@ error: `MISSING` is not set in the server's environment
   |             ^^^^^^^^^
   |
   = help: set `MISSING` before the start, or give it a value in `env`, or remove it
+
+error: `kind.k.workspace` works only with `exec`
+ --> ww.toml:6:1
+  |
+6 | workspace = true
+  | ^^^^^^^^^
+  |
+  = help: remove it, or set what the program has in [program.NAME]
 "#,
         ..Case::NONE
     },
@@ -243,14 +243,6 @@ error: `MISSING` is not set in the server's environment
 command = ["/bin/sh"]
 recycle = { jobs = 0 }"#,
         faults: r#"
-error: `program.p.recycle.jobs` is 0
- --> ww.toml:3:20
-  |
-3 | recycle = { jobs = 0 }
-  |                    ^
-  |
-  = help: write a value from 1 to 1000000000
-
 error: program `p` runs no kind
  --> ww.toml:1:10
   |
@@ -258,6 +250,14 @@ error: program `p` runs no kind
   |          ^
   |
   = help: add `program = "p"` to a [kind.NAME], or remove it
+
+error: `program.p.recycle.jobs` is 0, outside of 1 to 1000000000
+ --> ww.toml:3:20
+  |
+3 | recycle = { jobs = 0 }
+  |                    ^
+  |
+  = help: give a value from 1 to 1000000000
 "#,
         ..Case::NONE
     },
@@ -290,5 +290,5 @@ fn kinds_of_one_program_and_pool_have_the_same_one() {
     assert_eq!((k.cancel_grace.as_secs(), m.cancel_grace.as_secs(), k.jobs_per_process), (3, 1, 2));
     let recycle = Recycle { jobs: None, age: Some(Duration::from_secs(3600)), memory: Some(1 << 30) };
     assert_eq!((k.recycle, k.env.len(), k.args.len()), (recycle, 2, 1));
-    assert!(format!("{m:?}").contains("{\"A\", \"PATH\"}"), "{m:?}");
+    assert!(format!("{m:?}").contains("[\"A\", \"PATH\"]"), "{m:?}");
 }

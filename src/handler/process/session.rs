@@ -1,5 +1,7 @@
 //! One life of a process: what is written to it, read from it and known of it.
 
+mod watch;
+
 use std::{
     path::Path,
     sync::{
@@ -12,19 +14,13 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
-use tokio::{
-    io::AsyncWriteExt,
-    net::unix::pipe::Sender,
-    sync::mpsc,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::{io::AsyncWriteExt, net::unix::pipe::Sender, sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Recycle, WorkerProgram,
-    place::millis,
     processes::{KeptSlot, memory},
-    protocol::{Leave, ProtocolFault, ToWorker, parts},
+    protocol::ProtocolFault,
     reading::Reader,
 };
 use crate::{
@@ -37,8 +33,6 @@ use crate::{
 
 /// Pieces of the output of one job that wait for it. With more jobs at once, the output of all waits for the slowest.
 const EVENTS: usize = 4;
-/// Time that a process has to exit once it has closed a pipe of its messages.
-const CLOSED: Duration = Duration::from_secs(1);
 
 /// What a job hears of its process. The end of the process is the end of the events.
 pub(super) enum JobEvent {
@@ -161,84 +155,6 @@ impl Session {
             self.log(slot, "stderr", stderr, &ended),
         );
         self.conclude(&slot.set.program, process, cause)
-    }
-
-    /// Returns when the process is dead, with why.
-    async fn watch(
-        &self,
-        slot: &KeptSlot,
-        process: &mut Process,
-        mut causes: mpsc::Receiver<Cause>,
-        reader: &Reader<'_>,
-    ) -> Cause {
-        let program = &slot.set.program;
-        let start_by = self.born + program.start_timeout;
-        let age = program.recycle.age.unwrap_or(Duration::MAX);
-        let mut has_asked = false;
-        loop {
-            let is_old = self.born.elapsed() >= age;
-            let is_ready = reader.is_ready();
-            tokio::select! {
-                biased;
-                () = process.exited() => return Cause::Exited,
-                Some(cause) = causes.recv() => {
-                    let has_closed = matches!(cause, Cause::Closed);
-                    let exits = has_closed && self.exits_within(slot, process, CLOSED).await;
-                    process.kill().await;
-                    return if exits { Cause::Exited } else { cause };
-                }
-                () = self.forced(slot) => {
-                    process.kill().await;
-                    return Cause::Forced;
-                }
-                () = self.terminate.cancelled(), if !has_asked => {
-                    has_asked = true;
-                    process.ask();
-                }
-                () = sleep_until(start_by), if !is_ready => {
-                    process.kill().await;
-                    return Cause::NotReady(program.start_timeout);
-                }
-                () = sleep(age.saturating_sub(self.born.elapsed())), if !is_old && !self.is_closed() => {}
-                () = slot.wake.notified() => {}
-            }
-            if self.born.elapsed() >= age {
-                self.close();
-            }
-            if (self.is_closed() && self.taken() == 0) || slot.is_surplus(Some(self)) {
-                self.leave(slot, process).await;
-                return Cause::Left;
-            }
-        }
-    }
-
-    /// Asks the process to leave, by a message and by the end of its input, and makes it.
-    async fn leave(&self, slot: &KeptSlot, process: &mut Process) {
-        let program = &slot.set.program;
-        let leave = Leave { grace_ms: millis(program.ask_grace()) };
-        self.send(parts(ToWorker::Leave(leave), Bytes::new()));
-        self.orders.lock().take();
-        if !self.exits_within(slot, process, program.ask_grace()).await {
-            process.ask();
-            self.exits_within(slot, process, program.terminate_grace()).await;
-        }
-        process.kill().await;
-    }
-
-    async fn exits_within(&self, slot: &KeptSlot, process: &mut Process, time: Duration) -> bool {
-        tokio::select! {
-            biased;
-            () = process.exited() => true,
-            () = self.forced(slot) => false,
-            () = sleep(time) => false,
-        }
-    }
-
-    async fn forced(&self, slot: &KeptSlot) {
-        tokio::select! {
-            () = self.kill.cancelled() => {}
-            () = slot.set.kill.cancelled() => {}
-        }
     }
 
     async fn write(

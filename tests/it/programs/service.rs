@@ -27,6 +27,8 @@ fn write_page(directory: &Path) -> std::path::PathBuf {
 async fn the_worker_of_the_page_serves_its_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let process = Process::serve_file(&write_page(directory.path())).await;
+    // It is ready once its processes are.
+    while ops_pages::get(process.ops, "/readyz").await.0 != http::StatusCode::OK {}
     let caller = Caller::of(process.public).await;
     let response = caller.leave(job("upper", "hello")).await.unwrap().unwrap().into_inner();
     assert_eq!(response.result.unwrap().output, b"HELLO");
