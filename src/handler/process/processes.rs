@@ -80,14 +80,14 @@ impl ProcessState {
 /// Time after a failure in which no process is started for a job that came late.
 const LATE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the handlers, and the tasks that keep the processes, share.
+/// The state that the handlers and the keepers of the processes share.
 pub(super) struct ProcessSet {
     pub(super) name: Arc<str>,
     pub(super) program: WorkerProgram,
     state: Mutex<SetState>,
-    /// Told whenever there may be a place, or none may come.
+    /// Notified when a place may be free, and when a process failed.
     changed: Notify,
-    /// Whoever is left is to die at once.
+    /// Kills all processes at once.
     pub(super) kill: CancellationToken,
 }
 
@@ -124,7 +124,7 @@ enum SlotStage {
 /// How a search for a place went.
 enum Found {
     Place(Place),
-    /// One may come.
+    /// None is free; one may become free.
     Later,
     /// All processes failed a short while ago.
     Failing(String),
@@ -284,7 +284,7 @@ impl ProcessSet {
 /// A slot, as the task that keeps its process has it. Dropping it gives the slot up.
 pub(super) struct KeptSlot {
     pub(super) set: Arc<ProcessSet>,
-    /// Told when it may have to go.
+    /// Notified when the process may have to leave.
     pub(super) wake: Arc<Notify>,
     id: u64,
 }

@@ -25,7 +25,7 @@ pub(super) struct Reader<'a> {
 enum Following {
     None,
     Output(mpsc::Sender<JobEvent>),
-    Last { events: mpsc::Sender<JobEvent>, content_type: String, left: u64 },
+    Last { done: Done, left: u64 },
 }
 
 impl From<ProtocolFault> for Cause {
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
     async fn take(&self, frame: Frame<FromWorker>, following: Following) -> Result<Following, Cause> {
         match frame {
             Frame::Message(message, bytes) => self.message(message, bytes).await,
-            Frame::Piece(piece) => Ok(hand_on(piece, following).await),
+            Frame::Piece(piece) => Ok(self.piece(piece, following).await),
         }
     }
 
@@ -86,14 +86,15 @@ impl<'a> Reader<'a> {
                 // Advice: a job that is behind does without.
                 let _ = events.try_send(JobEvent::Progress { fraction: *fraction, message: message.clone() });
             }
+            // The job is answered once all of its bytes are there.
+            FromWorker::Done(done) if bytes > 0 => {
+                self.session.route(&done.id).ok_or_else(unknown)?;
+                return Ok(Following::Last { done: done.clone(), left: bytes });
+            }
             FromWorker::Done(Done { id, content_type }) => {
                 let events = self.session.answer(id).ok_or_else(unknown)?;
-                let content_type = content_type.clone();
-                if bytes > 0 {
-                    return Ok(Following::Last { events, content_type, left: bytes });
-                }
                 // A job that was given up does not listen, here and below.
-                let _ = events.send(JobEvent::Done { content_type, last: Bytes::new() }).await;
+                let _ = events.send(JobEvent::Done { content_type: content_type.clone(), last: Bytes::new() }).await;
             }
             FromWorker::Failed(Failed { id, code, message, retryable: _ }) => {
                 let events = self.session.answer(id).ok_or_else(unknown)?;
@@ -119,25 +120,29 @@ impl<'a> Reader<'a> {
         self.slot.is_ready(&self.session);
         Ok(())
     }
-}
 
-/// Hands on some of the bytes of a message.
-async fn hand_on(piece: Bytes, following: Following) -> Following {
-    match following {
-        Following::Output(events) => {
-            let _ = events.send(JobEvent::Piece(piece)).await;
-            Following::Output(events)
-        }
-        Following::Last { events, content_type, left } => {
-            let left = left.saturating_sub(piece.len() as u64);
-            if left > 0 {
+    /// Hands on some of the bytes of a message.
+    async fn piece(&self, piece: Bytes, following: Following) -> Following {
+        match following {
+            Following::Output(events) => {
                 let _ = events.send(JobEvent::Piece(piece)).await;
-                return Following::Last { events, content_type, left };
+                Following::Output(events)
             }
-            let _ = events.send(JobEvent::Done { content_type, last: piece }).await;
-            Following::None
+            Following::Last { done, left } if left > piece.len() as u64 => {
+                let left = left - piece.len() as u64;
+                if let Some(events) = self.session.route(&done.id) {
+                    let _ = events.send(JobEvent::Piece(piece)).await;
+                }
+                Following::Last { done, left }
+            }
+            Following::Last { done, left: _ } => {
+                if let Some(events) = self.session.answer(&done.id) {
+                    let _ = events.send(JobEvent::Done { content_type: done.content_type, last: piece }).await;
+                }
+                Following::None
+            }
+            // Bytes that follow `ready` belong to no job.
+            Following::None => Following::None,
         }
-        // Bytes that follow `ready` belong to nobody.
-        Following::None => Following::None,
     }
 }

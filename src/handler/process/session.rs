@@ -44,7 +44,7 @@ pub(super) enum JobEvent {
 
 /// How the life of a process ended.
 pub(super) enum SessionEnd {
-    /// It was asked to leave, and was made to where it did not.
+    /// It was asked to leave. It may have been killed for not doing so.
     Left,
     Failed {
         told: String,
@@ -224,7 +224,6 @@ impl Session {
             }
             Cause::Forced => format!("{name} was ended, for a job of it did not stop"),
         };
-        // The log and the counters have more room than the caller.
         let _ = self.end.set(ProgramEnd { told: told.clone(), ..exit });
         let mut jobs = self.jobs.lock();
         jobs.has_ended = true;
@@ -268,9 +267,9 @@ impl Session {
         Some(route.events)
     }
 
-    /// Gives up a job that is not answered, and the process with it.
+    /// Ends the process of a job that has no answer.
     pub(super) fn forget(&self, id: u64) {
-        // A job that was answered meanwhile has not heard of it.
+        // An answer that nobody has read counts, too.
         if self.jobs.lock().routes.remove(&id).is_some() {
             self.close();
             self.kill.cancel();

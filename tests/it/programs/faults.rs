@@ -77,9 +77,14 @@ async fn what_breaks_the_protocol_ends_the_process() {
 async fn a_job_that_does_not_stop_is_ended_with_its_process() {
     let grace = Duration::from_millis(200);
     let pool = pool_of(WorkerProgram { cancel_grace: grace, ..program(&[]) }, 1);
-    for payload in ["hang", "raw {\"output\":{\"id\"", "raw {\"output\":{\"id\":\"ID\"},\"bytes\":9}\nab"] {
+    let halves = [
+        "{\"output\":{\"id\"",
+        "{\"output\":{\"id\":\"ID\"},\"bytes\":9}\nab",
+        "{\"done\":{\"id\":\"ID\"},\"bytes\":9}\nab",
+    ];
+    for payload in halves.map(|half| format!("raw {half}")).into_iter().chain(["hang".to_owned()]) {
         let first = pid(&pool).await;
-        let job = Job::new("do", payload).timeout(Duration::from_millis(300));
+        let job = Job::new("do", payload.clone()).timeout(Duration::from_millis(300));
         let Err(JobError::Failed(failure)) = pool.submit(job).await else { panic!("it hangs") };
         assert_eq!(failure.outcome, Outcome::DeadlineExceeded);
         assert_ne!(pid(&pool).await, first, "{payload}");
