@@ -188,6 +188,11 @@ async fn docs_metrics_lists_what_is_there_and_nothing_else() {
         pool = "one"
         builtin = "echo"
         limit = { concurrency = 1, rate = 9, per_key = { concurrency = 1, rate = 9 } }
+        [program.stays]
+        command = ["/bin/sh", "-c", "echo '{\"ready\":{\"protocol\":1}}' >&4; while read line <&3; do :; done"]
+        [kind.stays]
+        pool = "one"
+        program = "stays"
         [quota]
         rate = 1000
         [auth.rule.all]
