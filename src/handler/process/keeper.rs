@@ -1,3 +1,5 @@
+//! Keeps one process running: starts it, and again after its end, with a back-off.
+
 use std::{sync::Arc, time::Duration};
 
 use rand::RngExt;

@@ -1,3 +1,5 @@
+//! The processes of one program: how many there are, and which one has a place for a job.
+
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;

@@ -1,3 +1,5 @@
+//! What an operator sets for a program that stays.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,

@@ -1,3 +1,5 @@
+//! Reads the messages of a process and passes them to its jobs.
+
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},

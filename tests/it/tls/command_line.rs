@@ -64,7 +64,11 @@ async fn without_the_roots_or_the_certificate_there_is_no_call() {
     let setting = Setting::new().await;
     let output = setting.run(&["submit", "echo", "hello"], &["--ca", "--cert", "--key"]).await;
     let report = text(&output.stderr);
-    assert_eq!(output.status.code(), if report.contains("no root certificates") { Some(2) } else { Some(6) }, "{report}");
+    assert_eq!(
+        output.status.code(),
+        if report.contains("no root certificates") { Some(2) } else { Some(6) },
+        "{report}"
+    );
     assert!(report.contains("pass --ca with the roots"), "{report}");
     let output = setting.run(&["submit", "echo", "hello"], &["--cert", "--key"]).await;
     let report = text(&output.stderr);

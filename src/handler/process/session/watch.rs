@@ -1,3 +1,5 @@
+//! Watches a process, and stops it step by step.
+
 use std::time::Duration;
 
 use bytes::Bytes;
