@@ -26,11 +26,11 @@ const EXAMPLE: &str = "\
 Example:
   waterwheel sim --load 2 --seeds 2 --duration 5s";
 
-/// Largest log that is replayed.
-const MOST_BYTES: u64 = 1 << 30;
+/// Largest log that is replayed, in bytes.
+const MAX_LOG: u64 = 1 << 30;
 /// Longest virtual time of anything.
-const MOST: Duration = Duration::from_secs(86_400);
-/// For how long the load that a load falls to is watched.
+const MAX_TIME: Duration = Duration::from_secs(86_400);
+/// Duration of the load after the main one.
 const AFTER: Duration = Duration::from_secs(5);
 
 /// Compare ways to accept jobs under load, on virtual time.
@@ -62,7 +62,7 @@ pub(super) struct SimArgs {
     /// Virtual time in which jobs arrive.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive)]
     duration: Duration,
-    /// What the load falls to after that, for five seconds, to see how long until all is well. [default: 0.7]
+    /// The load after that, for five seconds, to measure the recovery. [default: 0.7]
     #[arg(long, value_name = "TIMES", value_parser = times, conflicts_with_all = ["slow", "lose", "replay"])]
     then: Option<f64>,
     /// Mean service time, from 1us on.
@@ -80,31 +80,31 @@ pub(super) struct SimArgs {
     /// Number of tenants, with equal shares of the load.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     tenants: u16,
-    /// Add one tenant that alone asks for so many times what the workers can do, and print what the others, who share
-    /// --load, have of theirs.
+    /// Add one tenant that alone sends so many times what the workers can do, and print the results of the others, which
+    /// share --load.
     #[arg(long, value_name = "TIMES", value_parser = times)]
     flood: Option<f64>,
     /// Draw the criticality of each job from the four classes.
     #[arg(long)]
     classes: bool,
-    /// What refused callers do, within their deadline and up to five attempts: never come back; obey the time that they
-    /// are told; the same with the retry throttling of grpc; or ignore it and come back by a back-off of their own.
+    /// What refused callers do, up to five attempts within their deadline: never retry; obey the retry time of the
+    /// refusal; obey it with gRPC's retry throttling; or ignore it, with a back-off of their own.
     #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry)]
     retry: Retry,
     /// Most jobs in the queue, of each policy.
     #[arg(long, value_name = "JOBS", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     queue: u32,
-    /// Let service take so many times longer in the second third of the time.
+    /// Factor by which jobs take longer in the second third of the time.
     #[arg(long, value_name = "TIMES", value_parser = times)]
     slow: Option<f64>,
-    /// Let jobs that do not stop hold so many workers in the second third of the time.
+    /// Number of workers that are stuck in the second third of the time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     lose: Option<u16>,
     /// Replay the jobs of a log: standard error of a server with --log waterwheel::pool=debug, in a file. Only ours knows
     /// of the jobs' ordering keys; limits of kinds, and their keys, are not replayed.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "patterns", "duration", "mean", "deadline", "spread", "tenants", "flood", "classes"])]
     replay: Option<PathBuf>,
-    /// The pool to replay, where the log is of several.
+    /// The pool to replay, if the log has several.
     #[arg(long, value_name = "POOL", requires = "replay")]
     pool: Option<String>,
     #[command(flatten)]
@@ -179,8 +179,8 @@ impl SimArgs {
 
     fn recording(&self) -> Result<Option<Arc<Recording>>, Failure> {
         let Some(path) = &self.replay else { return Ok(None) };
-        let log = file::read(path, MOST_BYTES).map_err(|fault| RecordingError::Unread { path: path.clone(), fault })?;
-        // What is not UTF-8 is no line of the server, and told as such.
+        let log = file::read(path, MAX_LOG).map_err(|fault| RecordingError::Unread { path: path.clone(), fault })?;
+        // Lines that are not UTF-8 are not from the server, and are counted as such.
         let log = String::from_utf8_lossy(&log);
         Ok(Some(Arc::new(Recording::read(&log, self.pool.as_deref())?)))
     }
@@ -226,12 +226,12 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
     Ok(Exit::Done)
 }
 
-/// What was left out of a log, where anything was.
+/// The parts of a log that were left out, if any.
 fn passed_over(PassedOver { lines, first, is_cut }: PassedOver) -> Option<String> {
     let cut = "its last line has no end";
     let others = first.map(|first| {
         let (lines, are) = (counted(lines, "line"), if lines == 1 { "is" } else { "are" });
-        format!("{lines} {are} none of the server's, the first of them line {first}")
+        format!("{lines} {are} not from the server, first line {first}")
     });
     let what = match (others, is_cut) {
         (None, false) => return None,
@@ -266,7 +266,7 @@ fn choose<T: Copy, const N: usize>(text: &str, all: [T; N], name: fn(T) -> &'sta
 fn positive(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(Duration::ZERO) => Err("must be more than zero".to_owned()),
-        Ok(duration) if duration > MOST => Err("must be at most a day".to_owned()),
+        Ok(duration) if duration > MAX_TIME => Err("must be at most a day".to_owned()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(error.to_string()),
     }
@@ -279,8 +279,8 @@ fn mean(text: &str) -> Result<Duration, String> {
 }
 
 fn times(text: &str) -> Result<f64, String> {
-    let times: f64 = text.parse().map_err(|_| "send a number, such as 2 or 0.7".to_owned())?;
-    if (0.01..=100.0).contains(&times) { Ok(times) } else { Err("out of range: from 0.01 to 100".to_owned()) }
+    let times: f64 = text.parse().map_err(|_| "must be a number, such as 2 or 0.7".to_owned())?;
+    if (0.01..=100.0).contains(&times) { Ok(times) } else { Err("must be from 0.01 to 100".to_owned()) }
 }
 
 #[cfg(test)]
@@ -289,11 +289,11 @@ mod tests {
 
     #[test]
     fn what_is_left_out_of_a_log_is_told_in_one_line() {
-        let told = |lines, first, is_cut| passed_over(PassedOver { lines, first, is_cut });
-        assert_eq!(told(0, None, false), None);
-        assert_eq!(told(0, None, true).as_deref(), Some("note: left out of the log: its last line has no end"));
-        let both = "note: left out of the log: 2 lines are none of the server's, the first of them line 7, and its last line \
+        let note = |lines, first, is_cut| passed_over(PassedOver { lines, first, is_cut });
+        assert_eq!(note(0, None, false), None);
+        assert_eq!(note(0, None, true).as_deref(), Some("note: left out of the log: its last line has no end"));
+        let both = "note: left out of the log: 2 lines are not from the server, first line 7, and its last line \
                     has no end";
-        assert_eq!(told(2, Some(7), true).as_deref(), Some(both));
+        assert_eq!(note(2, Some(7), true).as_deref(), Some(both));
     }
 }

@@ -87,12 +87,12 @@ impl Retry {
 pub(crate) const ATTEMPTS: u32 = 5;
 /// The back-off of callers that are told nothing, or do not listen.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a caller waits by a back-off of its own, after so many attempts.
 pub(crate) fn own_pause(attempts: u32, dice: &mut StdRng) -> Duration {
     let pause = FIRST_PAUSE * 2_u32.pow(attempts - 1);
-    pause.min(LONGEST_PAUSE).mul_f64(dice.random_range(0.8..1.2))
+    pause.min(MAX_PAUSE).mul_f64(dice.random_range(0.8..1.2))
 }
 
 /// Something that is so from an instant to another.

@@ -13,7 +13,7 @@ use super::load::{Arrival, Load};
 use crate::{file::FileFault, model::Criticality};
 
 /// Longest run or budget that a server can be configured for, and a little more.
-const LONGEST: Duration = Duration::from_secs(8 * 24 * 3600);
+const MAX_LOGGED: Duration = Duration::from_secs(8 * 24 * 3600);
 
 /// The jobs that a server logged as they came, `waterwheel serve --log waterwheel::pool=debug`.
 ///
@@ -283,9 +283,9 @@ impl Names {
     }
 }
 
-/// No server logs more than [`LONGEST`]: what does is not one's.
+/// A server never logs more than [`MAX_LOGGED`]; a line with more is not from a server.
 fn milliseconds(count: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(count / 1e3).ok().filter(|duration| *duration <= LONGEST)
+    Duration::try_from_secs_f64(count / 1e3).ok().filter(|duration| *duration <= MAX_LOGGED)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::{
 
 /// Retry throttling of gRPC, as `deploy/service-config.json` sets it: a refusal takes a token, an answer gives a tenth of
 /// one, and who has no more than half of them does not retry.
-const MOST_TOKENS: f64 = 100.0;
+const MAX_TOKENS: f64 = 100.0;
 const TOKENS_BACK: f64 = 0.1;
 
 /// Runs `load` against a policy, until the last job has ended.
@@ -25,7 +25,7 @@ pub(crate) fn run(policy: PolicyName, load: &Load) -> Outcome {
         sequence: 0,
         to_hold: 0,
         dice: StdRng::seed_from_u64(load.seed ^ 0x5EED),
-        tokens: vec![MOST_TOKENS; load.tenant_count()],
+        tokens: vec![MAX_TOKENS; load.tenant_count()],
         tally: Tally::new(load.tenant_count()),
     };
     if let Some(lost) = load.lost {
@@ -141,7 +141,7 @@ impl World<'_> {
         if in_time {
             self.tally.serve(self.load, &arrival, since, now);
             let tokens = &mut self.tokens[arrival.tenant];
-            *tokens = (*tokens + TOKENS_BACK).min(MOST_TOKENS);
+            *tokens = (*tokens + TOKENS_BACK).min(MAX_TOKENS);
         } else {
             self.tally.waste(self.load, since, now);
             self.tally.miss(self.load, &arrival);
@@ -226,7 +226,7 @@ impl World<'_> {
         *tokens = (*tokens - 1.0).max(0.0);
         let pause = match (self.load.retry, told) {
             (Retry::Never, _) => None,
-            (Retry::Grpc, _) if *tokens <= MOST_TOKENS / 2.0 => None,
+            (Retry::Grpc, _) if *tokens <= MAX_TOKENS / 2.0 => None,
             // As the server spreads it.
             (Retry::Obey | Retry::Grpc, Some(told)) => Some(told.mul_f64(self.dice.random_range(0.5..1.5))),
             (Retry::Obey | Retry::Grpc, None) | (Retry::Ignore, _) => Some(own_pause(attempts, &mut self.dice)),

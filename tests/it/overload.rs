@@ -53,7 +53,7 @@ async fn a_servers_log_is_replayed_job_for_job() {
     let args = [&replay[..], &["--pool", "io"]].concat();
     let rows = lines(&args).await;
     let told = String::from_utf8(program(&args).output().await.unwrap().stderr).unwrap();
-    let note = "note: left out of the log: 1 line is none of the server's, the first of them line 1, and its last line \
+    let note = "note: left out of the log: 1 line is not from the server, first line 1, and its last line \
                 has no end\n";
     assert_eq!(told, note);
     assert_eq!(rows.len(), 1);

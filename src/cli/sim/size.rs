@@ -1,4 +1,4 @@
-//! How much is asked for, before any of it is done.
+//! Bounds the work of a simulation before it starts.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::{
 };
 
 /// Most jobs of all runs together, and of one, which keeps them all in memory: about 200 bytes each.
-const MOST_JOBS: f64 = 50e6;
-const MOST_JOBS_OF_A_RUN: f64 = 10e6;
+const MAX_JOBS: f64 = 50e6;
+const MAX_JOBS_OF_A_RUN: f64 = 10e6;
 /// Longest virtual time of one run: the tally keeps each tenth of a second.
-const LONGEST: Duration = Duration::from_secs(8 * 24 * 3600);
+const MAX_TIME: Duration = Duration::from_secs(8 * 24 * 3600);
 
-/// Why it is not done.
+/// Why a simulation is too large.
 #[derive(Debug, Error)]
 pub(in crate::cli) enum TooMuch {
-    #[error("that would simulate {} jobs in {}; at most {} are simulated", count(*.jobs), counted(*.runs, "run"), count(MOST_JOBS))]
+    #[error("that would simulate {} jobs in {}; at most {} are simulated", count(*.jobs), counted(*.runs, "run"), count(MAX_JOBS))]
     InAll { jobs: f64, runs: usize, is_replay: bool },
-    #[error("one run would simulate {} jobs; at most {} are simulated at a time", count(*.jobs), count(MOST_JOBS_OF_A_RUN))]
+    #[error("one run would simulate {} jobs; at most {} are simulated at a time", count(*.jobs), count(MAX_JOBS_OF_A_RUN))]
     AtATime { jobs: f64, is_replay: bool },
-    #[error("one run would last {}; at most {} are simulated", setting(*.0), setting(LONGEST))]
+    #[error("one run would last {}; at most {} are simulated", setting(*.0), setting(MAX_TIME))]
     Long(Duration),
 }
 
@@ -42,27 +42,27 @@ impl TooMuch {
 }
 
 impl SimArgs {
-    /// Refuses what would take too much time or memory.
+    /// Refuses simulations that would take too much time or memory.
     pub(super) fn check<'a>(&self, loads: impl Iterator<Item = &'a Load>) -> Result<(), TooMuch> {
         let runs_of_a_load = self.policies.len() * usize::try_from(self.seeds).unwrap_or(usize::MAX);
         let is_replay = self.replay.is_some();
         let (mut jobs, mut runs) = (0.0, 0);
         for load in loads {
             let at_a_time = jobs_of(load);
-            if at_a_time > MOST_JOBS_OF_A_RUN {
+            if at_a_time > MAX_JOBS_OF_A_RUN {
                 return Err(TooMuch::AtATime { jobs: at_a_time, is_replay });
             }
-            if load.end() > LONGEST {
+            if load.end() > MAX_TIME {
                 return Err(TooMuch::Long(load.end()));
             }
             jobs += at_a_time * runs_of_a_load as f64;
             runs += runs_of_a_load;
         }
-        if jobs > MOST_JOBS { Err(TooMuch::InAll { jobs, runs, is_replay }) } else { Ok(()) }
+        if jobs > MAX_JOBS { Err(TooMuch::InAll { jobs, runs, is_replay }) } else { Ok(()) }
     }
 }
 
-/// Jobs that are to be expected of one run.
+/// Expected number of jobs of one run.
 fn jobs_of(load: &Load) -> f64 {
     let mean = match &load.source {
         Source::Recorded(recording) => return Recording::counts(recording).0 as f64,
@@ -105,12 +105,12 @@ mod tests {
             let refused = check(line).unwrap_err();
             (refused.to_string(), refused.help())
         };
-        let (told, help) = of("--load 100 --duration 1h --workers 65535 --mean 1us --policy ours --seeds 1");
-        assert!(told.starts_with("one run would simulate 23592829.4 billion jobs; at most 10 million"), "{told}");
+        let (error, help) = of("--load 100 --duration 1h --workers 65535 --mean 1us --policy ours --seeds 1");
+        assert!(error.starts_with("one run would simulate 23592829.4 billion jobs; at most 10 million"), "{error}");
         assert!(help.contains("--workers"), "{help}");
         // 8,000 each second for 1,000 s, and once 560 for five; four times.
-        let (told, _) = of("--load 1 --duration 1000s --mean 1ms --policy ours --seeds 7 --service exponential");
-        assert_eq!(told, "that would simulate 56.2 million jobs in 7 runs; at most 50 million are simulated");
+        let (error, _) = of("--load 1 --duration 1000s --mean 1ms --policy ours --seeds 7 --service exponential");
+        assert_eq!(error, "that would simulate 56.2 million jobs in 7 runs; at most 50 million are simulated");
         check("--load 1 --duration 1000s --mean 1ms --policy ours --seeds 6 --service exponential").unwrap();
     }
 
