@@ -17,8 +17,8 @@ const SEPARATOR: &str = "__";
 /// First segments of keys, as in the names of variables.
 const SECTIONS: [&str; 9] = ["SERVER", "OPS", "DEADLINE", "DRAIN", "AUTH", "QUOTA", "TELEMETRY", "POOL", "KIND"];
 
-/// Reports variables that begin as those do that set a key, and set none, for they lack the double underscore. Those that
-/// Kubernetes gives a pod for its services, by whatever names these have, are none of them.
+/// Reports variables that look like keys but lack the double underscore. Those that
+/// Kubernetes sets for services are ignored.
 pub(super) fn report_strays(values: &mut Values, env: &[(String, String)]) {
     let variable = |key: &str| format!("{PREFIX}{}", key.replace('.', SEPARATOR).replace('-', "_").to_uppercase());
     let is_stray = |name: &str| {
@@ -37,7 +37,7 @@ pub(super) fn report_strays(values: &mut Values, env: &[(String, String)]) {
     }
 }
 
-/// Lays variables over the tree. A name without a double underscore is none of ours: `WATERWHEEL_CONFIG` and its like
+/// Overrides values by variables. A name without a double underscore is not a key: `WATERWHEEL_CONFIG` and the like
 /// belong to the command line.
 pub(super) fn environment(tree: &mut Table, texts: &mut Texts, env: &[(String, String)]) -> Vec<Fault> {
     let ours = |(name, _): &&(String, String)| {

@@ -1,5 +1,5 @@
-//! Effective values and their origins, as TOML and as JSON. For the values of programs' variables, and for the userinfo
-//! of URLs, stands `(withheld)`, which no configuration may say.
+//! `config show`: effective values and their origins, as TOML and JSON. Values of programs' variables and the userinfo
+//! of URLs are replaced by `(withheld)`, which no configuration may contain.
 
 use serde_json::json;
 
@@ -11,16 +11,16 @@ pub struct Setting {
     path: String,
     value: Option<toml::Value>,
     origin: Origin,
-    /// Whether the value was `"cpus"` and is shown as what it stands for.
+    /// Whether the value was `"cpus"`, and is shown as a number.
     per_cpu: bool,
 }
 
-/// The settings as a TOML file that reads as the same configuration, where nothing in it is `(withheld)`.
+/// The settings as a TOML file with the same meaning, unless a value is `(withheld)`.
 pub fn to_toml(settings: &[Setting]) -> String {
     tables(settings, |_| None)
 }
 
-/// As [`to_toml`], with a comment behind each value that names its origin, aligned within each table.
+/// As [`to_toml`], with the origin of each value as a comment, aligned within each table.
 pub fn to_toml_with_origins(settings: &[Setting]) -> String {
     tables(settings, |setting| Some(setting.comment()))
 }
@@ -38,12 +38,12 @@ pub fn to_json(settings: &[Setting]) -> serde_json::Value {
 }
 
 impl Setting {
-    /// A value; `per_cpu` where it was `"cpus"`.
+    /// A value; `per_cpu` if it was `"cpus"`.
     pub(super) fn new(path: String, value: toml::Value, origin: Origin, per_cpu: bool) -> Self {
         Self { path, value: Some(withhold::from_value(value)), origin, per_cpu }
     }
 
-    /// A key without a default that no source sets.
+    /// A key without a value: not set, and without a default.
     pub(super) fn unset(path: String) -> Self {
         Self { path, value: None, origin: Origin::Default, per_cpu: false }
     }
@@ -53,17 +53,17 @@ impl Setting {
         &self.path
     }
 
-    /// The value as it is shown; none where the key is not set and has no default.
+    /// The displayed value; `None` if the key is not set and has no default.
     pub fn value(&self) -> Option<&toml::Value> {
         self.value.as_ref()
     }
 
-    /// Where the value comes from.
+    /// Origin of the value.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// The table in which the key is shown, and the key there. Queues and the like are shown as dotted keys.
+    /// The table that displays the key, and the key in it. Queues and similar tables are displayed as dotted keys.
     fn split(&self) -> (&str, &str) {
         let named = ["pool.", "kind.", "program."].iter().any(|table| self.path.starts_with(table));
         let mut dots = self.path.match_indices('.');
@@ -83,13 +83,13 @@ impl Setting {
     fn comment(&self) -> String {
         let per_cpu = if self.per_cpu { ", one per CPU" } else { "" };
         let comment = format!("{}{per_cpu}", self.origin);
-        // The name of a file may hold anything, and a comment ends with its line.
+        // A file name may contain anything, and a comment ends with its line.
         comment.replace(char::is_control, "?")
     }
 }
 
 impl Origin {
-    /// The origin as a JSON object whose `source` says what else it has.
+    /// The origin as a JSON object; `source` determines its other fields.
     pub(super) fn to_json(&self) -> serde_json::Value {
         match self {
             Self::Default => json!({ "source": "default" }),

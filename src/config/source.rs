@@ -1,28 +1,29 @@
-//! Where values come from: the texts that were read, and places in them.
+//! The sources of a configuration: their texts, and places in them.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Everything that a configuration is made of. Later sources override earlier ones: file, environment, flags.
+/// The sources of a configuration. Later ones override earlier ones: file, environment, flags.
 ///
-/// `Debug` shows no values: they are not looked at yet, and may be secret.
+/// `Debug` shows no values, because they may be secret.
 #[derive(Clone, Default)]
 pub struct Sources {
-    /// The TOML file. Absent means that only the other sources speak.
+    /// The TOML file. If absent, only the other sources count.
     pub file: Option<SourceFile>,
-    /// The process environment. Variables named `WATERWHEEL_SECTION__KEY` are configuration, the rest serves `pass_env`.
+    /// The process environment. Variables named `WATERWHEEL_SECTION__KEY` are configuration; the others are for
+    /// `pass_env`.
     pub env: Vec<(String, String)>,
     /// Command-line flags, in the order in which they apply.
     pub flags: Vec<Flag>,
-    /// CPUs that `"cpus"` stands for; 0 counts as 1.
+    /// The number for `"cpus"`; 0 counts as 1.
     pub cpus: usize,
 }
 
-/// A TOML text and the name under which faults cite it.
+/// A TOML text, and its name in faults.
 #[derive(Clone)]
 pub struct SourceFile {
-    /// Name in faults and origins, usually the path. Relative paths in the text begin in its directory: those of
+    /// Name in faults and origins, usually the path. Relative paths in the text start in its directory: those of
     /// `/etc/ww.toml` in `/etc`, those of `ww.toml` in the working directory.
     pub name: String,
     /// Contents.
@@ -40,7 +41,7 @@ pub struct Flag {
     pub value: String,
 }
 
-/// Where an effective value comes from.
+/// Origin of an effective value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// No source sets the key.
@@ -60,7 +61,7 @@ pub enum Origin {
     Flag(&'static str),
 }
 
-/// What a text is, which decides how it is cited.
+/// Type of a text, which determines how it is cited.
 #[derive(Clone, Debug)]
 pub(super) enum Medium {
     File(String),
@@ -68,12 +69,12 @@ pub(super) enum Medium {
     Flag(&'static str),
 }
 
-/// One text that was read.
+/// One source text.
 #[derive(Clone, Debug)]
 pub(super) struct Text {
     pub(super) medium: Medium,
     pub(super) text: String,
-    /// Where its lines begin.
+    /// Byte offsets of its lines.
     lines: Vec<usize>,
 }
 
@@ -85,7 +86,7 @@ pub(super) struct Span {
     pub(super) range: Range<usize>,
 }
 
-/// The texts that were read; a [`Span`] indexes them.
+/// The source texts; a [`Span`] indexes them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Texts(Vec<Text>);
 
@@ -97,7 +98,7 @@ impl Text {
 }
 
 impl Texts {
-    /// Keeps a text and gives its index.
+    /// Adds a text, and returns its index.
     pub(super) fn add(&mut self, medium: Medium, text: String) -> usize {
         let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         self.0.push(Text { medium, text, lines });
@@ -113,7 +114,7 @@ impl Texts {
         matches!(self.get(span.text).medium, Medium::File(_))
     }
 
-    /// Where relative paths begin that stand in the text: in the directory of the file, else in the working directory.
+    /// The directory for relative paths in the text: that of the file, else the working directory.
     pub(super) fn directory(&self, span: &Span) -> PathBuf {
         match &self.get(span.text).medium {
             Medium::File(name) => Path::new(name).parent().unwrap_or(Path::new("")).to_owned(),
@@ -128,7 +129,7 @@ impl Texts {
         1 + text.text[line..span.range.start].chars().count()
     }
 
-    /// Origin that a reader can go to.
+    /// The origin of a place, for people.
     pub(super) fn origin(&self, span: &Span) -> Origin {
         let text = self.get(span.text);
         match &text.medium {

@@ -1,14 +1,14 @@
-//! The configuration that `dev` runs and `config init` prints.
+//! The configuration that `dev` runs and `config init` prints; its text is in `starter.toml`.
 
 use super::{
     keys::{KEYS, Key},
     source::SourceFile,
 };
 
-/// The file, with `#= TABLE` where the keys of a table belong that it does not set itself.
+/// The file, with `#= TABLE` where the other keys of a table are inserted.
 const TEMPLATE: &str = include_str!("starter.toml");
 
-/// The name under which faults and origins cite it.
+/// Its name in faults and origins.
 pub const NAME: &str = "built-in";
 
 /// A commented file to start from: two pools, the built-in kinds, every default.
@@ -23,17 +23,17 @@ pub fn text() -> String {
     text
 }
 
-/// The text as a source that variables and flags override.
+/// The text as a source, which variables and flags override.
 pub fn file() -> SourceFile {
     SourceFile { name: NAME.to_owned(), text: text() }
 }
 
-/// The file as `dev` runs it: its drain gives no notice, for no load balancer watches.
+/// The file for `dev`: its drain has no notice, because there is no load balancer.
 pub fn dev_file() -> SourceFile {
     SourceFile { text: text().replace("# notice = \"5s\"", "notice = \"0s\"  "), ..file() }
 }
 
-/// A key of a table as a comment: one with its default, two with an example where there is none.
+/// A key of a table as a comment: one `#` with its default, two with an example if it has none.
 fn shown(key: &Key, table: &str, above: &str) -> Option<String> {
     let name = key.path.strip_prefix(table)?.strip_prefix('.')?;
     let section = above.rfind("\n[").map_or(above, |at| &above[at..]);

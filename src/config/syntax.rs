@@ -1,4 +1,4 @@
-//! Syntaxes of strings: what a text must be, and what to do about one that is not.
+//! Syntaxes of strings, with help for invalid ones.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::{
     net::{InvalidListenAddress, ListenAddress},
 };
 
-/// A text as it is shown, or what to do about it, where an example of the key does not say that.
+/// The displayed text, or help if an example of the key is not enough.
 pub(super) type Checked = Result<String, Option<String>>;
 
 pub(super) const STRING: Syntax = Parsed("a string", |text| Ok(text.to_owned()));
@@ -37,7 +37,7 @@ pub(super) const HOST: Syntax = Parsed("a name of a host, without a port", |text
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     check(text, (1..=253).contains(&text.len()) && text.chars().all(plain))
 });
-/// A page sends its origin as it was written, and no more than that.
+/// Browsers send the origin without a path.
 pub(super) const ORIGIN: Syntax = Parsed("an origin of pages, without a path", |text| {
     let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     check(text, host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ', '*'])))
@@ -69,7 +69,7 @@ pub(super) const NAME: Syntax = Parsed("a name", |text| {
     let help = "write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`";
     check(text, is_name).map_err(|_| Some(help.to_owned()))
 });
-/// In its canonical spelling only, so that no code is given twice as "3" and "03".
+/// Only in canonical form, so that "3" and "03" are not the same code twice.
 pub(super) const EXIT_CODE: Syntax = Parsed("an exit code of a failure", |text| {
     let is_code = text.parse::<u8>().is_ok_and(|code| code > 0 && code.to_string() == text);
     check(text, is_code).map_err(|_| Some("give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".to_owned()))
@@ -78,7 +78,7 @@ pub(super) const LOG_FILTER: Syntax = Parsed("a filter of log lines", |text| {
     // An empty part would parse: as a filter that mutes everything, or as the target of all.
     let whole = text.split([',', '=']).all(|part| !part.trim().is_empty());
     check(text, whole && text.parse::<Targets>().is_ok())?;
-    // A slip in a level would be taken for a target, which mutes all the others.
+    // A misspelled level would count as a target, which mutes all others.
     let is_directive = |word: &str| {
         let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word)) || word.parse::<u8>().is_ok();
         is_level || word.contains(['=', '[', ':']) || word == "waterwheel"
@@ -89,14 +89,14 @@ pub(super) const LOG_FILTER: Syntax = Parsed("a filter of log lines", |text| {
     }
 });
 
-/// What a line of log may have, the least first.
+/// Log levels, from the lowest.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 fn check(text: &str, fits: bool) -> Checked {
     if fits { Ok(text.to_owned()) } else { Err(None) }
 }
 
-/// Accepts names that no variable of a job itself can have.
+/// Accepts names that no variable of a job has.
 fn unreserved(text: &str) -> Checked {
     let reserved = ExecCommand::RESERVED;
     let help = || Some(format!("choose a name that does not begin with {reserved}, as those do that each job sets"));

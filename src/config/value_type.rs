@@ -99,7 +99,7 @@ impl ValueType {
         matches!(self, Self::Texts(_)) || !items.is_empty()
     }
 
-    /// What is a number, or stands for one; `None` for all other types and values.
+    /// A number, or a text that stands for one; `None` for other types and values.
     fn number(self, data: &Data) -> Option<Result<Value, Invalid>> {
         let integer = toml::Value::Integer;
         Some(match (self, data) {
@@ -235,7 +235,7 @@ fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Invalid>) -> Resu
     items.collect::<Result<Vec<_>, _>>().map(|items| toml::Value::Array(items).into())
 }
 
-/// A text that a program can be given, and that stands for nothing else.
+/// A text that can be passed to a program, and is not a placeholder.
 pub(super) fn unmasked(text: &str) -> Result<String, Invalid> {
     if text.contains('\0') {
         return Err(Invalid::Type { expected: "a string without NUL", found: "one with it" });

@@ -34,7 +34,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Reads the tree. CPUs are what `"cpus"` stands for; 0 counts as 1.
+    /// Reads the tree. `cpus` is the number for `"cpus"`; 0 counts as 1.
     pub(super) fn read(tree: Table, texts: Texts, faults: Vec<Fault>, cpus: usize) -> Self {
         let mut values = Self {
             texts,
@@ -264,7 +264,7 @@ impl Values {
         self.faults.push(Fault::at(problem, span));
     }
 
-    /// Keys of a kind: those of programs only where it has one. Others that it has are reported, and not looked at.
+    /// Keys of a kind: those of programs only if it has one. Others are reported and ignored.
     fn of_kind(&mut self, path: &str, keys: &'static [Key], kind: &mut Entry) -> &'static [Key] {
         let Data::Table(table) = &mut kind.node.data else { return keys };
         if table.get("exec").is_some() {

@@ -159,7 +159,7 @@ fn judge(result: Result<Output, Raised>, cx: &Context, shell: &Shell) -> Result<
     Err(Fault { retry_after, execution, ..error.into() })
 }
 
-/// Records a job that a drain stops, before its end is reported: who sees the end of the drain sees the job, too.
+/// Records a job that a drain stops, before its end is reported, so that the end of the drain is never visible without it.
 pub(super) fn note_lost(shell: &Shell, cx: &Context) {
     if cx.cancel_token().reason() == Some(StopReason::Drain) {
         shell.lost.lock().push(LostJob::new(cx));
