@@ -35,7 +35,7 @@ Exit codes:
 Example:
   waterwheel check --config waterwheel.toml";
 
-/// Check a configuration: print all its faults, or its pools and kinds.
+/// Check a configuration: print its faults, or its pools and kinds.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct CheckArgs {

@@ -26,7 +26,7 @@ const FILES: [(&str, &str); 6] = files![
     "google/rpc/error_details.proto",
 ];
 
-/// Write the contract's `.proto` files, to generate stubs for any language.
+/// Write the `.proto` files, to generate stubs in any language.
 ///
 /// It writes waterwheel/v1/*.proto, and google/rpc/*.proto for error details. It replaces existing files.
 #[derive(Debug, Args)]
