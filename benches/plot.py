@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Draws what each policy makes of a load, from the rows of `waterwheel sim --output json`: the worker time of jobs that
+"""Draws what each policy makes of a load, from the rows of a test: the worker time of jobs that
 end in time, and the accepted jobs that do not.
 
-    waterwheel sim --load 0.5,0.7,0.85,1,1.2,1.5,2,3,4,6,10 --service exponential --seeds 20 --output json |
+    cargo test --release --lib -- --ignored --nocapture figures_of_five_policies | grep '^{' |
         python3 benches/plot.py > benches/goodput.svg
 
 It needs nothing but Python. Each point is the mean over the seeds; the band around it is from the least to the most.

@@ -27,9 +27,9 @@ use crate::{
     config::{self, Config, Faults, Loaded},
     incidents,
     memory::Memory,
-    net::{Bound, Census, Inherited, ListenAddress, Place, Server, StreamLimit, Transport, bind},
+    net::{Bound, ConnectionTracker, Inherited, ListenAddress, Place, Server, StreamLimit, Transport, bind},
     phase::{Phase, PhaseCell},
-    pool::{Pools, set_home},
+    pool::{Pools, set_shard},
     proto::MAX_ENVELOPE,
     rpc::{Guard, stream_limit},
     task::Tasks,
@@ -193,7 +193,7 @@ impl App {
         let ops = ops.map_err(StartError::Threads)?;
         let make = move |peer, memory| public_service.for_peer(peer, memory);
         let begin = move |core| {
-            set_home(core);
+            set_shard(core);
             serving.add_current(format!("serve-{core}"));
         };
         let public = Server::start(public_listeners, place, transport, make, begin, &tasks);
@@ -231,8 +231,8 @@ impl App {
 
     /// The callers' connections.
     #[must_use]
-    pub fn connections(&self) -> &Census {
-        self.public.census()
+    pub fn connections(&self) -> &ConnectionTracker {
+        self.public.tracker()
     }
 
     /// Starts and speeds up the drain.

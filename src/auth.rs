@@ -7,10 +7,10 @@
 mod cache;
 mod caller;
 mod certificate;
-mod claims;
 mod config;
 mod denial;
 #[cfg(any(test, fuzzing))]
+#[path = "auth/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
 mod gate;
 mod keys;

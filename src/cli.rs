@@ -14,16 +14,15 @@ mod check;
 mod completions;
 mod config;
 mod config_args;
-mod config_show;
 mod connect;
 mod console;
-mod core_dumps;
 mod dev;
 mod drain;
 mod exit;
 mod explain;
 mod failure;
 #[cfg(test)]
+#[path = "cli/tests/fake.rs"]
 mod fake;
 mod groups;
 mod job;
@@ -153,22 +152,36 @@ pub fn run(cli: Cli) -> Exit {
     match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Dev(args) => dev::run(&args),
-        Command::Bench(args) => session::client(args.format(), async |console| bench::run(args, console).await),
-        Command::Submit(args) => session::client(args.format(), async |console| submit::run(args, console).await),
-        Command::Stream(args) => session::client(args.format(), async |console| stream::run(args, console).await),
-        Command::Stats(args) => session::client(args.format(), async |console| stats::run(args, console).await),
-        Command::Drain(args) => session::client(args.format(), async |console| drain::run(args, console).await),
-        Command::Jobs(args) => session::client(args.format(), async |console| jobs::run(args, console).await),
-        Command::Explain(args) => session::client(args.format(), async |console| explain::run(args, console).await),
-        Command::Pause(args) => session::client(args.format(), async |console| pause::run(args, console).await),
-        Command::Resume(args) => session::client(args.format(), async |console| resume::run(args, console).await),
-        Command::Resize(args) => session::client(args.format(), async |console| resize::run(args, console).await),
-        Command::Cancel(args) => session::client(args.format(), async |console| cancel::run(args, console).await),
-        Command::Reload(args) => session::client(args.format(), async |console| reload::run(args, console).await),
-        Command::Probe(args) => session::client(args.format(), async |console| probe::run(args, console).await),
-        Command::Sim(args) => session::client(args.format(), async |console| sim::run(args, console).await),
-        Command::Advise(args) => session::client(args.format(), async |console| advise::run(args, console).await),
-        Command::Check(args) => session::client(args.format(), async |console| check::run(args, console).await),
+        Command::Bench(args) => session::client(args.output.format, async |console| bench::run(args, console).await),
+        Command::Submit(args) => session::client(args.output.format, async |console| submit::run(args, console).await),
+        Command::Stream(args) => session::client(args.output.format, async |console| stream::run(args, console).await),
+        Command::Stats(args) => session::client(args.output.format, async |console| stats::run(args, console).await),
+        Command::Drain(args) => {
+            session::client(args.steer.operator.format(), async |console| drain::run(args, console).await)
+        }
+        Command::Jobs(args) => session::client(args.operator.format(), async |console| jobs::run(args, console).await),
+        Command::Explain(args) => {
+            session::client(args.operator.format(), async |console| explain::run(args, console).await)
+        }
+        Command::Pause(args) => {
+            session::client(args.steer.operator.format(), async |console| pause::run(args, console).await)
+        }
+        Command::Resume(args) => {
+            session::client(args.steer.operator.format(), async |console| resume::run(args, console).await)
+        }
+        Command::Resize(args) => {
+            session::client(args.steer.operator.format(), async |console| resize::run(args, console).await)
+        }
+        Command::Cancel(args) => {
+            session::client(args.steer.operator.format(), async |console| cancel::run(args, console).await)
+        }
+        Command::Reload(args) => {
+            session::client(args.steer.operator.format(), async |console| reload::run(args, console).await)
+        }
+        Command::Probe(args) => session::client(args.output.format, async |console| probe::run(args, console).await),
+        Command::Sim(args) => session::client(args.output.format, async |console| sim::run(args, console).await),
+        Command::Advise(args) => session::client(args.output.format, async |console| advise::run(args, console).await),
+        Command::Check(args) => session::client(args.output.format, async |console| check::run(args, console).await),
         Command::Config(args) => session::client(args.format(), async |console| config::run(args, console).await),
         Command::Proto(args) => session::client(output::Format::Text, async |console| proto::run(args, console).await),
         Command::Completions(args) => {

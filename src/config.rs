@@ -27,11 +27,11 @@ mod change;
 mod contradictions;
 mod fault;
 #[cfg(any(test, fuzzing))]
+#[path = "config/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
 mod keys;
 mod model;
 mod overlay;
-mod problem;
 mod program;
 mod settings;
 mod show;
@@ -50,7 +50,6 @@ use std::fmt;
 
 pub use fault::{Fault, Faults};
 pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server};
-pub use problem::Problem;
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};
 

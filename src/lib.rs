@@ -43,7 +43,7 @@
 //! | [`model`] | plain data: job, deadline, outcome, rejection |
 //! | [`handler`] | what runs jobs, and what it sees of them |
 //! | `scheduler` | the state machine of a pool: admission, queue, limits, workers |
-//! | [`pool`] | the shell around it: submission, attempts, drain, stats |
+//! | [`pool`] | tasks and threads around it: submission, attempts, drain, stats |
 //! | [`rpc`] | from calls to jobs and back |
 //! | [`net`] | listener and connections |
 //! | [`ops`] | pages for operators: probes, metrics, what runs |

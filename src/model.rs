@@ -8,15 +8,12 @@ mod job;
 mod limit;
 mod outcome;
 mod peer;
-mod program;
 mod reason;
 mod rejection;
 mod request_id;
-mod span_target;
-mod trace_context;
 mod userinfo;
 
-pub use call::Call;
+pub use call::{Call, JOB_TARGET, TRACE_TARGET, TraceContext};
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
 pub use job::{
@@ -24,13 +21,10 @@ pub use job::{
 };
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
-    Completed, Execution, Failure, FailureCode, HandlerError, JobError, Outcome, Output, Rung, Waterfall,
+    Completed, Execution, Failure, FailureCode, HandlerError, JobError, Outcome, Output, ProgramEnd, Rung, Waterfall,
 };
 pub use peer::{Origin, Peer};
-pub use program::ProgramEnd;
 pub use reason::{CODE_NAMES, Code, Reason};
 pub use rejection::{MAX_RETRY_AFTER, Rejection, RejectionReason, TenantPart};
 pub use request_id::{InvalidRequestId, RequestId};
-pub use span_target::{JOB_TARGET, TRACE_TARGET};
-pub use trace_context::TraceContext;
 pub(crate) use userinfo::{WITHHELD, userinfo, without_userinfo};

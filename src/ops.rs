@@ -9,16 +9,25 @@
 //! All figures are read on request, from counters that exist anyway.
 
 mod metrics;
-mod probes;
-mod runtimes;
 mod tasks;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
-use axum::{Router, routing::get};
-use tokio::time::Instant;
-
-pub use runtimes::Runtimes;
+use axum::{
+    Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use parking_lot::Mutex;
+use tokio::{
+    runtime::{Handle, RuntimeMetrics},
+    time::Instant,
+};
 
 use crate::{
     net::Tls,
@@ -92,7 +101,7 @@ pub fn pages(options: Options, subject: Subject) -> Pages {
     let mut router = Router::new();
     let mut paths = Vec::new();
     if probes {
-        router = router.route("/livez", get(probes::livez)).route("/readyz", get(probes::readyz));
+        router = router.route("/livez", get(livez)).route("/readyz", get(readyz));
         paths.extend(["/livez", "/readyz"]);
     }
     if metrics {
@@ -104,4 +113,48 @@ pub fn pages(options: Options, subject: Subject) -> Pages {
         paths.push("/debug/tasks");
     }
     Pages { router: router.with_state(Arc::new(subject)), paths }
+}
+
+/// Whether the process makes progress. A drain does not change it.
+async fn livez(State(subject): State<Arc<Subject>>) -> Response {
+    answer(subject.health.is_serving("liveness"), "a pool lost workers to jobs that do not stop; restart the process")
+}
+
+/// Whether the process should get calls.
+async fn readyz(State(subject): State<Arc<Subject>>) -> Response {
+    answer(subject.health.is_serving("readiness"), "the process is starting or draining")
+}
+
+fn answer(well: bool, otherwise: &'static str) -> Response {
+    if well {
+        "ok\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("{otherwise}\n")).into_response()
+    }
+}
+
+/// The runtimes of the process, by name. Clones share them.
+#[derive(Clone, Default)]
+pub struct Runtimes(Arc<Mutex<Vec<(String, Handle)>>>);
+
+impl Runtimes {
+    /// Adds the current runtime, if there is one.
+    pub fn add_current(&self, name: String) {
+        if let Ok(handle) = Handle::try_current() {
+            self.0.lock().push((name, handle));
+        }
+    }
+
+    /// The figures of each runtime, by name.
+    fn read(&self) -> Vec<(String, RuntimeMetrics)> {
+        let mut all: Vec<_> = self.0.lock().iter().map(|(name, handle)| (name.clone(), handle.metrics())).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+}
+
+impl fmt::Debug for Runtimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.lock().iter().map(|(name, _)| name)).finish()
+    }
 }

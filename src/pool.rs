@@ -4,7 +4,7 @@
 //! out its effects. The way of a job, file by file:
 //!
 //! ```text
-//! handle ─▶ submission ─▶ shell ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ conclude
+//! handle ─▶ submission ─▶ inner ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ outcome
 //! submit    lock,    verdict  a worker  one run    deadline,   one outcome,
 //!           effects           on loan   of a job   cancel      counted once
 //! ```
@@ -20,47 +20,42 @@ mod attempt;
 mod blocking;
 mod builder;
 mod close;
-mod conclude;
 mod drain;
-mod ended;
-mod explain;
+mod ended_jobs;
 mod factories;
 mod handle;
-mod home;
-mod latest;
+mod inner;
 mod lease;
 mod listing;
-mod load;
 mod meters;
 mod operate;
+mod outcome;
 mod permit;
 mod pools;
+mod replaceable;
 mod reports;
-mod shell;
+mod shard;
 mod sizing;
 mod stats;
 mod stop;
 mod stream;
 mod submission;
+mod timer;
 mod trace;
-mod wake;
 
 pub use crate::handler::{Event, ProcessState, ProcessStats, ProgramStats};
-use crate::scheduler as core;
-pub use crate::scheduler::{Binding, Counts, Queued, TenantRate, Wait};
+pub use crate::scheduler::{Binding, Counts, LimitStats, Queued, SizeStats, TenantRate, Wait};
 pub use builder::{PoolBuilder, Settings};
 pub use drain::{DrainReport, LostJob, LostWhile};
-pub use ended::{EndedFailure, EndedJob, JobNames};
-pub use explain::Explanation;
+pub use ended_jobs::{EndedFailure, EndedJob, JobNames};
 pub use factories::FactoryStats;
 pub use handle::{Pool, Ticket};
-pub use home::{home, set_home};
-pub use listing::{JobFilter, JobOrder, ListedJob, Listing, Stage};
-pub use load::{KindDurations, PoolLoad};
+pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, Stage};
 pub use operate::Hold;
 pub use permit::Room;
 pub use pools::Pools;
-pub use stats::{Distribution, KindStats, LimitStats, PoolStats, SizeStats, WorkerState, WorkerStats};
+pub use shard::{set_shard, shard};
+pub use stats::{Distribution, KindDurations, KindStats, PoolLoad, PoolStats, WorkerState, WorkerStats};
 pub use stream::{JobStream, StreamItem};
 pub(crate) use submission::Polled;
 pub use submission::Submission;

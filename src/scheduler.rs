@@ -18,8 +18,8 @@ mod counts;
 mod dispatch;
 mod entry;
 mod explain;
-mod ids;
 #[cfg(test)]
+#[path = "scheduler/tests/invariants.rs"]
 mod invariants;
 mod limit;
 mod list;
@@ -46,11 +46,12 @@ pub use counts::Counts;
 use entry::Entry;
 pub(crate) use entry::JobKey;
 pub use explain::{Binding, Queued, Wait};
-pub(crate) use limit::LimitUse;
+pub use limit::LimitStats;
 use limit::Limits;
 pub(crate) use listing::{Holding, Least, least};
 use queue::Queue;
-pub(crate) use snapshot::{CoreLoad, CoreSnapshot, SizeSnapshot, WorkerCondition, WorkerSnapshot};
+pub use snapshot::SizeStats;
+pub(crate) use snapshot::{CoreLoad, CoreSnapshot, WorkerCondition, WorkerSnapshot};
 pub(crate) use workers::{Bounds, Resized};
 use workers::{Sizing, Workers};
 

@@ -1,7 +1,7 @@
 //! The heart on virtual time: seeded arrivals against a policy, hours in milliseconds.
 //!
 //! ```text
-//! load ─▶ arrivals ─▶ world ─▶ policy (the real machine, or one that others use)
+//! load ─▶ arrivals ─▶ world ─▶ policy (the machine of a pool)
 //!         drawn, or     │        │
 //!         recorded      └ tally ◀┘  what became of each job, in worker time
 //! ```
@@ -9,13 +9,13 @@
 mod arrivals;
 mod bound;
 mod load;
+mod ours;
 mod policy;
 mod recording;
 mod tally;
 mod world;
 
 pub(crate) use load::{Load, Pattern, Retry, Service, Source, Spell};
-pub(crate) use policy::PolicyName;
 pub(crate) use recording::{PassedOver, Recording, RecordingError};
 pub(crate) use tally::Outcome;
 pub(crate) use world::run;

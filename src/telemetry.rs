@@ -7,6 +7,7 @@
 //! traced calls before their spans exist; the pipeline here exports everything that it gets.
 
 #[cfg(test)]
+#[path = "telemetry/tests/capture.rs"]
 mod capture;
 mod export;
 mod filter;

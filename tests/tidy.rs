@@ -117,16 +117,9 @@ fn file_names_say_a_role() {
     check(names::violations);
 }
 
-/// Types that share a name with another of their top-level module.
-const SHARED_NAMES: type_names::Exceptions = &[
-    ("handler", &["Program"]),
-    ("pool", &["Class", "End", "Hold", "Look", "Seen", "Stage", "Turn", "WorkerState"]),
-    ("rpc", &["Figures", "Inner", "Load"]),
-];
-
 #[test]
 fn a_name_is_one_type_of_its_module() {
-    check(|tree| type_names::violations(tree, SHARED_NAMES));
+    check(type_names::violations);
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn settings(config: &Config, pool: &config::Pool) -> Settings {
         max_payload: config.server.max_payload,
         max_output: config.server.max_output,
         deadline: config.deadline,
-        homes: config.server.threads,
+        shards: config.server.threads,
     }
 }
 

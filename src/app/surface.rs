@@ -107,13 +107,13 @@ pub(super) fn watch(
     listeners: [(&'static str, &Server); 2],
 ) {
     let read = |server: &Server| -> ReadConnections {
-        let (census, memory) = (server.census().clone(), server.memory().clone());
+        let (tracker, memory) = (server.tracker().clone(), server.memory().clone());
         Box::new(move || Connections {
             held: vec![("uploads", memory.uploads()), ("answers", memory.answers())],
-            open: census.open(),
-            accepted: census.accepted(),
-            refused: Refused::ALL.iter().map(|reason| (reason.as_str(), census.refused(*reason))).collect(),
-            closed: Closed::ALL.iter().map(|reason| (reason.as_str(), census.closed(*reason))).collect(),
+            open: tracker.open(),
+            accepted: tracker.accepted(),
+            refused: Refused::ALL.iter().map(|reason| (reason.as_str(), tracker.refused(*reason))).collect(),
+            closed: Closed::ALL.iter().map(|reason| (reason.as_str(), tracker.closed(*reason))).collect(),
         })
     };
     // It is set once.

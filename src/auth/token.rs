@@ -15,14 +15,14 @@ use jsonwebtoken::{
     get_current_timestamp,
     jwk::Jwk,
 };
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::{
     Caller, Jwt,
     cache::{Cache, Digest},
-    claims::Claims,
     denial::TokenFault,
     keys::{self, Keys, KeysError},
 };
@@ -40,6 +40,8 @@ const MAX_LOGGED_KID: usize = 64;
 const MAX_CACHE_AGE: Duration = Duration::from_secs(300);
 /// Longest life of a token: ten years, small enough to add to any `Instant`.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Longest subject or tenant that a token may name, in bytes.
+const MAX_NAME: usize = 1_024;
 
 /// Verifies bearer tokens.
 pub(super) struct Tokens {
@@ -215,5 +217,22 @@ fn fault(error: &Error) -> TokenFault {
             TokenFault::Algorithm
         }
         _ => TokenFault::Malformed,
+    }
+}
+
+/// The claims of a token.
+#[derive(Debug, Deserialize)]
+pub(super) struct Claims(Map<String, Value>);
+
+impl Claims {
+    pub(super) fn get(&self, claim: &str) -> Option<&Value> {
+        self.0.get(claim)
+    }
+
+    /// A claim that must be a name.
+    pub(super) fn name(&self, claim: &str) -> Result<String, TokenFault> {
+        let valid = |name: &&str| !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control);
+        let name = self.get(claim).and_then(Value::as_str).filter(valid);
+        name.map(str::to_owned).ok_or_else(|| TokenFault::Claim { claim: claim.to_owned() })
     }
 }

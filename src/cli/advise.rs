@@ -50,13 +50,7 @@ pub(super) struct AdviseArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
-    output: OutputArgs,
-}
-
-impl AdviseArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
+    pub(super) output: OutputArgs,
 }
 
 /// The figures of the time that was watched, and the advice for each pool.
@@ -86,7 +80,7 @@ pub(super) async fn run(args: AdviseArgs, console: &mut Console<'_>) -> Result<E
     let (call, connection) = Call::begin(&args.server.server, &args.server.access, patient).await?;
     let after = snapshot(&args, &call, &connection).await?;
     let report = compare(&args, &before, &after)?;
-    let shown = match args.format() {
+    let shown = match args.output.format {
         Format::Text => text::report(&report),
         Format::Json => format!("{}\n", json::line(&report)),
     };

@@ -30,7 +30,10 @@ use super::{
     failure::Failure,
     output::{Format, OutputArgs, json},
 };
-use crate::proto::{Job, JobFailure, SubmitManyRequest, SubmitRequest, submit_many_response::Outcome};
+use crate::{
+    model::CODE_NAMES,
+    proto::{Job, JobFailure, SubmitManyRequest, SubmitRequest, submit_many_response::Outcome},
+};
 
 /// Largest payload, in bytes.
 const MAX_PAYLOAD: u64 = 64 << 20;
@@ -74,7 +77,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive)]
     deadline: Duration,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -145,19 +148,12 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
     // Calls without an answer by then are counted as unanswered.
     let _ = timeout_at(give_up, connections.collect::<()>()).await;
     let report = LoadReport::new(args, &load.counts.borrow(), load.unanswered.get());
-    let text = match args.format() {
+    let text = match args.output.format {
         Format::Text => report.to_string(),
         Format::Json => format!("{}\n", json::line(&report)),
     };
     console.out.text(&text).await?;
     Ok(if report.has_completed() { Exit::Done } else { Exit::Failed })
-}
-
-impl BenchArgs {
-    /// The output format.
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
 }
 
 impl Load<'_> {
@@ -285,20 +281,8 @@ fn reason(status: &Status) -> String {
     match status.get_details_error_info() {
         Some(info) if !info.reason.is_empty() => info.reason,
         _ if is_lost(status) => "CONNECTION_LOST".to_owned(),
-        _ => name(status.code()),
+        _ => CODE_NAMES[status.code() as usize].to_owned(),
     }
-}
-
-fn name(code: Code) -> String {
-    let words = format!("{code:?}");
-    let mut name = String::new();
-    for letter in words.chars() {
-        if letter.is_uppercase() && !name.is_empty() {
-            name.push('_');
-        }
-        name.push(letter.to_ascii_uppercase());
-    }
-    name
 }
 
 fn positive(text: &str) -> Result<Duration, String> {

@@ -26,20 +26,14 @@ pub(super) struct CancelArgs {
     /// Id of the job, or the request id of its call.
     job: String,
     #[command(flatten)]
-    steer: SteerArgs,
-}
-
-impl CancelArgs {
-    pub(super) fn format(&self) -> Format {
-        self.steer.format()
-    }
+    pub(super) steer: SteerArgs,
 }
 
 pub(super) async fn run(args: CancelArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let CancelArgs { job, steer } = args;
     let request = CancelJobRequest { job_id: job, reason: steer.reason.clone() };
-    let answer = steer.ask(request, async |mut admin, request| admin.cancel_job(request).await).await?;
-    let line = match steer.format() {
+    let answer = steer.operator.ask(request, async |mut admin, request| admin.cancel_job(request).await).await?;
+    let line = match steer.operator.format() {
         Format::Text => text(&answer),
         Format::Json => json::message(&answer)?,
     };

@@ -19,9 +19,8 @@ use super::{
     exit::Exit,
     failure::Failure,
     output::{
-        Format, OutputArgs, counted,
+        Format, OutputArgs, contents, counted,
         table::{Align, table},
-        workers,
     },
 };
 use crate::config::{Config, Faults, Loaded, Pool, Warning};
@@ -44,18 +43,12 @@ pub(super) struct CheckArgs {
     #[arg(long)]
     env: bool,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-impl CheckArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
-}
-
-/// The result of a check.
+/// What there is to say.
 struct Checked {
     config: Config,
     warnings: Vec<Warning>,
@@ -65,7 +58,7 @@ struct Checked {
 
 pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let checked = check(&args, &Process::current(), Path::new("/"))?;
-    let line = match args.format() {
+    let line = match args.output.format {
         Format::Text => checked.text(),
         Format::Json => checked.json().to_string(),
     };
@@ -135,17 +128,8 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
 }
 
 fn summary(config: &Config) -> String {
-    let pool =
-        |pool: &Pool| format!("{} {} / {} queued", pool.name, workers(pool.workers, pool.max_workers), pool.queue.jobs);
-    let pools: Vec<String> = config.pools.iter().map(pool).collect();
-    let kinds: Vec<&str> = config.kinds.iter().map(|kind| kind.name.as_str()).collect();
-    format!(
-        "ok: {} and {}\npools  {}\nkinds  {}",
-        counted(pools.len(), "pool"),
-        counted(kinds.len(), "kind"),
-        pools.join("   "),
-        kinds.join(" "),
-    )
+    let (pools, kinds) = (counted(config.pools.len(), "pool"), counted(config.kinds.len(), "kind"));
+    format!("ok: {pools} and {kinds}\n{}", contents(config))
 }
 
 fn summary_json(config: &Config) -> serde_json::Value {
@@ -191,7 +175,7 @@ mod tests {
         let args = Command::try_parse_from(args).unwrap().check;
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let checked = check(&args, &Process { env, cpus: 2 }, root).map_err(|faults| faults.to_string())?;
-        let text = match args.format() {
+        let text = match args.output.format {
             Format::Text => checked.text(),
             Format::Json => checked.json().to_string(),
         };

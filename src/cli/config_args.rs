@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use super::core_dumps::keep_out_of_core_dumps;
 use crate::{
     config::{Faults, Flag, Loaded, SourceFile, Sources, load},
     file,
@@ -123,11 +123,25 @@ fn assignment(text: &str) -> Result<Assignment, &'static str> {
     }
 }
 
+/// Disables core dumps of this process, and access of other processes of the user to its memory. Its child processes
+/// write no core dump either, unless they raise their own limit.
+fn keep_out_of_core_dumps() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "a core dump of this process may hold secrets; set its limit of core dumps to 0");
+    }
+    // The limit is for child processes. A service manager that forbids the call has set it itself.
+    let limit = getrlimit(Resource::Core);
+    if limit.current != Some(0) {
+        let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), ..limit });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use rustix::process::{DumpableBehavior, Resource, getrlimit};
 
-    use super::{ConfigArgs, Process};
+    use super::{ConfigArgs, Process, keep_out_of_core_dumps};
     use crate::config::starter;
 
     #[derive(Parser)]
@@ -181,5 +195,12 @@ mod tests {
         let report = faults.to_string();
         let what = "error: cannot read `/no/such/file.toml`: no such file or directory";
         assert!(report.starts_with(what), "{report}");
+    }
+
+    #[test]
+    fn this_process_can_be_kept_out_of_core_dumps() {
+        keep_out_of_core_dumps();
+        assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+        assert_eq!(getrlimit(Resource::Core).current, Some(0));
     }
 }

@@ -3,14 +3,14 @@
 //! tonic's own channel stops exactly when `grpc-timeout` passes, and so misses the server's answer, which explains why.
 //! This connection has no timer; [`super::call`] owns the deadline.
 
-mod witness;
-
 use std::{
+    collections::HashMap,
     error::Error,
     fmt, io,
     path::PathBuf,
     pin::Pin,
     str::FromStr,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
     time::Duration,
 };
@@ -32,17 +32,20 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
 };
-use tonic::body::Body;
+use tokio_util::io::InspectReader;
+use tonic::{Code, Status, body::Body};
+use tonic_types::{ErrorDetails, StatusExt};
 
-pub(crate) use self::witness::Misfit;
-use self::witness::{Seen, Witness};
 use super::{
     access::{Access, AccessArgs},
     failure::Failure,
 };
-use crate::proto::{
-    admin_service_client::AdminServiceClient, health::health_client::HealthClient,
-    worker_pool_service_client::WorkerPoolServiceClient,
+use crate::{
+    model::Reason,
+    proto::{
+        admin_service_client::AdminServiceClient, health::health_client::HealthClient,
+        worker_pool_service_client::WorkerPoolServiceClient,
+    },
 };
 
 /// Longest time to connect.
@@ -142,7 +145,22 @@ pub(crate) struct Connection {
     requests: SendRequest<Body>,
     origin: Uri,
     token: Option<HeaderValue>,
-    seen: Seen,
+    heard: Heard,
+}
+
+/// The first byte of the peer.
+type Heard = Arc<OnceLock<u8>>;
+
+/// HTTP/2 begins with the length of a frame, whose first byte is zero.
+const FRAME: u8 = 0;
+
+/// Why a connection carried no call: its peer did not begin to speak HTTP/2.
+#[derive(Debug, Error)]
+pub(super) enum Unspoken {
+    #[error("it does not speak HTTP/2 in plaintext")]
+    NotPlain,
+    #[error("{0}")]
+    NoTls(String),
 }
 
 impl Connection {
@@ -151,18 +169,17 @@ impl Connection {
     /// # Errors
     /// [`Failure::Unreachable`] with the system's error.
     pub(crate) async fn open(address: &Address, access: &Access, patience: Duration) -> Result<Self, Failure> {
-        let seen = Seen::default();
-        let unreachable = |cause: String| Failure::Unreachable { address: address.clone(), cause };
+        let heard = Heard::default();
+        let unreachable = |cause: String| Failure::Unreachable { address: address.clone(), cause, flag: "--server" };
         let connected = tokio::time::timeout(patience, async {
             match address {
                 Address::Tcp(authority) | Address::Tls(authority) => {
                     let socket = TcpStream::connect(authority.as_str()).await?;
                     socket.set_nodelay(true)?;
                     let secured = access.secure(authority.host(), socket).await;
-                    let secured = Witness::new(secured.map_err(Unconnected::NoTls)?, seen.clone());
-                    Ok(handshake(secured).await)
+                    Ok(handshake(secured.map_err(Unconnected::NoTls)?, &heard).await)
                 }
-                Address::Unix(path) => Ok::<_, Unconnected>(handshake(UnixStream::connect(path).await?).await),
+                Address::Unix(path) => Ok::<_, Unconnected>(handshake(UnixStream::connect(path).await?, &heard).await),
             }
         });
         let requests = match connected.await {
@@ -172,9 +189,6 @@ impl Connection {
             }
             Ok(Ok(Err(error))) => return Err(unreachable(root_cause(&error))),
             Ok(Err(Unconnected::NoTls(error))) => {
-                if let Some(misfit) = Misfit::of_tls(&error).or_else(|| ended_at_once(&error)) {
-                    return Err(Failure::Misfit { address: address.clone(), misfit });
-                }
                 return Err(Failure::NoTls { address: address.clone(), cause: explain(&error) });
             }
             Ok(Err(Unconnected::Io(error))) => return Err(unreachable(explain(&error))),
@@ -193,7 +207,7 @@ impl Connection {
             .path_and_query("/")
             .build()
             .expect("scheme, authority and path make a URI");
-        Ok(Self { requests, origin, token: access.token().cloned(), seen })
+        Ok(Self { requests, origin, token: access.token().cloned(), heard })
     }
 
     /// A client for callers, without limits on message sizes.
@@ -208,6 +222,16 @@ impl Connection {
         AdminServiceClient::with_origin(self.clone(), self.origin.clone())
     }
 
+    /// Why a call found its connection broken.
+    fn broken(&self, error: hyper::Error) -> Box<dyn Error + Send + Sync> {
+        match self.heard.get() {
+            Some(&FRAME) => error.into(),
+            // A client without the certificate that it must show is let go at once, after the handshake.
+            _ if self.origin.scheme_str() == Some("https") => Unspoken::NoTls(root_cause(&error)).into(),
+            _ => Unspoken::NotPlain.into(),
+        }
+    }
+
     /// A client of the health service.
     pub(crate) fn health(&self) -> HealthClient<Self> {
         HealthClient::with_origin(self.clone(), self.origin.clone())
@@ -220,7 +244,7 @@ impl tower::Service<Request<Body>> for Connection {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.requests.poll_ready(cx).map_err(|error| broken(error, &self.seen))
+        self.requests.poll_ready(cx).map_err(|error| self.broken(error))
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
@@ -230,29 +254,27 @@ impl tower::Service<Request<Body>> for Connection {
             request.headers_mut().insert(AUTHORIZATION, token.clone());
         }
         let answer = self.requests.send_request(request);
-        let seen = self.seen.clone();
+        let connection = self.clone();
         Box::pin(async move {
             match answer.await {
                 // HTTP/2 itself answers so, before gRPC reads the headers.
                 Ok(response) if response.status() == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                    Err(Misfit::HeadersTooLarge.into())
+                    Err(headers_too_large().into())
                 }
                 Ok(response) => Ok(response),
-                Err(error) => Err(broken(error, &seen)),
+                Err(error) => Err(connection.broken(error)),
             }
         })
     }
 }
 
-/// The error of a broken connection.
-fn broken(error: hyper::Error, seen: &Seen) -> Box<dyn Error + Send + Sync> {
-    seen.misfit().map_or_else(|| error.into(), Into::into)
-}
-
-/// A plaintext server closes the connection without a word when it gets a TLS handshake.
-fn ended_at_once(error: &io::Error) -> Option<Misfit> {
-    let is_end = matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
-    is_end.then_some(Misfit::SpeaksNoTls)
+/// The refusal that the server itself gives where HTTP/2 lets the headers through.
+fn headers_too_large() -> Status {
+    let reason = Reason::HeadersTooLarge;
+    let metadata = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
+    let mut details = ErrorDetails::with_error_info(reason.name(), "waterwheel", metadata);
+    details.add_help_link(reason.help(), "");
+    Status::with_error_details(Code::ResourceExhausted, reason.words(), details)
 }
 
 /// Why there is no connection.
@@ -291,10 +313,14 @@ pub(super) fn explain(error: &io::Error) -> String {
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-async fn handshake<S>(socket: S) -> Result<SendRequest<Body>, hyper::Error>
+async fn handshake<S>(socket: S, heard: &Heard) -> Result<SendRequest<Body>, hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let first = Arc::clone(heard);
+    let socket = InspectReader::new(socket, move |bytes: &[u8]| {
+        let _ = bytes.first().map(|byte| first.get_or_init(|| *byte));
+    });
     let (requests, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)

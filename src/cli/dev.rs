@@ -1,6 +1,6 @@
 //! `waterwheel dev`: a server to try, without a file.
 
-use std::{fmt::Write, io};
+use std::io;
 
 use clap::Args;
 use tonic::Request;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     app::App,
-    config::{Config, starter},
+    config::starter,
     net::ListenAddress,
     proto::{Job, JobResult, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
 };
@@ -37,7 +37,7 @@ pub(super) fn run(args: &DevArgs) -> Exit {
     let args = args.config.clone();
     let load = move || args.load(&Process::current(), Some(starter::dev_file()));
     server::run_server(load, Vec::new(), async |app, config| {
-        if server::print(&overview(app, config)) == Printed::No {
+        if server::print(&format!("{}\n{}", server::announcement(app), output::contents(config))) == Printed::No {
             return Ok(());
         }
         // Its own job would need credentials.
@@ -51,20 +51,7 @@ pub(super) fn run(args: &DevArgs) -> Exit {
     })
 }
 
-fn overview(app: &App, config: &Config) -> String {
-    let pools = config.pools.iter().map(|pool| {
-        format!("{} {} / {} queued", pool.name, output::workers(pool.workers, pool.max_workers), pool.queue.jobs)
-    });
-    let kinds: Vec<_> = config.kinds.iter().map(|kind| kind.name.as_str()).collect();
-    let mut text = String::new();
-    let pools: Vec<_> = pools.collect();
-    writeln!(text, "{}", server::announcement(app)).expect("a string takes all");
-    writeln!(text, "pools  {}", pools.join("   ")).expect("a string takes all");
-    write!(text, "kinds  {}", kinds.join(" ")).expect("a string takes all");
-    text
-}
-
-/// Runs a job as a caller would, over the network.
+/// Runs a job as a caller would: over the network.
 async fn first_job(app: &App) -> Result<JobResult, Box<dyn std::error::Error + Send + Sync>> {
     let mut client = WorkerPoolServiceClient::connect(url(app.address())).await?;
     let job = Job { kind: "sha256".into(), payload: GREETING.into(), ..Job::default() };
@@ -89,12 +76,8 @@ fn report(first: &JobResult) -> String {
     let waterfall = first.waterfall.unwrap_or_default().parts();
     format!(
         "first job: sha256 of {GREETING:?} → {digest}  queue {} + run {}  job {}",
-        output::exact(duration(waterfall.queue)),
-        output::exact(duration(waterfall.run)),
+        output::exact(output::duration(waterfall.queue.as_ref())),
+        output::exact(output::duration(waterfall.run.as_ref())),
         first.job_id,
     )
-}
-
-fn duration(sent: Option<prost_types::Duration>) -> std::time::Duration {
-    sent.and_then(|sent| sent.try_into().ok()).unwrap_or_default()
 }

@@ -32,17 +32,11 @@ pub(super) struct DrainArgs {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    steer: SteerArgs,
-}
-
-impl DrainArgs {
-    pub(super) fn format(&self) -> Format {
-        self.steer.format()
-    }
+    pub(super) steer: SteerArgs,
 }
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.format();
+    let format = args.steer.operator.format();
     let DrainArgs { pool, steer: SteerArgs { operator, reason }, .. } = &args;
     let (call, connection) = operator.begin_with(CallArgs::none()).await?;
     let request = call.request(DrainRequest { pool: pool.clone(), reason: reason.clone() });
@@ -90,7 +84,7 @@ async fn follow(
     loop {
         match call.wait(reports.message()).await {
             Ok(Some(report)) => {
-                watch.show(report, args.format(), console).await?;
+                watch.show(report, args.steer.operator.format(), console).await?;
                 if !args.watch {
                     return Ok(Followed::First);
                 }

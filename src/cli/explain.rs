@@ -26,19 +26,13 @@ pub(super) struct ExplainArgs {
     /// Id of the job, from its result, an error, "waterwheel jobs" or the log; or the request id of its call.
     job: String,
     #[command(flatten)]
-    operator: OperatorArgs,
-}
-
-impl ExplainArgs {
-    pub(super) fn format(&self) -> Format {
-        self.operator.format()
-    }
+    pub(super) operator: OperatorArgs,
 }
 
 pub(super) async fn run(args: ExplainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let request = ExplainRequest { job_id: args.job.clone() };
     let answer = args.operator.ask(request, async |mut admin, request| admin.explain(request).await).await?;
-    let text = match args.format() {
+    let text = match args.operator.format() {
         Format::Text => text(&answer),
         Format::Json => format!("{}\n", json::message(&answer)?),
     };

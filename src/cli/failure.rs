@@ -12,7 +12,7 @@ use tonic::Status;
 use self::status::CallError;
 use super::{
     access::AccessError,
-    connect::{Address, Misfit, explain, root_cause},
+    connect::{Address, Unspoken, explain, root_cause},
     console::{BAD, Console, FAINT, STRONG, paint},
     exit::Exit,
     output::{self, Format, counted, json, setting},
@@ -28,16 +28,13 @@ pub(crate) enum Failure {
     ReadPayload { path: PathBuf, fault: FileFault },
     /// There is no connection.
     #[error("cannot reach {address}: {cause}")]
-    Unreachable { address: Address, cause: String },
+    Unreachable { address: Address, cause: String, flag: &'static str },
     /// The server's certificate is not trusted, or the server does not trust this client's.
     #[error("no TLS with {address}: {cause}")]
     NoTls { address: Address, cause: String },
-    /// The server uses another protocol, or requires something else.
-    #[error("no call to {address}: {misfit}")]
-    Misfit { address: Address, misfit: Misfit },
-    /// There is no connection to the listener for operators.
-    #[error("cannot reach {address}: {cause}")]
-    OpsUnreachable { address: Address, cause: String },
+    /// The peer speaks something else, such as TLS.
+    #[error("no call to {address}: {}", Unspoken::NotPlain)]
+    NotPlain { address: Address },
     /// The address is that of the listener for callers.
     #[error("{address} is the listener for callers, not for operators")]
     NotForOperators { address: Address },
@@ -89,19 +86,19 @@ impl Failure {
     /// The failure in a status: of the call, or of the connection.
     pub(crate) fn of_status(status: Status, address: &Address) -> Self {
         use std::error::Error;
-        let misfit =
-            std::iter::successors(status.source(), |&error| error.source()).find_map(|error| error.downcast_ref());
-        match (status.source(), misfit) {
-            (Some(_), Some(misfit)) => Self::Misfit { address: address.clone(), misfit: *misfit },
-            (Some(source), None) => Self::Lost { address: address.clone(), cause: root_cause(source) },
-            (None, _) => Self::Call(Box::new(CallError::of(&status))),
+        let Some(source) = status.source() else { return Self::Call(Box::new(CallError::of(&status))) };
+        let address = address.clone();
+        match std::iter::successors(Some(source), |&error| error.source()).find_map(|error| error.downcast_ref()) {
+            Some(Unspoken::NotPlain) => Self::NotPlain { address },
+            Some(Unspoken::NoTls(cause)) => Self::NoTls { address, cause: cause.clone() },
+            None => Self::Lost { address, cause: root_cause(source) },
         }
     }
 
     /// The same failure at the operators' address, which has a flag of its own.
     pub(crate) fn of_ops(self, address: &Address) -> Self {
         match self {
-            Self::Unreachable { address, cause } => Self::OpsUnreachable { address, cause },
+            Self::Unreachable { address, cause, .. } => Self::Unreachable { address, cause, flag: "--ops" },
             Self::Call(error) if error.is_unimplemented() => Self::NotForOperators { address: address.clone() },
             other => other,
         }
@@ -113,10 +110,8 @@ impl Failure {
             Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) | Self::Replay(_) | Self::Simulation(_) => {
                 Exit::Usage
             }
-            Self::Misfit { misfit: Misfit::HeadersTooLarge, .. } | Self::NotForOperators { .. } => Exit::Usage,
-            Self::Unreachable { .. } | Self::OpsUnreachable { .. } | Self::NoTls { .. } | Self::Misfit { .. } => {
-                Exit::Unreachable
-            }
+            Self::NotForOperators { .. } => Exit::Usage,
+            Self::Unreachable { .. } | Self::NoTls { .. } | Self::NotPlain { .. } => Exit::Unreachable,
             Self::Call(error) => error.exit(),
             Self::NoAnswer { .. } => Exit::DeadlineExceeded,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::OutputClosed,
@@ -186,12 +181,14 @@ impl Failure {
             Self::ReadPayload { fault: FileFault::NotRegular("pipe"), .. } => "pipe it into the command, and pass -",
             Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
             Self::WriteFile { .. } => "name a directory that can be written",
-            Self::Unreachable { .. } => "start one with \"waterwheel dev\", or pass --server",
-            Self::NoTls { .. } => {
-                "pass --ca with the roots of its certificate, and --cert and --key if it asks for them"
+            Self::Unreachable { flag, .. } => {
+                return Some(format!("start one with \"waterwheel dev\", or pass {flag}"));
             }
-            Self::Misfit { misfit, .. } => misfit.help(),
-            Self::OpsUnreachable { .. } => "start one with \"waterwheel dev\", or pass --ops",
+            Self::NoTls { .. } => {
+                "pass --ca with the roots of its certificate, and --cert and --key if it asks for them; leave out --tls if \
+                 it speaks none"
+            }
+            Self::NotPlain { .. } => "pass --tls, and --ca if the system does not know the roots of its certificate",
             Self::NotForOperators { .. } => {
                 "pass --ops with the other address of the server, its `server.ops_listen`, by default 127.0.0.1:7071"
             }

@@ -2,13 +2,16 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::failure::Failure;
 use crate::{
     file::{self, FileFault},
-    proto::{self, Job},
+    proto::{Criticality, Job, WhenFull},
     task::off_thread,
 };
 
@@ -36,7 +39,12 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     queue_timeout: Option<Duration>,
     /// Importance of the job [default: critical].
-    #[arg(long, value_name = "CLASS")]
+    #[arg(long, value_name = "CLASS", value_parser = one_of([
+        ("sheddable", Criticality::Sheddable, "Batch work that may be dropped at any time"),
+        ("sheddable-plus", Criticality::SheddablePlus, "Work whose loss is tolerable now and then"),
+        ("critical", Criticality::Critical, "Work that a user waits for"),
+        ("critical-plus", Criticality::CriticalPlus, "Work whose loss is an outage; the server needs a rule that allows it"),
+    ]))]
     criticality: Option<Criticality>,
     /// Tenant that the job is charged to.
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
@@ -48,35 +56,15 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
     limit_key: String,
     /// What to do if the pool is full [default: the pool's own policy].
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", value_parser = one_of([
+        ("reject", WhenFull::Reject, "Refuse at once"),
+        ("wait", WhenFull::Wait, "Wait for capacity until the deadline"),
+        ("shed", WhenFull::Shed, "Evict a less important job, else refuse"),
+    ]))]
     when_full: Option<WhenFull>,
     /// A label for the handler; may be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-}
-
-/// Importance of a job, from lowest to highest.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Criticality {
-    /// Batch work that may be dropped at any time.
-    Sheddable,
-    /// Work whose loss is tolerable now and then.
-    SheddablePlus,
-    /// Work that a user waits for.
-    Critical,
-    /// Work whose loss is an outage; the server needs a rule that allows it.
-    CriticalPlus,
-}
-
-/// What happens to a job that finds the pool full.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum WhenFull {
-    /// Refuse at once.
-    Reject,
-    /// Wait for capacity until the deadline.
-    Wait,
-    /// Evict a less important job, else refuse.
-    Shed,
 }
 
 impl JobArgs {
@@ -109,35 +97,26 @@ impl JobArgs {
             content_type,
             run_timeout: run_timeout.map(message),
             queue_timeout: queue_timeout.map(message),
-            criticality: criticality.map_or(proto::Criticality::Unspecified, Into::into) as i32,
+            criticality: criticality.unwrap_or_default().into(),
             tenant,
             ordering_key,
             limit_key,
-            when_full: when_full.map_or(proto::WhenFull::Unspecified, Into::into) as i32,
+            when_full: when_full.unwrap_or_default().into(),
             labels: labels.into_iter().collect(),
         })
     }
 }
 
-impl From<Criticality> for proto::Criticality {
-    fn from(criticality: Criticality) -> Self {
-        match criticality {
-            Criticality::Sheddable => Self::Sheddable,
-            Criticality::SheddablePlus => Self::SheddablePlus,
-            Criticality::Critical => Self::Critical,
-            Criticality::CriticalPlus => Self::CriticalPlus,
-        }
-    }
-}
-
-impl From<WhenFull> for proto::WhenFull {
-    fn from(when_full: WhenFull) -> Self {
-        match when_full {
-            WhenFull::Reject => Self::Reject,
-            WhenFull::Wait => Self::Wait,
-            WhenFull::Shed => Self::Shed,
-        }
-    }
+/// Reads a value of the contract by its name, and tells what each one means.
+pub(super) fn one_of<T, const N: usize>(
+    values: [(&'static str, T, &'static str); N],
+) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let names = values.map(|(name, _, help)| PossibleValue::new(name).help(help));
+    let value = move |chosen: String| values.iter().find(|(name, ..)| *name == chosen).expect("one of the names").1;
+    PossibleValuesParser::new(names).map(value)
 }
 
 async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {

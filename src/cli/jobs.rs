@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::{
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
-    job::message,
+    job::{message, one_of},
     output::{
         Format, counted, duration, json, plain, rough,
         table::{Align, fitted},
@@ -29,8 +29,14 @@ Example:
 #[command(after_help = EXAMPLE)]
 pub(super) struct JobsArgs {
     /// Only jobs in these states, separated by commas [default: all].
-    #[arg(long, value_name = "STATE", value_delimiter = ',')]
-    state: Vec<State>,
+    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = one_of([
+        ("waiting", JobStage::Waiting, "Its caller waits for capacity"),
+        ("queued", JobStage::Queued, "It is queued"),
+        ("running", JobStage::Running, "It runs"),
+        ("completed", JobStage::Completed, "It completed"),
+        ("failed", JobStage::Failed, "It ended without a result"),
+    ]))]
+    state: Vec<JobStage>,
     /// Only jobs of this pool.
     #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
     pool: String,
@@ -53,34 +59,13 @@ pub(super) struct JobsArgs {
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]
-    operator: OperatorArgs,
-}
-
-/// State of a job.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum State {
-    /// Its caller waits for capacity.
-    Waiting,
-    /// It is queued.
-    Queued,
-    /// It runs.
-    Running,
-    /// It completed.
-    Completed,
-    /// It ended without a result.
-    Failed,
-}
-
-impl JobsArgs {
-    pub(super) fn format(&self) -> Format {
-        self.operator.format()
-    }
+    pub(super) operator: OperatorArgs,
 }
 
 pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let JobsArgs { state, pool, kind, tenant, request_id, older, oldest, limit, operator } = args;
     let request = ListJobsRequest {
-        stages: state.into_iter().map(|state| JobStage::from(state).into()).collect(),
+        stages: state.into_iter().map(i32::from).collect(),
         pool,
         kind,
         tenant,
@@ -98,18 +83,6 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
         }
     }
     Ok(Exit::Done)
-}
-
-impl From<State> for JobStage {
-    fn from(state: State) -> Self {
-        match state {
-            State::Waiting => Self::Waiting,
-            State::Queued => Self::Queued,
-            State::Running => Self::Running,
-            State::Completed => Self::Completed,
-            State::Failed => Self::Failed,
-        }
-    }
 }
 
 /// A line for each job, no longer than `width`.

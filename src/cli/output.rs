@@ -8,7 +8,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::console::{FAINT, paint};
-use crate::proto::Waterfall;
+use crate::{
+    config::{Config, Pool},
+    proto::Waterfall,
+};
 
 /// Output format of a command: text, or one JSON object per line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -21,9 +24,9 @@ pub(crate) enum Format {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputArgs {
     /// Output format: text, or JSON lines with the field names of the contract.
-    // Without this, the flag would be listed under the heading of the flags before it.
-    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = None::<&str>)]
-    pub(crate) output: Format,
+    // The heading of the flags before it would be taken for its own.
+    #[arg(id = "output", long, value_name = "FORMAT", default_value = "text", help_heading = None::<&str>)]
+    pub(crate) format: Format,
 }
 
 /// Milliseconds, as in `0.02ms`, `0.4ms`, `1503ms`.
@@ -107,9 +110,15 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// A number of workers, or its bounds, as in `1 worker`, `2 to 16 workers`.
-pub(crate) fn workers(min: usize, max: usize) -> String {
-    if min < max { format!("{min} to {max} workers") } else { counted(min, "worker") }
+/// The pools of a configuration, with their workers and the room of their queues, and its kinds.
+pub(crate) fn contents(config: &Config) -> String {
+    let pool = |Pool { name, workers: min, max_workers: max, queue, .. }: &Pool| {
+        let workers = if min < max { format!("{min} to {max} workers") } else { counted(*min, "worker") };
+        format!("{name} {workers} / {} queued", queue.jobs)
+    };
+    let pools: Vec<String> = config.pools.iter().map(pool).collect();
+    let kinds: Vec<&str> = config.kinds.iter().map(|kind| kind.name.as_str()).collect();
+    format!("pools  {}\nkinds  {}", pools.join("   "), kinds.join(" "))
 }
 
 /// A share, as in `37%`.

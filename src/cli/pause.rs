@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{console::Console, exit::Exit, failure::Failure, output::Format, steer::SteerArgs};
+use super::{console::Console, exit::Exit, failure::Failure, steer::SteerArgs};
 use crate::proto::PauseRequest;
 
 const EXAMPLE: &str = "\
@@ -18,18 +18,12 @@ pub(super) struct PauseArgs {
     /// Name of the pool.
     pool: String,
     #[command(flatten)]
-    steer: SteerArgs,
-}
-
-impl PauseArgs {
-    pub(super) fn format(&self) -> Format {
-        self.steer.format()
-    }
+    pub(super) steer: SteerArgs,
 }
 
 pub(super) async fn run(args: PauseArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let PauseArgs { pool, steer } = args;
     let request = PauseRequest { pool, reason: steer.reason.clone() };
-    let answer = steer.ask(request, async |mut admin, request| admin.pause(request).await).await?;
+    let answer = steer.operator.ask(request, async |mut admin, request| admin.pause(request).await).await?;
     steer.show(answer.pool, console).await
 }

@@ -45,23 +45,11 @@ pub(super) struct ProbeArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
-impl ProbeArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
-}
-
-/// Result of one check.
-#[derive(Debug, PartialEq, Eq)]
-enum Health {
-    Serving,
-    NotServing,
-    Unknown,
-    NoAnswer(String),
-}
+/// What one check found, or why there was no answer.
+type Health = Result<ServingStatus, String>;
 
 pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let address = &args.server.server;
@@ -70,17 +58,17 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
     let health = loop {
         let health = check(address, &access, &args.service, args.timeout).await;
         let more = until.is_some_and(|until| Instant::now() + POLL < until);
-        if health == Health::Serving || !more {
+        if health == Ok(ServingStatus::Serving) || !more {
             break health;
         }
         tokio::time::sleep(POLL).await;
     };
-    let line = match args.format() {
-        Format::Text => health.text(&args.service, address),
-        Format::Json => health.json(&args.service),
+    let line = match args.output.format {
+        Format::Text => text(&health, &args.service, address),
+        Format::Json => json(&health, &args.service),
     };
-    let printed = match (&health, args.format()) {
-        (Health::NoAnswer(_), Format::Text) => console.err.line(&line).await,
+    let printed = match (&health, args.output.format) {
+        (Err(_), Format::Text) => console.err.line(&line).await,
         _ => console.out.line(&line).await,
     };
     if let Err(failure) = printed.map_err(Failure::from)
@@ -89,7 +77,11 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
         // The exit code is the answer, and must not become that of this failure.
         drop(console.err.line(&failure.text()).await);
     }
-    Ok(health.exit())
+    Ok(match health {
+        Ok(ServingStatus::Serving) => Exit::Done,
+        Ok(_) => Exit::Failed,
+        Err(_) => Exit::ProbeUnreachable,
+    })
 }
 
 async fn check(address: &Address, access: &Access, service: &str, timeout: Duration) -> Health {
@@ -103,56 +95,29 @@ async fn check(address: &Address, access: &Access, service: &str, timeout: Durat
         }
     });
     match asked.await {
-        Ok(Ok(ServingStatus::Serving)) => Health::Serving,
-        Ok(Ok(ServingStatus::NotServing)) => Health::NotServing,
-        Ok(Ok(ServingStatus::Unknown | ServingStatus::ServiceUnknown)) => Health::Unknown,
-        Ok(Err(failure)) => Health::NoAnswer(failure.to_string()),
+        Ok(Ok(ServingStatus::Unknown)) => Ok(ServingStatus::ServiceUnknown),
+        Ok(Ok(status)) => Ok(status),
+        Ok(Err(failure)) => Err(failure.to_string()),
         Err(_) => {
             let waited = setting(timeout);
-            Health::NoAnswer(format!("cannot reach {address}: no answer within {waited}"))
+            Err(format!("cannot reach {address}: no answer within {waited}"))
         }
     }
 }
 
-impl Health {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Serving => Exit::Done,
-            Self::NotServing | Self::Unknown => Exit::Failed,
-            Self::NoAnswer(_) => Exit::ProbeUnreachable,
-        }
-    }
+fn text(health: &Health, service: &str, address: &Address) -> String {
+    let (status, style) = match health {
+        Ok(status @ ServingStatus::Serving) => (status, GOOD),
+        Ok(status) => (status, BAD),
+        Err(cause) => return cause.clone(),
+    };
+    let asked = format!("{service} {address}");
+    format!("{}  {}", paint(style, status.as_str_name()), asked.trim_start())
+}
 
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Serving => "SERVING",
-            Self::NotServing => "NOT_SERVING",
-            Self::Unknown => "SERVICE_UNKNOWN",
-            Self::NoAnswer(_) => "NO_ANSWER",
-        }
-    }
-
-    fn text(&self, service: &str, address: &Address) -> String {
-        let style = match self {
-            Self::Serving => GOOD,
-            Self::NotServing | Self::Unknown => BAD,
-            Self::NoAnswer(cause) => return cause.clone(),
-        };
-        let asked = format!("{service} {address}");
-        format!("{}  {}", paint(style, self.name()), asked.trim_start())
-    }
-
-    fn json(&self, service: &str) -> String {
-        let cause = match self {
-            Self::NoAnswer(cause) => Some(cause),
-            _ => None,
-        };
-        json::line(&serde_json::json!({
-            "service": service,
-            "status": self.name(),
-            "cause": cause,
-        }))
-    }
+fn json(health: &Health, service: &str) -> String {
+    let status = health.as_ref().map_or("NO_ANSWER", ServingStatus::as_str_name);
+    json::line(&serde_json::json!({ "service": service, "status": status, "cause": health.as_ref().err() }))
 }
 
 #[cfg(test)]

@@ -32,20 +32,14 @@ pub(super) struct ReloadArgs {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    steer: SteerArgs,
-}
-
-impl ReloadArgs {
-    pub(super) fn format(&self) -> Format {
-        self.steer.format()
-    }
+    pub(super) steer: SteerArgs,
 }
 
 pub(super) async fn run(args: ReloadArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ReloadArgs { dry_run, steer } = args;
     let request = ReloadRequest { dry_run, reason: steer.reason.clone() };
-    let answer = steer.ask(request, async |mut admin, request| admin.reload(request).await).await?;
-    let line = match steer.format() {
+    let answer = steer.operator.ask(request, async |mut admin, request| admin.reload(request).await).await?;
+    let line = match steer.operator.format() {
         Format::Text => text(&answer, dry_run),
         Format::Json => json(&answer).to_string(),
     };

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{console::Console, exit::Exit, failure::Failure, output::Format, steer::SteerArgs};
+use super::{console::Console, exit::Exit, failure::Failure, steer::SteerArgs};
 use crate::proto::ResizeRequest;
 
 const EXAMPLE: &str = "\
@@ -22,7 +22,7 @@ pub(super) struct ResizeArgs {
     #[arg(value_parser = workers)]
     workers: Workers,
     #[command(flatten)]
-    steer: SteerArgs,
+    pub(super) steer: SteerArgs,
 }
 
 /// Smallest and largest number of workers.
@@ -32,16 +32,10 @@ struct Workers {
     max: u32,
 }
 
-impl ResizeArgs {
-    pub(super) fn format(&self) -> Format {
-        self.steer.format()
-    }
-}
-
 pub(super) async fn run(args: ResizeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ResizeArgs { pool, workers: Workers { min, max }, steer } = args;
     let request = ResizeRequest { pool, min_workers: min, max_workers: max, reason: steer.reason.clone() };
-    let answer = steer.ask(request, async |mut admin, request| admin.resize(request).await).await?;
+    let answer = steer.operator.ask(request, async |mut admin, request| admin.resize(request).await).await?;
     steer.show(answer.pool, console).await
 }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     file,
     model::Criticality,
-    sim::{self, Load, PassedOver, Pattern, PolicyName, Recording, RecordingError, Retry, Service, Source, Spell},
+    sim::{self, Load, PassedOver, Pattern, Recording, RecordingError, Retry, Service, Source, Spell},
 };
 
 mod report;
@@ -33,18 +33,14 @@ const MAX_TIME: Duration = Duration::from_secs(86_400);
 /// Duration of the load after the main one.
 const AFTER: Duration = Duration::from_secs(5);
 
-/// Compare ways to accept jobs under load, on virtual time.
+/// Simulate a pool under load, on virtual time.
 ///
-/// Runs the pool's own machine, and policies that others use, against the same seeded arrivals, and prints how much of
-/// the workers' time went to jobs that ended in time, as a share of what could have been had; how many of the accepted
-/// jobs did not end in time; what the 99th of a hundred served jobs waited; and how long after the load fell nearly all
-/// were served again.
+/// Runs the pool's own machine against seeded arrivals, and prints how much of the workers' time went to jobs that ended
+/// in time, as a share of what could have been had; how many of the accepted jobs did not end in time; what the 99th of
+/// a hundred served jobs waited; and how long after the load fell nearly all were served again.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct SimArgs {
-    /// Policies to compare.
-    #[arg(long = "policy", value_name = "POLICY", value_delimiter = ',', default_value = "ours,half-budget,codel-lifo,fifo-expiry,fifo", value_parser = policy)]
-    policies: Vec<PolicyName>,
     /// Loads, as multiples of what the workers can do; of a replay, of the rate that was recorded. From 0.01 to 100.
     /// [default: 0.7,1,2,4,10; of a replay: 1]
     #[arg(long = "load", value_name = "TIMES", value_delimiter = ',', value_parser = times)]
@@ -91,7 +87,7 @@ pub(super) struct SimArgs {
     /// refusal; obey it with gRPC's retry throttling; or ignore it, with a back-off of their own.
     #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry)]
     retry: Retry,
-    /// Most jobs in the queue, of each policy.
+    /// Most jobs in the queue.
     #[arg(long, value_name = "JOBS", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     queue: u32,
     /// Factor by which jobs take longer in the second third of the time.
@@ -100,15 +96,15 @@ pub(super) struct SimArgs {
     /// Number of workers that are stuck in the second third of the time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     lose: Option<u16>,
-    /// Replay the jobs of a log: standard error of a server with --log waterwheel::pool=debug, in a file. Only ours knows
-    /// of the jobs' ordering keys; limits of kinds, and their keys, are not replayed.
+    /// Replay the jobs of a log: standard error of a server with --log waterwheel::pool=debug, in a file. Limits of
+    /// kinds, and their keys, are not replayed.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "patterns", "duration", "mean", "deadline", "spread", "tenants", "flood", "classes"])]
     replay: Option<PathBuf>,
     /// The pool to replay, if the log has several.
     #[arg(long, value_name = "POOL", requires = "replay")]
     pool: Option<String>,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
 }
 
 /// One load without its seed, and its name.
@@ -122,10 +118,6 @@ struct Case {
 }
 
 impl SimArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
-
     fn cases(&self, recording: Option<&Arc<Recording>>) -> Vec<Case> {
         let default: &[f64] = if recording.is_some() { &[1.0] } else { &[0.7, 1.0, 2.0, 4.0, 10.0] };
         let loads = if self.loads.is_empty() { default } else { &self.loads };
@@ -193,7 +185,7 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
     if let Some(note) = recording.as_deref().and_then(|recording| passed_over(recording.passed_over())) {
         console.err.line(&note).await?;
     }
-    if let Some(recording) = recording.as_deref().filter(|_| args.format() == Format::Text) {
+    if let Some(recording) = recording.as_deref().filter(|_| args.output.format == Format::Text) {
         let (jobs, measured) = recording.counts();
         let lasts = setting(Duration::from_millis(u64::try_from(recording.lasts().as_millis()).unwrap_or(u64::MAX)));
         console
@@ -205,22 +197,20 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
     }
     let mut table = Table::new(args.flood.is_some());
     for case in cases {
-        for policy in &args.policies {
-            let mut rows = Vec::new();
-            for seed in 0..args.seeds {
-                let outcome = sim::run(*policy, &Load { seed, ..case.load.clone() });
-                let row = Row::new(*policy, &case, seed, &outcome);
-                if args.format() == Format::Json {
-                    console.out.text(&format!("{}\n", json::line(&row))).await?;
-                }
-                rows.push(row);
-                // So that Ctrl-C is heard.
-                tokio::task::yield_now().await;
+        let mut rows = Vec::new();
+        for seed in 0..args.seeds {
+            let outcome = sim::run(&Load { seed, ..case.load.clone() });
+            let row = Row::new(&case, seed, &outcome);
+            if args.output.format == Format::Json {
+                console.out.text(&format!("{}\n", json::line(&row))).await?;
             }
-            table.add(&rows);
+            rows.push(row);
+            // So that Ctrl-C is heard.
+            tokio::task::yield_now().await;
         }
+        table.add(&rows);
     }
-    if args.format() == Format::Text {
+    if args.output.format == Format::Text {
         console.out.text(&table.to_string()).await?;
     }
     Ok(Exit::Done)
@@ -240,10 +230,6 @@ fn passed_over(PassedOver { lines, first, is_cut }: PassedOver) -> Option<String
         (Some(others), true) => format!("{others}, and {cut}"),
     };
     Some(format!("note: left out of the log: {what}"))
-}
-
-fn policy(text: &str) -> Result<PolicyName, String> {
-    choose(text, PolicyName::ALL, PolicyName::name)
 }
 
 fn service(text: &str) -> Result<Service, String> {

@@ -51,13 +51,7 @@ pub(super) struct StatsArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
-    output: OutputArgs,
-}
-
-impl StatsArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
+    pub(super) output: OutputArgs,
 }
 
 pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
@@ -65,7 +59,7 @@ pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Ex
 }
 
 async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.format();
+    let format = args.output.format;
     let address = &args.server.server;
     let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
     let (call, connection) = Call::begin(address, &args.server.access, patient).await?;
@@ -80,7 +74,7 @@ async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failur
 }
 
 async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.format();
+    let format = args.output.format;
     let (call, connection) = Call::begin(&args.server.server, &args.server.access, CallArgs::none()).await?;
     let interval_ms = u32::try_from(args.interval.as_millis()).unwrap_or(u32::MAX);
     let request = call.request(WatchStatsRequest { pool: args.pool.clone(), interval_ms });

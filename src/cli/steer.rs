@@ -44,7 +44,7 @@ pub(super) struct SteerArgs {
 
 impl OperatorArgs {
     pub(super) fn format(&self) -> Format {
-        self.output.output
+        self.output.format
     }
 
     pub(super) async fn begin(&self) -> Result<(Call, Connection), Failure> {
@@ -70,24 +70,11 @@ impl OperatorArgs {
 }
 
 impl SteerArgs {
-    pub(super) fn format(&self) -> Format {
-        self.operator.format()
-    }
-
-    /// Makes one call, and returns its answer.
-    pub(super) async fn ask<Q, A>(
-        &self,
-        request: Q,
-        ask: impl AsyncFnOnce(AdminServiceClient<Connection>, Request<Q>) -> Result<Response<A>, Status>,
-    ) -> Result<A, Failure> {
-        self.operator.ask(request, ask).await
-    }
-
-    /// Prints the pool in an answer.
+    /// Shows the pool that an answer holds.
     pub(super) async fn show(&self, pool: Option<PoolState>, console: &mut Console<'_>) -> Result<Exit, Failure> {
         let missing = || Failure::Incomplete { address: self.operator.ops.clone(), missing: "pool" };
         let pool = pool.ok_or_else(missing)?;
-        let line = match self.format() {
+        let line = match self.operator.format() {
             Format::Text => text(&pool),
             Format::Json => json::message(&pool)?,
         };

@@ -34,17 +34,11 @@ pub(super) struct StreamArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
-    output: OutputArgs,
-}
-
-impl StreamArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
+    pub(super) output: OutputArgs,
 }
 
 pub(super) async fn run(args: StreamArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.format();
+    let format = args.output.format;
     let address = &args.server.server;
     let meter = Meter::of(&args, console);
     let job = Some(args.job.into_job().await?);
@@ -147,7 +141,7 @@ enum Drawn {
 impl Meter {
     fn of(args: &StreamArgs, console: &Console<'_>) -> Self {
         let shared = console.out.is_terminal() && console.err.is_terminal();
-        let style = match args.format() {
+        let style = match args.output.format {
             Format::Json => MeterStyle::Hidden,
             Format::Text if args.progress && (shared || !console.err.is_terminal()) => MeterStyle::Lines,
             Format::Text if !console.err.is_terminal() => MeterStyle::Hidden,

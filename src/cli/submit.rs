@@ -30,17 +30,11 @@ pub(super) struct SubmitArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
-    output: OutputArgs,
-}
-
-impl SubmitArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.output
-    }
+    pub(super) output: OutputArgs,
 }
 
 pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.format();
+    let format = args.output.format;
     let address = &args.server.server;
     let job = Some(args.job.into_job().await?);
     let (call, connection) = Call::begin(address, &args.server.access, args.call).await?;

@@ -3,10 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    fault::Fault,
-    keys,
-    problem::{Problem, closest},
-    program, settings,
+    fault::closest,
+    keys, program, settings,
     value_type::{plain, size},
     values::Values,
     withhold,
@@ -271,13 +269,8 @@ fn report_pool_of(values: &mut Values, kind: &str) {
         return values.contradiction(&[&table, &key], format!("kind `{kind}` names no pool"), help);
     };
     let pools = values.names("pool");
-    // One mistake, such as [pools.cpu], is one fault: missing pools of kinds follow from it.
-    let is_slip = |fault: &Fault| match fault.problem() {
-        Problem::UnknownKey { key, section, .. } => section.is_empty() && closest(key, &["pool"]).is_some(),
-        _ => false,
-    };
     let is_known = pools.iter().any(|(name, _)| *name == pool) || values.is_faulty(&format!("pool.{pool}"));
-    if !is_known && !values.is_faulty("pool") && !values.faults.iter().any(is_slip) {
+    if !is_known && !values.is_faulty("pool") {
         let help = meant(&pool, &pools, &format!("add [pool.{pool}]")).unwrap_or(format!("add [pool.{pool}]"));
         let pool = withhold::value(&pool);
         let message = format!("kind `{kind}` runs in pool `{pool}`, which is not declared");

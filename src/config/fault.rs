@@ -11,7 +11,6 @@ use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snip
 
 use serde_json::json;
 
-use super::problem::Problem;
 use super::source::{Medium, Span, Texts};
 use super::withhold::{self, Excerpt};
 use crate::model::without_userinfo;
@@ -22,7 +21,8 @@ type Secrets = BTreeMap<usize, Vec<Range<usize>>>;
 /// One problem, and its places.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    problem: Problem,
+    message: String,
+    help: String,
     places: Vec<Span>,
 }
 
@@ -35,15 +35,19 @@ pub struct Faults {
 }
 
 impl Fault {
-    /// A problem without a place.
-    pub(super) fn new(problem: Problem) -> Self {
-        let places = Vec::new();
-        Self { problem, places }
+    /// A fault that lies in no text.
+    pub(super) fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { message: message.into(), help: help.into(), places: Vec::new() }
     }
 
-    /// A problem at one place.
-    pub(super) fn at(problem: Problem, span: &Span) -> Self {
-        Self::new(problem).and(span)
+    /// A text that is not TOML, by what the parser said.
+    pub(super) fn syntax(said: &str) -> Self {
+        let help = match said {
+            said if said.contains("duplicate") => "merge the two, or remove one",
+            said if said.contains("string") => "put the string in quotes, on one line",
+            _ => "correct the line; `waterwheel config init` prints a file to compare with",
+        };
+        Self::new(format!("not valid TOML: {said}"), help)
     }
 
     /// Points to one more place.
@@ -52,9 +56,14 @@ impl Fault {
         self
     }
 
-    /// What is wrong.
-    pub fn problem(&self) -> &Problem {
-        &self.problem
+    /// What is wrong, in one line.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What to do about it, in one line.
+    pub fn help(&self) -> &str {
+        &self.help
     }
 
     /// Sort key: source and place; faults without a place come last.
@@ -73,7 +82,8 @@ impl Faults {
     /// The fault of a file that could not be read.
     pub fn unreadable(path: &Path, detail: String) -> Self {
         let path = path.display().to_string();
-        let fault = Fault::new(Problem::Unreadable { path, detail });
+        let help = "check the path given with --config or WATERWHEEL_CONFIG";
+        let fault = Fault::new(format!("cannot read `{path}`: {detail}"), help);
         Self::new(Texts::default(), vec![fault])
     }
 
@@ -93,8 +103,8 @@ impl Faults {
         let fault = |fault: &Fault| {
             let places = fault.places.iter().map(|span| self.place(span));
             json!({
-                "message": without_userinfo(&fault.problem.to_string()),
-                "help": without_userinfo(&fault.problem.help()),
+                "message": without_userinfo(&fault.message),
+                "help": without_userinfo(&fault.help),
                 "places": places.collect::<Vec<_>>(),
             })
         };
@@ -118,8 +128,7 @@ impl Faults {
     }
 
     fn report<'a>(&'a self, fault: &'a Fault, secrets: &Secrets) -> Group<'a> {
-        let mut group =
-            Group::with_title(Level::ERROR.primary_title(without_userinfo(&fault.problem.to_string()).into_owned()));
+        let mut group = Group::with_title(Level::ERROR.primary_title(without_userinfo(&fault.message).into_owned()));
         for (index, first) in fault.places.iter().enumerate() {
             let same_text = |other: &Span| other.text == first.text;
             if fault.places[..index].iter().any(same_text) {
@@ -139,13 +148,29 @@ impl Faults {
                 Medium::Flag(_) => group.element(snippet.path("command line").line_numbering(false)),
             };
         }
-        group.element(Level::HELP.message(without_userinfo(&fault.problem.help()).into_owned()))
+        group.element(Level::HELP.message(without_userinfo(&fault.help).into_owned()))
     }
 }
 
 fn annotation<'a>(index: usize, range: Range<usize>) -> Annotation<'a> {
     let kind = if index == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
     kind.span(range)
+}
+
+/// The most similar value, or all values.
+pub(super) fn choose(given: &str, known: &[&str]) -> String {
+    match closest(given, known) {
+        Some(close) => format!("did you mean `{close}`?"),
+        None => format!("choose from {}", known.join(", ")),
+    }
+}
+
+/// The most similar candidate, if it is similar enough.
+pub(super) fn closest<'a, S: AsRef<str>>(given: &str, known: &'a [S]) -> Option<&'a str> {
+    let given = given.to_lowercase().replace('-', "_");
+    let distance = |candidate: &&str| strsim::damerau_levenshtein(&given, &candidate.to_lowercase());
+    let best = known.iter().map(AsRef::as_ref).min_by_key(distance)?;
+    (distance(&best) <= 1 + given.chars().count().max(best.len()) / 4).then_some(best)
 }
 
 impl fmt::Debug for Faults {

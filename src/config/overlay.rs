@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::fault::Fault;
-use super::problem::closest;
+use super::fault::{Fault, closest};
 use super::source::{Flag, Medium, Span, Texts};
 use super::tree::{Data, Node, Step, Table};
 use super::values::Values;

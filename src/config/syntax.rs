@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use tracing_subscriber::filter::Targets;
 
 use super::{
-    problem::choose,
+    fault::choose,
     value_type::Syntax::{self, Parsed},
 };
 use crate::{

@@ -58,7 +58,7 @@ fn check_lines(cases: &[(&str, &str, &str)]) {
     for (line, what, help) in cases {
         let faults = load(&sources(&format!("{line}{FINE}"), &[], &[])).expect_err(line);
         let found: Vec<(String, String)> =
-            faults.iter().map(|fault| (fault.problem().to_string(), fault.problem().help())).collect();
+            faults.iter().map(|fault| (fault.message().to_owned(), fault.help().to_owned())).collect();
         assert_eq!(found, [((*what).to_owned(), (*help).to_owned())], "{line}");
     }
 }

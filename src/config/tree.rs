@@ -4,7 +4,6 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::fault::Fault;
-use super::problem::Problem;
 use super::source::Span;
 
 /// A value and its place.
@@ -93,8 +92,7 @@ impl Table {
         }
         let fault = |error: &toml::de::Error| {
             let range = error.span().unwrap_or(0..0);
-            let detail = error.message().to_owned();
-            Fault::at(Problem::Syntax { detail }, &Span { text, range })
+            Fault::syntax(error.message()).and(&Span { text, range })
         };
         let mut sections = Vec::new();
         Err(errors.iter().filter(|error| !follows_from(error, toml, &mut sections)).map(fault).collect())
@@ -153,8 +151,7 @@ impl Table {
             }
             (_, _) => {
                 let message = format!("`{}` is both a value and a table", step.key);
-                let problem = Problem::Contradiction { message, help: "remove one of the two".to_owned() };
-                Err(Fault::at(problem, &step.span).and(&entry.key_span))
+                Err(Fault::new(message, "remove one of the two").and(&step.span).and(&entry.key_span))
             }
         }
     }

@@ -3,11 +3,12 @@
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 use super::{
-    problem::choose,
+    fault::choose,
     program,
     source::Span,
     syntax::Checked,
     tree::{Data, Node},
+    withhold,
 };
 use crate::model::WITHHELD;
 
@@ -52,15 +53,13 @@ pub(super) struct Value {
     pub(super) typed: toml::Value,
 }
 
-/// Why a value is invalid.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Invalid {
-    /// It is not what belongs here.
-    Type { expected: &'static str, found: &'static str },
-    /// The text is not what belongs here. There may be better help than an example.
-    Text { text: String, expected: &'static str, help: Option<String> },
-    /// It is outside of its bounds.
-    Range { value: String, low: String, high: String },
+/// What is wrong with a value.
+#[derive(Clone, Debug)]
+pub(super) struct Invalid {
+    /// Behind the name of its key.
+    pub(super) what: String,
+    /// Where there is better help than an example.
+    pub(super) help: Option<String>,
 }
 
 impl ValueType {
@@ -109,10 +108,7 @@ impl ValueType {
             (Self::Count(_), Data::String(word)) if word == "cpus" => Ok(word.clone().into()),
             (Self::Number(low, high), Data::Float(value)) => within(*value, low..=high, toml::Value::Float),
             (Self::Share, Data::Float(value)) if *value > 0.0 && *value <= 1.0 => Ok(toml::Value::Float(*value).into()),
-            (Self::Share, Data::Float(value)) => {
-                let (low, high) = ("0 (excluded)".to_owned(), "1".to_owned());
-                Err(Invalid::Range { value: value.to_string(), low, high })
-            }
+            (Self::Share, Data::Float(value)) => Err(Invalid::range(&value.to_string(), "0 (excluded)", "1")),
             // Such numbers are small; integers beyond 2^53 are out of range in any case.
             (Self::Number(..) | Self::Share, Data::Integer(value)) => return self.number(&Data::Float(*value as f64)),
             (Self::Size(..), Data::Integer(value @ 1..1024)) => {
@@ -135,7 +131,7 @@ impl ValueType {
             (_, Some(bare)) => (bare.clone(), true),
             // The sign is what does not fit.
             (Data::Integer(value @ ..0), None) if matches!(self, Self::Size(..)) => (value.to_string(), false),
-            (data, None) => return Err(Invalid::Type { expected: self.expected(), found: data.type_name() }),
+            (data, None) => return Err(Invalid::kind(self.expected(), data.type_name())),
         };
         match self {
             Self::Text(syntax) => syntax.read(&text).map(Value::from),
@@ -147,9 +143,7 @@ impl ValueType {
                 Ok(directory.join(unmasked(&text)?).to_string_lossy().into_owned().into())
             }
             Self::Secret => Ok(Value { typed: unmasked(&text)?.into(), shown: WITHHELD.into() }),
-            Self::Texts(_) | Self::Command if !is_bare => {
-                Err(Invalid::Type { expected: self.expected(), found: node.data.type_name() })
-            }
+            Self::Texts(_) | Self::Command if !is_bare => Err(Invalid::kind(self.expected(), node.data.type_name())),
             _ => Err(Invalid::text(&text, self.expected(), None)),
         }
     }
@@ -167,8 +161,20 @@ impl Syntax {
 }
 
 impl Invalid {
-    pub(super) fn text(text: &str, expected: &'static str, help: Option<String>) -> Self {
-        Self::Text { text: text.to_owned(), expected, help }
+    /// It has another type than belongs here.
+    fn kind(expected: &str, found: &str) -> Self {
+        Self { what: format!(" must be {expected}, not {found}"), help: None }
+    }
+
+    /// The text is not what belongs here.
+    pub(super) fn text(text: &str, expected: &str, help: Option<String>) -> Self {
+        Self { what: format!(": `{}` is not {expected}", withhold::value(text)), help }
+    }
+
+    /// It is outside of its bounds.
+    fn range(value: &str, low: &str, high: &str) -> Self {
+        let help = Some(format!("give a value from {low} to {high}"));
+        Self { what: format!(" is {value}, outside of {low} to {high}"), help }
     }
 }
 
@@ -223,13 +229,13 @@ fn within<T: PartialOrd + Copy, V: Into<Value>>(
         return Ok(show(value).into());
     }
     let [value, low, high] = [value, *range.start(), *range.end()].map(|value| plain(&show(value).into()));
-    Err(Invalid::Range { value, low, high })
+    Err(Invalid::range(&value, &low, &high))
 }
 
 fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Invalid>) -> Result<Value, (Invalid, Span)> {
     let text = |item: &Node| match &item.data {
         Data::String(text) => read(text).map(toml::Value::String),
-        other => Err(Invalid::Type { expected: "an array of strings", found: other.type_name() }),
+        other => Err(Invalid::kind("an array of strings", other.type_name())),
     };
     let items = items.iter().map(|item| text(item).map_err(|invalid| (invalid, item.span.clone())));
     items.collect::<Result<Vec<_>, _>>().map(|items| toml::Value::Array(items).into())
@@ -238,10 +244,10 @@ fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Invalid>) -> Resu
 /// A text that can be passed to a program, and is not a placeholder.
 pub(super) fn unmasked(text: &str) -> Result<String, Invalid> {
     if text.contains('\0') {
-        return Err(Invalid::Type { expected: "a string without NUL", found: "one with it" });
+        return Err(Invalid::kind("a string without NUL", "one with it"));
     }
     if text.contains(WITHHELD) {
-        return Err(Invalid::Type { expected: "the value itself", found: "what `config show` prints in its place" });
+        return Err(Invalid::kind("the value itself", "what `config show` prints in its place"));
     }
     Ok(text.to_owned())
 }

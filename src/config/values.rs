@@ -9,14 +9,12 @@ use serde::de::DeserializeOwned;
 
 use super::{
     Setting, Warning,
-    fault::Fault,
+    fault::{Fault, choose, closest},
     keys::{KEYS, Key, OF_PROGRAMS},
-    problem::Problem,
     source::{Origin, Span, Texts},
     syntax::{ENV_NAME, EXIT_CODE, NAME},
     tree::{Data, Entry, Node, Table},
     value_type::{Invalid, Value, ValueType, size},
-    withhold,
 };
 
 /// All values, from the sources and the defaults. A key with an invalid value has none.
@@ -124,8 +122,7 @@ impl Values {
 
     /// Reports a problem at some places.
     pub(super) fn contradiction_at(&mut self, spans: &[Span], message: impl Into<String>, help: impl Into<String>) {
-        let problem = Problem::Contradiction { message: message.into(), help: help.into() };
-        self.faults.push(spans.iter().fold(Fault::new(problem), Fault::and));
+        self.faults.push(spans.iter().fold(Fault::new(message, help), Fault::and));
     }
 
     /// Reads one table by its keys, which agree on the first `depth` parts of their paths.
@@ -144,8 +141,13 @@ impl Values {
             }
         }
         for entry in table.into_entries() {
-            let problem = Problem::UnknownKey { key: entry.key, section: path.to_owned(), known: known.clone() };
-            self.faults.push(Fault::at(problem, &entry.key_span));
+            let (key, within) = (&entry.key, if path.is_empty() { String::new() } else { format!(" in [{path}]") });
+            let fault = Fault::new(format!("unknown key `{key}`{within}"), choose(key, &known));
+            self.faults.push(fault.and(&entry.key_span));
+            // One slip, as [pools.cpu], is one fault: that the kinds have no pool follows from it.
+            if path.is_empty() && closest(key, &["pool"]).is_some() {
+                self.faulty.insert("pool".to_owned());
+            }
         }
     }
 
@@ -182,9 +184,9 @@ impl Values {
             Some(Entry { node, .. }) => {
                 let names = if matches!(path, "pool" | "kind" | "program") { ".NAME" } else { "" };
                 let help = format!("start a section [{path}{names}]");
-                let (key, expected, found) = (path.to_owned(), "a table", node.data.type_name());
+                let message = format!("`{path}` must be a table, not {}", node.data.type_name());
                 self.faulty.insert(path.to_owned());
-                self.faults.push(Fault::at(Problem::WrongType { key, expected, found, help }, &node.span));
+                self.faults.push(Fault::new(message, help).and(&node.span));
                 Table::default()
             }
             None => Table::default(),
@@ -251,17 +253,10 @@ impl Values {
 
     /// Reports an invalid value, and hides it from later checks.
     fn fail(&mut self, path: &str, of: &Key, invalid: Invalid, span: &Span) {
-        let key = path.to_owned();
-        let example = || format!("write it like `{}`", of.example());
-        let problem = match invalid {
-            Invalid::Type { expected, found } => Problem::WrongType { key, expected, found, help: example() },
-            Invalid::Text { text, expected, help } => {
-                Problem::WrongText { key, text: withhold::value(&text), expected, help: help.unwrap_or_else(example) }
-            }
-            Invalid::Range { value, low, high } => Problem::OutOfRange { key, value, low, high },
-        };
+        let help = invalid.help.unwrap_or_else(|| format!("write it like `{}`", of.example()));
+        let fault = Fault::new(format!("`{path}`{}", invalid.what), help);
         self.faulty.insert(path.to_owned());
-        self.faults.push(Fault::at(problem, span));
+        self.faults.push(fault.and(span));
     }
 
     /// Keys of a kind: those of programs only if it has one. Others are reported and ignored.

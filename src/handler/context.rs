@@ -38,13 +38,13 @@ struct Inner {
     request_id: OnceLock<RequestId>,
     stop: StopState,
     start: StartMark,
-    program: OnceLock<Box<Program>>,
+    program: OnceLock<Box<StartedProgram>>,
     /// Microseconds from the arrival to the last sign of progress; 0 before the first.
     progress: AtomicU64,
 }
 
 /// The program that a job started.
-struct Program {
+struct StartedProgram {
     pid: u32,
     end: OnceLock<ProgramEnd>,
 }
@@ -155,7 +155,7 @@ impl Context {
 
     /// Notes the program that the job started, of which there is one.
     pub(super) fn note_program(&self, pid: u32) {
-        self.0.program.get_or_init(|| Box::new(Program { pid, end: OnceLock::new() }));
+        self.0.program.get_or_init(|| Box::new(StartedProgram { pid, end: OnceLock::new() }));
     }
 
     /// Notes how that ended.

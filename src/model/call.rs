@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tracing::Span;
 
-use super::{RequestId, TraceContext};
+use super::RequestId;
 
 /// What the jobs of one call share: their names in logs, and the trace that they belong to.
 #[derive(Debug, Clone)]
@@ -35,3 +35,21 @@ impl Call {
         (!call.span.is_none()).then(|| Arc::new(call))
     }
 }
+
+/// W3C trace context, as received or as passed on: the values of the headers `traceparent`, `tracestate` and `baggage`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceContext {
+    /// `00-<trace id>-<span id>-<flags>`.
+    pub traceparent: String,
+    /// Vendor-specific part; empty when absent.
+    pub tracestate: String,
+    /// Key-value pairs of the application; empty when absent.
+    pub baggage: String,
+}
+
+/// Target of exported spans: sampled calls, and the pool's work for them. They have level ERROR, so that with a log
+/// level of `warn` lines still have the identity of their job.
+pub const TRACE_TARGET: &str = "waterwheel::trace";
+
+/// Target of the spans of jobs that are not traced: log lines take the identity of the job from them.
+pub const JOB_TARGET: &str = "waterwheel::job";

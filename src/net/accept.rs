@@ -6,10 +6,10 @@ use tokio::{sync::watch, time::sleep};
 use tracing::warn;
 
 use super::{
-    census::{Census, Refused},
     listener::{Accepted, Listener},
     proxy::Proxies,
-    stage::{Stage, reached},
+    server::{Stage, reached},
+    tracker::{ConnectionTracker, Refused},
 };
 use crate::throttle::Throttle;
 
@@ -22,7 +22,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 pub(super) async fn accept(
     mut listener: Listener,
     mut stage: watch::Receiver<Stage>,
-    census: Census,
+    tracker: ConnectionTracker,
     unbounded: Proxies,
     deal: impl Fn(Accepted),
 ) {
@@ -37,8 +37,8 @@ pub(super) async fn accept(
             Ok((socket, origin)) => {
                 pause = MIN_PAUSE;
                 // Dropping a socket closes it.
-                let Some(mut entry) = census.enter() else {
-                    census.refuse(&origin, Refused::Connections);
+                let Some(mut entry) = tracker.enter() else {
+                    tracker.refuse(&origin, Refused::Connections);
                     continue;
                 };
                 if !unbounded.contains(&origin) && !entry.claim(&origin) {

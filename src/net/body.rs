@@ -1,4 +1,4 @@
-//! The body of a request, with flow control. `src/rpc/messages.rs` splits it into messages.
+//! The body of a request, with flow control. `src/rpc/message_stream.rs` splits it into messages.
 
 use std::{
     pin::Pin,

@@ -20,7 +20,6 @@ use tracing::debug;
 
 use super::{
     call::{Calls, UnsentAnswers},
-    census::Closed,
     establish::{PREFACE, Stages, establish},
     http1,
     http2::{self, AnswerService},
@@ -28,8 +27,9 @@ use super::{
     linger::Linger,
     listener::Accepted,
     proxy::Proxies,
-    stage::{Stage, reached},
+    server::{Stage, reached},
     stream::Stream,
+    tracker::Closed,
     write_stall::{Heard, WriteStall},
 };
 use crate::{memory::ConnectionMemory, model::Peer};

@@ -8,11 +8,11 @@ use tokio::{
 };
 
 use super::{
-    census::{Closed, Entry},
     linger::Linger,
     proxy::{Proxies, read_header},
     stream::{Io, Stream},
     tls::{HandshakeError, Tls},
+    tracker::{Closed, Entry},
 };
 use crate::model::Peer;
 

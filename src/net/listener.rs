@@ -20,9 +20,9 @@ use tokio::{
 
 use super::{
     address::{DEFAULT_MODE, ListenAddress},
-    census::Entry,
     incoming::{Carrier, Incoming},
     stream::{Io, Stream},
+    tracker::Entry,
 };
 use crate::model::Origin;
 

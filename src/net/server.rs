@@ -11,14 +11,13 @@ use super::{
     accept::accept,
     address::ListenAddress,
     call::{UnsentAnswer, UnsentAnswers},
-    census::{Census, Refused},
     connection::Serving,
     cores::{Cores, Dealer, Place},
     http2::AnswerService,
     limits::Transport,
     listener::{Accepted, Bound},
     proxy::Proxies,
-    stage::{Stage, advance},
+    tracker::{ConnectionTracker, Refused},
 };
 use crate::{
     memory::{ConnectionMemory, Memory},
@@ -29,7 +28,7 @@ use crate::{
 /// Listeners and the threads that serve their connections.
 pub struct Server {
     addresses: Vec<ListenAddress>,
-    census: Census,
+    tracker: ConnectionTracker,
     memory: Memory,
     cores: Weak<Cores>,
     stage: watch::Sender<Stage>,
@@ -57,7 +56,7 @@ impl Server {
         let addresses = listeners.iter().map(|bound| bound.address().clone()).collect();
         let stage = watch::Sender::new(Stage::Open);
         let listeners = listeners.into_iter().map(Bound::listen).collect::<io::Result<Vec<_>>>()?;
-        let census = Census::new(&transport.connections);
+        let tracker = ConnectionTracker::new(&transport.connections);
         let proxies = Proxies::new(&transport.proxies);
         let unbounded = Proxies::new(&[&transport.proxies[..], &transport.http_proxies].concat());
         let (memory, unsent) = (transport.memory.clone(), UnsentAnswers::default());
@@ -74,16 +73,16 @@ impl Server {
             }
         });
         for listener in listeners {
-            let (dealer, stage, census) = (Arc::clone(&dealer), stage.subscribe(), census.clone());
+            let (dealer, stage, tracker) = (Arc::clone(&dealer), stage.subscribe(), tracker.clone());
             let unbounded = unbounded.clone();
             let deal = move |accepted| {
                 if let Err(Accepted { origin, entry, socket: _ }) = dealer.deal(accepted) {
                     entry.refuse(&origin, Refused::Behind);
                 }
             };
-            tasks.spawn(accept(listener, stage, census, unbounded, deal));
+            tasks.spawn(accept(listener, stage, tracker, unbounded, deal));
         }
-        Ok(Self { addresses, census, memory, cores: dealer.cores(), stage, unsent })
+        Ok(Self { addresses, tracker, memory, cores: dealer.cores(), stage, unsent })
     }
 
     /// Its addresses, in the order of the listeners.
@@ -94,8 +93,8 @@ impl Server {
 
     /// Counts of its connections.
     #[must_use]
-    pub fn census(&self) -> &Census {
-        &self.census
+    pub fn tracker(&self) -> &ConnectionTracker {
+        &self.tracker
     }
 
     /// Its incomplete messages and unread answers.
@@ -162,4 +161,32 @@ impl Pulse {
             answer.await;
         }
     }
+}
+
+/// The shutdown stage of a listener's connections. It only moves forward.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// Connections are accepted.
+    #[default]
+    Open,
+    /// The listener is closed: the system refuses new connections.
+    Closed,
+    /// Peers are asked to open no more streams.
+    GoAway,
+    /// Connections are cut, even with open streams.
+    Cut,
+}
+
+/// Moves `stage` forward to `next`.
+pub(super) fn advance(stage: &watch::Sender<Stage>, next: Stage) {
+    stage.send_if_modified(|stage| {
+        let forward = next > *stage;
+        *stage = next.max(*stage);
+        forward
+    });
+}
+
+/// Returns when `wanted` is reached, or can no longer be reached.
+pub(super) async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
+    let _ = stage.wait_for(|stage| *stage >= wanted).await;
 }

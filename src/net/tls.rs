@@ -15,7 +15,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 pub use files::{TlsError, TlsErrors, TlsFault, TlsFile};
 
-use super::census::Closed;
+use super::tracker::Closed;
 use crate::{
     file::NamedFile,
     reload::{Contents, Reload, Reloads, keep_fresh},

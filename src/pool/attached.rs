@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     attempt::Attempt,
-    conclude::{JobResult, failure, stopped, timed_out},
-    ended::EndedJob,
+    ended_jobs::EndedJob,
+    outcome::{JobResult, failure, stopped, timed_out},
     stop::{Fall, climb},
 };
 use crate::{
@@ -56,7 +56,7 @@ impl Attached {
             fall = climb(&mut *attempt) => Some(fall),
             () = sleep_until(cx.deadline().reply_by()) => None,
         };
-        let outcome = if fall.is_some() { stopped(&cx, attempt.shell()) } else { timed_out(&cx) };
+        let outcome = if fall.is_some() { stopped(&cx, attempt.inner()) } else { timed_out(&cx) };
         let ended = match fall {
             Some(Fall::Yielded(ended)) => ended,
             _ if !attempt.decide(outcome) => attempt.await,
@@ -79,9 +79,9 @@ const OURS: &str = "the outcome of an attached job comes to its task";
 
 /// Records the outcome of a job whose handler did not stop when it was asked.
 fn cut_off(attempt: &Attempt, outcome: Outcome, rung: Rung) -> JobError {
-    let failure = failure(attempt.shell(), &attempt.cx, outcome, attempt.run_time(), Some(rung));
+    let failure = failure(attempt.inner(), &attempt.cx, outcome, attempt.run_time(), Some(rung));
     let ended = EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now());
-    attempt.shell().meters.record(ended);
+    attempt.inner().meters.record(ended);
     failure.into()
 }
 
@@ -140,11 +140,11 @@ impl Drop for Attached {
 /// Records the outcome, and moves the handler down the stop ladder in a task of its own, so that its caller is answered
 /// in time.
 fn detach(mut attempt: Attempt, reason: StopReason, outcome: Outcome) -> JobError {
-    let shell = attempt.shell().clone();
-    let failure = failure(&shell, &attempt.cx, outcome, attempt.run_time(), Some(Rung::Asked));
-    let mark = shell.meters.record(EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now()));
+    let inner = attempt.inner().clone();
+    let failure = failure(&inner, &attempt.cx, outcome, attempt.run_time(), Some(Rung::Asked));
+    let mark = inner.meters.record(EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now()));
     attempt.cx.cancel_token().cancel(reason);
-    shell.tasks.spawn(async move {
+    inner.tasks.spawn(async move {
         // The end of the ladder, or dropping the attempt, gives the worker back.
         let fall = climb(&mut attempt).await;
         let rung = match &fall {
@@ -152,7 +152,7 @@ fn detach(mut attempt: Attempt, reason: StopReason, outcome: Outcome) -> JobErro
             Fall::CutOff(rung) => *rung,
         };
         if let Some(mark) = mark {
-            attempt.shell().meters.climbed(mark, rung, attempt.cx.program_end());
+            attempt.inner().meters.climbed(mark, rung, attempt.cx.program_end());
         }
     });
     failure.into()

@@ -12,11 +12,10 @@ use tracing::Span;
 
 use super::{
     blocking::{Done, Work},
-    conclude::{JobResult, conclude},
-    core::JobKey,
     factories::Try,
-    home::Shared,
     lease::Lease,
+    outcome::{JobResult, conclude},
+    shard::Shared,
     trace::attempt_span,
 };
 use crate::{
@@ -25,6 +24,7 @@ use crate::{
         unwind::{Contained, contain},
     },
     model::{HandlerError, Job, JobError, Outcome, Output},
+    scheduler::JobKey,
 };
 
 /// A longer poll delays every call of its thread.
@@ -87,13 +87,13 @@ impl Attempt {
         cx: Context,
         now: Instant,
     ) -> Result<Self, JobError> {
-        if lease.shell().kinds[kind].is_blocking() {
-            let (shell, key) = (lease.shell().clone(), lease.key());
-            let (done, ended) = Done::new(&shell);
+        if lease.inner().kinds[kind].is_blocking() {
+            let (inner, key) = (lease.inner().clone(), lease.key());
+            let (done, ended) = Done::new(&inner);
             return match lease.thread() {
                 Ok(thread) => {
                     thread.run(Work::new(lease, job, kind, cx.clone(), done));
-                    Ok(Self::elsewhere(shell, key, kind, cx, ended))
+                    Ok(Self::elsewhere(inner, key, kind, cx, ended))
                 }
                 Err(error) => {
                     let message = format!("the worker's thread could not be started: {error}");
@@ -117,20 +117,20 @@ impl Attempt {
 
     /// An attempt that the worker's own thread runs.
     pub(super) fn elsewhere(
-        shell: Shared,
+        inner: Shared,
         key: JobKey,
         kind: usize,
         cx: Context,
         ended: oneshot::Receiver<JobResult>,
     ) -> Self {
-        let (run, hold) = (Run::Blocking(ended), Holder::Elsewhere(shell, key));
+        let (run, hold) = (Run::Blocking(ended), Holder::Elsewhere(inner, key));
         Self { run, span: None, hold, kind, seen: Instant::now(), is_polled: false, cx }
     }
 
-    pub(super) fn shell(&self) -> &Shared {
+    pub(super) fn inner(&self) -> &Shared {
         match &self.hold {
-            Holder::Lease(lease) => lease.shell(),
-            Holder::Elsewhere(shell, _) => shell,
+            Holder::Lease(lease) => lease.inner(),
+            Holder::Elsewhere(inner, _) => inner,
         }
     }
 
@@ -142,7 +142,7 @@ impl Attempt {
     }
 
     pub(super) fn is_blocking(&self) -> bool {
-        self.shell().kinds[self.kind].is_blocking()
+        self.inner().kinds[self.kind].is_blocking()
     }
 
     /// Time since the start of the run.
@@ -152,7 +152,7 @@ impl Attempt {
 
     /// Decides the outcome of a run that has not ended. Returns false if it was decided before.
     pub(super) fn decide(&self, outcome: Outcome) -> bool {
-        self.shell().end(self.key(), outcome, self.run_time(), &self.cx)
+        self.inner().end(self.key(), outcome, self.run_time(), &self.cx)
     }
 
     fn poll_async(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, Raised>> {
@@ -195,7 +195,7 @@ impl Attempt {
             Err(panic) => Err(panic),
         };
         let Starting { start: _, job, begun } = *starting;
-        let handler = self.shell().made(self.kind, &begun, started)?;
+        let handler = self.inner().made(self.kind, &begun, started)?;
         self.run = Run::Async(Contained::new(handler.run(job, self.cx.clone())));
         Poll::Ready(Ok(()))
     }
@@ -203,7 +203,7 @@ impl Attempt {
     /// Gives the worker back, with the job's outcome unless it was decided before.
     fn end(&mut self, result: Result<Output, Raised>) -> Option<JobResult> {
         self.span = None;
-        let elsewhere = Holder::Elsewhere(self.shell().clone(), self.key());
+        let elsewhere = Holder::Elsewhere(self.inner().clone(), self.key());
         match std::mem::replace(&mut self.hold, elsewhere) {
             Holder::Lease(lease) => conclude(lease, self.kind, &self.cx, self.seen, result),
             Holder::Elsewhere(..) => unreachable!("what runs on a serving thread has its worker"),
@@ -211,7 +211,7 @@ impl Attempt {
     }
 
     fn warn_slow(&self, took: Duration) {
-        self.shell().count_slow_poll();
+        self.inner().count_slow_poll();
         self.cx.span().in_scope(|| {
             tracing::warn!(
                 kind = %self.cx.kind(),
@@ -266,14 +266,14 @@ fn not_begun(lease: Lease, kind: usize, cx: &Context, now: Instant, raised: Rais
 /// The handler's own code runs when its future is polled.
 fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Run, Raised> {
     let kept = lease.take_handler(kind);
-    let shell = lease.shell();
+    let inner = lease.inner();
     let (instance, begun) = match kept {
         Some(instance) => (instance, None),
         None => {
-            let begun = shell.begin_to_make(kind)?;
-            match contain(|| shell.kinds[kind].make()) {
+            let begun = inner.begin_to_make(kind)?;
+            match contain(|| inner.kinds[kind].make()) {
                 Ok(Ok(instance)) => (instance, Some(begun)),
-                failed => (shell.made(kind, &begun, failed)?, None),
+                failed => (inner.made(kind, &begun, failed)?, None),
             }
         }
     };
@@ -281,7 +281,7 @@ fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> R
     Ok(match begun {
         None => Run::Async(Contained::new(handler.run(job, cx.clone()))),
         Some(begun) => {
-            let start = Contained::new(handler.start(shell.site(kind)));
+            let start = Contained::new(handler.start(inner.site(kind)));
             Run::Starting(Box::new(Starting { start, job, begun }))
         }
     })

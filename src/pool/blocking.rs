@@ -11,11 +11,11 @@ use tracing::Span;
 
 use super::{
     attempt::{Raised, entered, is_kept},
-    conclude::{JobResult, conclude},
-    home::work_for_home,
+    inner::PoolInner,
     lease::Lease,
+    outcome::{JobResult, conclude},
     reports::{Report, Reports},
-    shell::Shell,
+    shard::work_for_shard,
     trace::attempt_span,
 };
 use crate::{
@@ -51,11 +51,11 @@ pub(super) struct Done {
 }
 
 impl Thread {
-    pub(super) fn start(pool: &str, worker: u32, homes: usize) -> io::Result<Self> {
+    pub(super) fn start(pool: &str, worker: u32, shards: usize) -> io::Result<Self> {
         // One place: a worker's lease is free only when its thread has nothing else to do.
         let (sender, receiver) = mpsc::sync_channel::<Work>(1);
         spawn_thread(format!("{pool}-{worker}"), move || {
-            work_for_home(worker as usize % homes);
+            work_for_shard(worker as usize % shards);
             while let Ok(work) = receiver.recv() {
                 work.run();
             }
@@ -71,9 +71,9 @@ impl Thread {
 
 impl Done {
     /// One that the calling thread waits for.
-    pub(super) fn new(shell: &Shell) -> (Self, oneshot::Receiver<JobResult>) {
+    pub(super) fn new(inner: &PoolInner) -> (Self, oneshot::Receiver<JobResult>) {
         let (caller, ended) = oneshot::channel();
-        (Self { caller, reports: shell.reports_here() }, ended)
+        (Self { caller, reports: inner.reports_here() }, ended)
     }
 
     pub(super) fn reports(&self) -> &Reports {
@@ -105,9 +105,9 @@ fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> R
     let handler = match lease.take_handler(kind) {
         Some(handler) => handler,
         None => {
-            let shell = lease.shell();
-            let begun = shell.begin_to_make(kind)?;
-            shell.made(kind, &begun, contain(|| shell.kinds[kind].make()))?
+            let inner = lease.inner();
+            let begun = inner.begin_to_make(kind)?;
+            inner.made(kind, &begun, contain(|| inner.kinds[kind].make()))?
         }
     };
     let mut handler = Contained::new(handler);

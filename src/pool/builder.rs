@@ -3,10 +3,11 @@
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use super::{Pool, core::Caps, shell::Shell};
+use super::{Pool, inner::PoolInner};
 use crate::{
     handler::Kind,
     model::{DeadlinePolicy, WhenFull},
+    scheduler::Caps,
 };
 
 /// Settings of a pool.
@@ -36,13 +37,13 @@ pub struct Settings {
     pub max_payload: usize,
     /// Most output bytes of one job, unless its kind decides. Default 4 MiB less 64 KiB.
     pub max_output: usize,
-    /// Ended jobs that are remembered, for [`Pool::explain`] and [`Pool::list`], divided among the homes. Each takes up
+    /// Ended jobs that are remembered, for [`Pool::explain`] and [`Pool::list`], divided among the shards. Each takes up
     /// to 5 KiB. Default 1,024.
     pub ended_jobs: usize,
     /// How deadlines are computed.
     pub deadline: DeadlinePolicy,
-    /// Runtimes that share the pool; see [`set_home`](super::set_home). Default 1.
-    pub homes: usize,
+    /// Runtimes that share the pool; see [`set_shard`](super::set_shard). Default 1.
+    pub shards: usize,
 }
 
 impl Default for Settings {
@@ -61,7 +62,7 @@ impl Default for Settings {
             max_output: (4 << 20) - (64 << 10),
             ended_jobs: 1024,
             deadline: DeadlinePolicy::default(),
-            homes: 1,
+            shards: 1,
         }
     }
 }
@@ -139,6 +140,6 @@ impl PoolBuilder {
     /// then, too. A pool that is not used can be dropped.
     #[must_use]
     pub fn build(self) -> Pool {
-        Pool::from(Shell::start(self.name, self.settings, self.kinds))
+        Pool::from(PoolInner::start(self.name, self.settings, self.kinds))
     }
 }

@@ -7,9 +7,9 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::{
-    home::Shared,
+    inner::PoolInner,
     lease::{Gone, WorkerHandlers},
-    shell::Shell,
+    shard::Shared,
     stop::forced,
 };
 use crate::handler::{
@@ -28,16 +28,16 @@ impl Shared {
         if gone.is_empty() {
             return;
         }
-        let shell = self.clone();
+        let inner = self.clone();
         self.tasks.spawn(async move {
-            join_all(gone.into_iter().map(|(kind, handler)| close(&shell, kind, handler))).await;
+            join_all(gone.into_iter().map(|(kind, handler)| close(&inner, kind, handler))).await;
         });
     }
 }
 
 /// Closes one handler, within the grace of its kind and the end of a stop.
-async fn close(shell: &Shell, kind: usize, handler: Contained<Instance>) {
-    let grace = shell.grace(kind);
+async fn close(inner: &PoolInner, kind: usize, handler: Contained<Instance>) {
+    let grace = inner.grace(kind);
     let closing = AssertUnwindSafe(async { Contained::new(handler.into_inner().close(grace)).get_mut().await });
     let fault = tokio::select! {
         biased;
@@ -46,15 +46,15 @@ async fn close(shell: &Shell, kind: usize, handler: Contained<Instance>) {
             Err(panic) => format!("it panicked: {}", message(panic)),
         },
         () = sleep(grace) => format!("it took longer than its grace of {} ms", grace.as_millis()),
-        () = forced(shell) => "the drain is over".to_owned(),
+        () = forced(inner) => "the drain is over".to_owned(),
     };
-    warn!(pool = %shell.name, kind = %shell.kinds[kind].name(), cause = fault, "a handler was not closed in time");
+    warn!(pool = %inner.name, kind = %inner.kinds[kind].name(), cause = fault, "a handler was not closed in time");
 }
 
-impl Shell {
+impl PoolInner {
     /// Has programs run as many processes as the workers need; those that serve no kind any more, none.
     pub(super) fn fit_processes(&self) {
-        let workers = self.read(super::core::Core::configured_workers);
+        let workers = self.read(crate::scheduler::Core::configured_workers);
         for (processes, is_served) in self.programs() {
             processes.resize(&self.tasks, if is_served { workers } else { 0 });
         }
@@ -87,12 +87,12 @@ impl Shared {
     /// Lets all processes go, in tasks that a drain waits for. What is there at the end of a stop is killed.
     pub(super) fn close_processes(&self) {
         for processes in self.programs().into_iter().map(|(processes, _)| processes).filter(|it| it.close()) {
-            let (shell, processes) = (self.clone(), Arc::clone(processes));
+            let (inner, processes) = (self.clone(), Arc::clone(processes));
             self.tasks.spawn(async move {
                 tokio::select! {
                     biased;
                     () = processes.gone() => {}
-                    () = forced(&shell) => processes.kill(),
+                    () = forced(&inner) => processes.kill(),
                 }
             });
         }

@@ -63,25 +63,25 @@ impl Pool {
     /// Starts the drain: new jobs and waiting callers are refused, queued and running jobs continue. Further calls do
     /// nothing.
     pub fn drain(&self) {
-        self.shell().phase.advance(Phase::Draining);
+        self.inner().phase.advance(Phase::Draining);
         let now = Instant::now();
-        self.shell().drive(|core, effects| core.close(now, effects));
+        self.inner().drive(|core, effects| core.close(now, effects));
     }
 
     /// Whether the pool drains and has no job left.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.shell().phase.get() == Phase::Stopped
+        self.inner().phase.get() == Phase::Stopped
     }
 
     /// Waits until a draining pool has no job left. Cancel safe.
     pub async fn wait(&self) {
-        self.shell().phase.reached(Phase::Stopped).await;
-        let idle = self.shell().drive(|core, _| core.retire_idle());
-        self.shell().retire(idle);
-        self.shell().close_processes();
+        self.inner().phase.reached(Phase::Stopped).await;
+        let idle = self.inner().drive(|core, _| core.retire_idle());
+        self.inner().retire(idle);
+        self.inner().close_processes();
         // Closing of handlers, shielded work, and the stop ladders of jobs that were answered.
-        self.shell().tasks.wait().await;
+        self.inner().tasks.wait().await;
     }
 
     /// Ends the remaining jobs: queued ones are answered, running ones are asked to stop and then forced. Returns at
@@ -96,16 +96,16 @@ impl Pool {
         let margin = (kill / 5).min(ANSWER_MARGIN);
         if let Some(at) = Instant::now().checked_add(kill - margin) {
             // The first of two stops sets the time.
-            let _ = self.shell().force_by.set(at);
+            let _ = self.inner().force_by.set(at);
         }
         self.end_all();
     }
 
     fn end_all(&self) {
-        let shell = self.shell();
+        let inner = self.inner();
         self.drain();
-        shell.phase.advance(Phase::Stopping);
-        let running: Vec<Context> = shell.drive(|core, effects| {
+        inner.phase.advance(Phase::Stopping);
+        let running: Vec<Context> = inner.drive(|core, effects| {
             core.abandon_queued(effects);
             core.running_jobs().cloned().collect()
         });
@@ -129,13 +129,13 @@ impl Pool {
     /// were asked to stop.
     #[must_use]
     pub fn report(&self) -> DrainReport {
-        let shell = self.shell();
+        let inner = self.inner();
         // Running jobs first: a job that ends meanwhile is recorded before.
-        let running: Vec<Context> = match shell.phase.get() {
-            Phase::Stopping => shell.read(|core| core.running_jobs().cloned().collect()),
+        let running: Vec<Context> = match inner.phase.get() {
+            Phase::Stopping => inner.read(|core| core.running_jobs().cloned().collect()),
             _ => Vec::new(),
         };
-        let mut lost = shell.lost.lock().clone();
+        let mut lost = inner.lost.lock().clone();
         let noted: FxHashSet<JobId> = lost.iter().map(|lost| lost.job).collect();
         lost.extend(running.iter().filter(|cx| !noted.contains(&cx.job())).map(LostJob::new));
         DrainReport { lost }

@@ -7,7 +7,7 @@ use rand::RngExt;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{attempt::Raised, shell::Shell};
+use super::{attempt::Raised, inner::PoolInner};
 use crate::model::HandlerError;
 
 /// Back-off after the first failure.
@@ -98,7 +98,7 @@ impl Factories {
     }
 }
 
-impl Shell {
+impl PoolInner {
     /// Starts to make a handler of `kind`, unless that failed a short while ago.
     pub(super) fn begin_to_make(&self, kind: usize) -> Result<Try, Raised> {
         self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {

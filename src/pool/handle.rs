@@ -11,8 +11,8 @@ use futures_util::FutureExt;
 
 use super::{
     JobStream, PoolBuilder, PoolStats,
-    home::{Homes, Shared},
     permit::Room,
+    shard::{Shards, Shared},
     stream::stream,
     submission::{Admitted, Polled, Submission},
 };
@@ -45,7 +45,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Pool(Homes);
+pub struct Pool(Shards);
 
 /// An accepted job. Await it for its outcome; drop it to cancel the job.
 ///
@@ -67,7 +67,7 @@ impl Pool {
     /// Name of the pool.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
-        &self.shell().name
+        &self.inner().name
     }
 
     /// Runs `job` and returns its result. Admission happens at once; dropping the future cancels the job.
@@ -136,7 +136,7 @@ impl Pool {
         let admitted = self.admit(kind, Box::new(job))?;
         let cx = admitted.context().clone();
         let id = cx.job();
-        self.shell().tasks.spawn(async move {
+        self.inner().tasks.spawn(async move {
             if let Err(error) = admitted.submission().await {
                 tracing::warn!(job = %cx.job(), request_id = %cx.request_id(), %error, "a job without a caller failed");
             }
@@ -156,34 +156,34 @@ impl Pool {
     /// Number of workers that could run a job: all but the stuck ones.
     #[must_use]
     pub fn worker_count(&self) -> usize {
-        self.shell().read(super::core::Core::live_workers)
+        self.inner().read(crate::scheduler::Core::live_workers)
     }
 
     /// Whether stuck jobs have made the pool smaller than configured.
     #[must_use]
     pub fn is_impaired(&self) -> bool {
-        self.shell().read(|core| core.unreplaced() > 0)
+        self.inner().read(|core| core.unreplaced() > 0)
     }
 
     /// Whether the queue was four fifths full, and has not been below one fifth since.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
-        self.shell().read(super::core::Core::is_saturated)
+        self.inner().read(crate::scheduler::Core::is_saturated)
     }
 
     /// A snapshot. Jobs continue meanwhile.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        PoolStats::of(self.shell())
+        PoolStats::of(self.inner())
     }
 
     /// Phase of the pool. It does not change when an operator [shuts](Self::shut) the pool; see [`hold`](Self::hold).
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.shell().phase.get()
+        self.inner().phase.get()
     }
 
-    pub(super) fn shell(&self) -> &Shared {
+    pub(super) fn inner(&self) -> &Shared {
         self.0.here()
     }
 
@@ -214,24 +214,24 @@ impl Pool {
     }
 
     pub(super) async fn stream_at(&self, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
-        stream(self.shell(), kind, job).await
+        stream(self.inner(), kind, job).await
     }
 
     pub(super) fn kind_names(&self) -> impl Iterator<Item = (usize, &Arc<str>)> {
-        self.shell().served().map(|(index, kind)| (index, kind.name()))
+        self.inner().served().map(|(index, kind)| (index, kind.name()))
     }
 
     fn locate(&self, job: &Job) -> Result<usize, Rejection> {
-        self.shell().kind_index(&job.kind).ok_or_else(|| {
+        self.inner().kind_index(&job.kind).ok_or_else(|| {
             let suggestion = super::pools::closest(&job.kind, self.kind_names().map(|(_, name)| name));
-            self.shell().reject(job.kind.as_str().into(), RejectionReason::UnknownKind { suggestion })
+            self.inner().reject(job.kind.as_str().into(), RejectionReason::UnknownKind { suggestion })
         })
     }
 
     fn admit(&self, kind: usize, job: Box<Job>) -> Result<Admitted, Rejection> {
-        let shell = self.shell();
-        let limit = shell.kinds[kind].get_options().max_output.unwrap_or(shell.settings.max_output);
-        Admitted::admit(shell, kind, job, OutputSink::collect(limit))
+        let inner = self.inner();
+        let limit = inner.kinds[kind].get_options().max_output.unwrap_or(inner.settings.max_output);
+        Admitted::admit(inner, kind, job, OutputSink::collect(limit))
     }
 }
 
@@ -263,14 +263,14 @@ impl fmt::Debug for Ticket {
     }
 }
 
-impl From<Homes> for Pool {
-    fn from(homes: Homes) -> Self {
-        Self(homes)
+impl From<Shards> for Pool {
+    fn from(shards: Shards) -> Self {
+        Self(shards)
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("name", &self.shell().name).field("phase", &self.phase()).finish_non_exhaustive()
+        f.debug_struct("Pool").field("name", &self.inner().name).field("phase", &self.phase()).finish_non_exhaustive()
     }
 }

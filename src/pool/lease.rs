@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{blocking::Thread, core::JobKey, home::Shared, shell::Shell};
+use super::{blocking::Thread, inner::PoolInner, shard::Shared};
 use crate::{
     handler::{Context, Instance, unwind::Contained},
     model::Outcome,
+    scheduler::JobKey,
 };
 
 /// State of a worker between jobs: its handlers, one for each kind, and the thread for blocking ones.
@@ -25,7 +26,7 @@ pub(super) type Gone = Vec<(usize, Contained<Instance>)>;
 /// A worker on loan to one job. Dropping it gives the worker back, also from within a message that is never read.
 #[must_use = "dropping a lease gives the worker back and counts the job as cancelled"]
 pub(super) struct Lease {
-    shell: Shared,
+    inner: Shared,
     key: JobKey,
     worker: u32,
     handlers: Option<Box<WorkerHandlers>>,
@@ -46,12 +47,12 @@ impl WorkerHandlers {
     }
 
     /// Removes the handlers whose kind was replaced or removed.
-    pub(super) fn take_replaced(&mut self, shell: &Shell) -> Gone {
-        let version = shell.kinds_version();
+    pub(super) fn take_replaced(&mut self, inner: &PoolInner) -> Gone {
+        let version = inner.kinds_version();
         if std::mem::replace(&mut self.checked, version) == version {
             return Vec::new();
         }
-        self.take(|kind| !shell.is_served(kind))
+        self.take(|kind| !inner.is_served(kind))
     }
 
     pub(super) fn take(&mut self, which: impl Fn(usize) -> bool) -> Gone {
@@ -61,12 +62,12 @@ impl WorkerHandlers {
 }
 
 impl Lease {
-    pub(super) fn new(shell: Shared, key: JobKey, worker: u32, handlers: Box<WorkerHandlers>) -> Self {
-        Self { shell, key, worker, handlers: Some(handlers) }
+    pub(super) fn new(inner: Shared, key: JobKey, worker: u32, handlers: Box<WorkerHandlers>) -> Self {
+        Self { inner, key, worker, handlers: Some(handlers) }
     }
 
-    pub(super) fn shell(&self) -> &Shared {
-        &self.shell
+    pub(super) fn inner(&self) -> &Shared {
+        &self.inner
     }
 
     pub(super) fn key(&self) -> JobKey {
@@ -102,7 +103,7 @@ impl Lease {
         if let Some(thread) = &self.handlers().thread {
             return Ok(thread.clone());
         }
-        let thread = Thread::start(&self.shell.name, self.worker, self.shell.reports.len())?;
+        let thread = Thread::start(&self.inner.name, self.worker, self.inner.reports.len())?;
         self.handlers().thread = Some(thread.clone());
         Ok(thread)
     }
@@ -111,7 +112,7 @@ impl Lease {
     /// if the outcome was decided before.
     pub(super) fn finish(mut self, outcome: Outcome, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
         let handlers = self.handlers.take().expect("the state stays until the lease is dropped");
-        self.shell.release(self.key, handlers, Some(End { outcome, run, at, lost }))
+        self.inner.release(self.key, handlers, Some(End { outcome, run, at, lost }))
     }
 
     fn handlers(&mut self) -> &mut WorkerHandlers {
@@ -122,7 +123,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(handlers) = self.handlers.take() {
-            self.shell.release(self.key, handlers, None);
+            self.inner.release(self.key, handlers, None);
         }
     }
 }

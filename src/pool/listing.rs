@@ -4,14 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    EndedJob, JobNames, Pool, Pools, TenantRate,
-    core::{Holding, Least, least},
-    shell::Shell,
-};
+use super::{EndedJob, JobNames, Pool, Pools, TenantRate, inner::PoolInner};
 use crate::{
     handler::Context,
     model::{JobId, JobStage, RequestId},
+    scheduler::{Holding, Least, Wait, least},
 };
 
 /// Selects jobs for a list, and their order.
@@ -164,16 +161,16 @@ impl Pool {
     #[must_use]
     pub fn tenant_rates(&self) -> Vec<TenantRate> {
         let now = Instant::now();
-        self.shell().read(|core| core.tenant_rates(now))
+        self.inner().read(|core| core.tenant_rates(now))
     }
 
     fn keyed(&self, filter: &JobFilter, most: usize) -> Least<Key, ListedJob> {
         if filter.pool.as_ref().is_some_and(|pool| **pool != **self.name()) {
             return (Vec::new(), 0);
         }
-        let (shell, now) = (self.shell(), Instant::now());
+        let (inner, now) = (self.inner(), Instant::now());
         let lists_ended = filter.has(JobStage::Completed) || filter.has(JobStage::Failed);
-        let (held, all_held) = shell.read(|core| {
+        let (held, all_held) = inner.read(|core| {
             core.list(most, |cx, holding| {
                 if lists_ended && matches!(holding, Holding::Running { ended: true, .. }) {
                     // It is listed among the ended jobs.
@@ -184,14 +181,14 @@ impl Pool {
                 filter.has(holding.stage()).then(key).flatten()
             })
         });
-        let (ended, all_ended) = shell.meters.list(most, |ended| {
+        let (ended, all_ended) = inner.meters.list(most, |ended| {
             let JobNames { tenant, request_id, .. } = &ended.names;
-            let kind = shell.kinds[ended.kind].name();
+            let kind = inner.kinds[ended.kind].name();
             let key = || filter.key(ended.job, kind, tenant.as_ref(), request_id.as_ref(), ended.age(now));
             filter.has(ended.stage()).then(key).flatten()
         });
         let held = held.into_iter().map(|(key, (cx, holding))| (key, ListedJob::held(&cx, holding, now)));
-        let ended = ended.into_iter().map(|(key, ended)| (key, ListedJob::ended(shell, ended, now)));
+        let ended = ended.into_iter().map(|(key, ended)| (key, ListedJob::ended(inner, ended, now)));
         (least(held.chain(ended), most).0, all_held + all_ended)
     }
 }
@@ -235,11 +232,11 @@ impl ListedJob {
         }
     }
 
-    pub(super) fn ended(shell: &Shell, ended: EndedJob, now: Instant) -> Self {
+    pub(super) fn ended(inner: &PoolInner, ended: EndedJob, now: Instant) -> Self {
         Self {
             job: ended.job,
-            pool: Arc::clone(&shell.name),
-            kind: Arc::clone(shell.kinds[ended.kind].name()),
+            pool: Arc::clone(&inner.name),
+            kind: Arc::clone(inner.kinds[ended.kind].name()),
             names: ended.names.clone(),
             age: ended.age(now),
             stage: Stage::Ended(ended),
@@ -247,5 +244,37 @@ impl ListedJob {
             traceparent: String::new(),
             stopping: false,
         }
+    }
+}
+
+/// State of a job: what it waits for, how it runs, or how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The job.
+    pub job: ListedJob,
+    /// What it waits for; `None` if it has begun.
+    pub wait: Option<Wait>,
+}
+
+impl Pool {
+    /// Where a job is, or how it ended; `None` where the pool does not know it: it was never accepted, or it ended so many
+    /// jobs ago that it is forgotten. It looks at every job that the pool holds and remembers.
+    #[must_use]
+    pub fn explain(&self, job: JobId) -> Option<Explanation> {
+        let (inner, now) = (self.inner(), Instant::now());
+        let held = inner.read(|core| core.explain(now, |cx| cx.job() == job));
+        let is_open = matches!(held, Some((_, holding, _)) if !matches!(holding, Holding::Running { ended: true, .. }));
+        if !is_open && let Some(ended) = inner.meters.find(job) {
+            return Some(Explanation { job: ListedJob::ended(inner, ended, now), wait: None });
+        }
+        held.map(|(cx, holding, wait)| Explanation { job: ListedJob::held(&cx, holding, now), wait })
+    }
+}
+
+impl Pools {
+    /// [`Pool::explain`] over all pools.
+    #[must_use]
+    pub fn explain(&self, job: JobId) -> Option<Explanation> {
+        self.all().iter().find_map(|pool| pool.explain(job))
     }
 }

@@ -1,25 +1,27 @@
-//! Durations and ended jobs, recorded by each home on its own.
+//! Durations and ended jobs, recorded by each shard on its own.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
 use super::{
-    core::{Least, least},
-    ended::{EndedJob, EndedJobs, Mark},
-    home::home,
+    ended_jobs::{EndedJob, EndedJobs, Mark},
+    shard::shard,
     stats::Distribution,
 };
-use crate::model::{Durations, JobId, ProgramEnd, Rung, Waterfall};
+use crate::{
+    model::{Durations, JobId, ProgramEnd, Rung, Waterfall},
+    scheduler::{Least, least},
+};
 
 /// Longest duration that is recorded, in nanoseconds: one hour.
 const MAX_DURATION: u64 = 3_600_000_000_000;
 
-/// Durations by kind. Each home writes to its own part, so that threads do not contend; readers merge the parts.
+/// Durations by kind. Each shard writes to its own part, so that threads do not contend; readers merge the parts.
 pub(super) struct Meters {
-    homes: Vec<Mutex<Part>>,
+    shards: Vec<Mutex<Part>>,
 }
 
-/// The part of one home.
+/// The part of one shard.
 struct Part {
     /// Up to the last kind of which a job ended here.
     kinds: Vec<KindMeters>,
@@ -43,15 +45,15 @@ impl KindMeters {
 
 impl Meters {
     /// Parts that together remember `ended` jobs.
-    pub(super) fn new(homes: usize, ended: usize) -> Self {
-        let part = || Mutex::new(Part { kinds: Vec::new(), ended: EndedJobs::new(ended.div_ceil(homes.max(1))) });
-        Self { homes: std::iter::repeat_with(part).take(homes).collect() }
+    pub(super) fn new(shards: usize, ended: usize) -> Self {
+        let part = || Mutex::new(Part { kinds: Vec::new(), ended: EndedJobs::new(ended.div_ceil(shards.max(1))) });
+        Self { shards: std::iter::repeat_with(part).take(shards).collect() }
     }
 
     /// Records a job that ran and ended.
     pub(super) fn record(&self, ended: EndedJob) -> Option<Mark> {
-        let at = home() % self.homes.len();
-        let mut part = self.homes[at].lock();
+        let at = shard() % self.shards.len();
+        let mut part = self.shards[at].lock();
         let Waterfall { queue: wait, run, .. } = ended.waterfall;
         if part.kinds.len() <= ended.kind {
             part.kinds.resize_with(ended.kind + 1, KindMeters::default);
@@ -68,30 +70,30 @@ impl Meters {
 
     /// Records a job that ended without a run.
     pub(super) fn note(&self, ended: EndedJob) {
-        let at = home() % self.homes.len();
-        let (_, oldest) = self.homes[at].lock().ended.push(at, ended);
+        let at = shard() % self.shards.len();
+        let (_, oldest) = self.shards[at].lock().ended.push(at, ended);
         drop(oldest);
     }
 
     /// Adds the last rung of a job that had ended.
     pub(super) fn climbed(&self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
-        self.homes[mark.home].lock().ended.climbed(mark, rung, program);
+        self.shards[mark.shard].lock().ended.climbed(mark, rung, program);
     }
 
     /// The ended job with this id, if it is remembered.
     pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
-        self.homes.iter().find_map(|home| home.lock().ended.find(job))
+        self.shards.iter().find_map(|shard| shard.lock().ended.find(job))
     }
 
     /// The ended jobs for which `key` returns a value: up to `most` with the smallest keys, in that order, and their
     /// number in all.
     pub(super) fn list<K: Ord>(&self, most: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Least<K, EndedJob> {
         let (parts, counts): (Vec<_>, Vec<_>) =
-            self.homes.iter().map(|home| home.lock().ended.list(most, &key)).unzip();
+            self.shards.iter().map(|shard| shard.lock().ended.list(most, &key)).unzip();
         (least(parts.into_iter().flatten(), most).0, counts.iter().sum())
     }
 
-    /// Queue wait and run time of `kind` over all homes.
+    /// Queue wait and run time of `kind` over all shards.
     pub(super) fn read(&self, kind: usize) -> [Distribution; 2] {
         match self.merged(kind).histograms {
             Some(histograms) => histograms.each_ref().map(Distribution::of),
@@ -109,8 +111,8 @@ impl Meters {
 
     /// Discards the figures of a kind that is no longer served.
     pub(super) fn forget(&self, kind: usize) {
-        for home in &self.homes {
-            if let Some(part) = home.lock().kinds.get_mut(kind) {
+        for shard in &self.shards {
+            if let Some(part) = shard.lock().kinds.get_mut(kind) {
                 *part = KindMeters::default();
             }
         }
@@ -118,8 +120,8 @@ impl Meters {
 
     fn merged(&self, kind: usize) -> KindMeters {
         let mut merged = KindMeters::default();
-        for home in &self.homes {
-            if let Some(part) = home.lock().kinds.get(kind).and_then(|part| part.histograms.as_ref()) {
+        for shard in &self.shards {
+            if let Some(part) = shard.lock().kinds.get(kind).and_then(|part| part.histograms.as_ref()) {
                 for (whole, part) in merged.histograms().iter_mut().zip(part.iter()) {
                     whole.add(part).expect("all histograms have the same bounds");
                 }
@@ -144,14 +146,14 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::{super::ended::JobNames, *};
+    use super::{super::ended_jobs::JobNames, *};
     use crate::model::Outcome;
 
     #[test]
     fn parts_are_merged() {
         let meters = Meters::new(2, 10);
         for millis in 1..=100 {
-            super::super::home::set_home(millis as usize % 2);
+            super::super::shard::set_shard(millis as usize % 2);
             let zero = Duration::ZERO;
             let run = Duration::from_millis(millis);
             let waterfall = Waterfall { budget: zero, queue: zero, run, left: zero, worker: 0 };

@@ -4,11 +4,12 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use tokio::time::Instant;
 
-use super::{Pool, Settings, core::Bounds, lease::WorkerHandlers, sizing::keep_size};
+use super::{Pool, Settings, lease::WorkerHandlers, sizing::keep_size};
 use crate::{
     handler::{Kind, Processes, StopReason},
     model::{JobId, JobStage},
     phase::Phase,
+    scheduler::Bounds,
 };
 
 /// What an operator has stopped.
@@ -28,31 +29,31 @@ impl Pool {
     /// or is shut, finishes its jobs instead.
     pub fn pause(&self) -> bool {
         let now = Instant::now();
-        self.shell().drive(|core, _| core.pause(now))
+        self.inner().drive(|core, _| core.pause(now))
     }
 
     /// Accepts no more jobs until the pool is [resumed](Self::resume), and finishes those that it has, even if it was
     /// paused. Waiting callers are refused. Unlike [`drain`](Self::drain), this can be reverted.
     pub fn shut(&self) {
         let now = Instant::now();
-        self.shell().drive(|core, effects| core.shut(now, effects));
+        self.inner().drive(|core, effects| core.shut(now, effects));
     }
 
     /// Accepts and starts jobs again, after [`pause`](Self::pause) and [`shut`](Self::shut). Returns false if the pool
     /// drains.
     pub fn resume(&self) -> bool {
         let now = Instant::now();
-        self.shell().drive(|core, effects| {
+        self.inner().drive(|core, effects| {
             core.open();
             core.resume(now, effects);
         });
-        self.shell().phase.get() < Phase::Draining
+        self.inner().phase.get() < Phase::Draining
     }
 
     /// What an operator has stopped.
     #[must_use]
     pub fn hold(&self) -> Hold {
-        match self.shell().read(|core| core.is_held()) {
+        match self.inner().read(|core| core.is_held()) {
             (true, _) => Hold::Shut,
             (false, true) => Hold::Paused,
             (false, false) => Hold::None,
@@ -62,7 +63,7 @@ impl Pool {
     /// Whether jobs are accepted and started.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        self.shell().phase.get() == Phase::Serving && self.hold() == Hold::None
+        self.inner().phase.get() == Phase::Serving && self.hold() == Hold::None
     }
 
     /// Sets the bounds of the number of workers; equal ones fix it. `max` is at least `min`.
@@ -70,32 +71,32 @@ impl Pool {
     /// Surplus workers are removed at once if idle, else after their job. Between the bounds the pool chooses by its
     /// load, once a second, on the runtime of this call. Returns false if the pool drains, which keeps its workers.
     pub fn resize(&self, min: NonZeroUsize, max: NonZeroUsize) -> bool {
-        let shell = self.shell();
-        if shell.phase.get() >= Phase::Draining {
+        let inner = self.inner();
+        if inner.phase.get() >= Phase::Draining {
             return false;
         }
         let bounds = Bounds { min: min.get(), max: max.get().max(min.get()) };
         let now = Instant::now();
-        let gone = shell.drive(|core, effects| core.resize(now, bounds, WorkerHandlers::fresh, effects));
-        shell.retire(gone);
-        shell.fit_processes();
-        keep_size(shell);
+        let gone = inner.drive(|core, effects| core.resize(now, bounds, WorkerHandlers::fresh, effects));
+        inner.retire(gone);
+        inner.fit_processes();
+        keep_size(inner);
         true
     }
 
     /// Replaces the settings, and the kinds; call [`Pools::refresh`](super::Pools::refresh) afterwards. No job is lost:
     /// those of a replaced or removed kind end as they began, and jobs beyond a new bound leave the queue in the usual
     /// way. The number of workers changes only if the settings change it; otherwise it stays as [set](Self::resize).
-    /// `homes` and `ended_jobs` cannot change.
+    /// `shards` and `ended_jobs` cannot change.
     ///
     /// Each kind that is not the [same](Kind::is_same) as before takes some hundred bytes for the life of the pool.
     pub fn reconfigure(&self, settings: Settings, kinds: Vec<Kind>) {
-        let shell = self.shell();
-        let Settings { homes, ended_jobs, workers, max_workers, .. } = *shell.settings;
+        let inner = self.inner();
+        let Settings { shards, ended_jobs, workers, max_workers, .. } = *inner.settings;
         let resize = (settings.workers, settings.max_workers) != (workers, max_workers);
         let (min, max) = (settings.workers, settings.max_workers.unwrap_or(settings.workers));
-        shell.settings.replace(Settings { homes, ended_jobs, ..settings });
-        shell.serve(kinds);
+        inner.settings.replace(Settings { shards, ended_jobs, ..settings });
+        inner.serve(kinds);
         if resize {
             self.resize(min, max);
         }
@@ -104,14 +105,14 @@ impl Pool {
     /// The kind of that name, if it is served.
     #[must_use]
     pub fn kind(&self, name: &str) -> Option<&Kind> {
-        let shell = self.shell();
-        shell.kind_index(name).map(|index| &shell.kinds[index])
+        let inner = self.inner();
+        inner.kind_index(name).map(|index| &inner.kinds[index])
     }
 
     /// The processes of its programs.
     pub(crate) fn processes(&self) -> Vec<Arc<Processes>> {
-        let shell = self.shell();
-        let served = shell.programs().into_iter().filter(|(_, is_served)| *is_served);
+        let inner = self.inner();
+        let served = inner.programs().into_iter().filter(|(_, is_served)| *is_served);
         served.map(|(processes, _)| Arc::clone(processes)).collect()
     }
 
@@ -120,7 +121,7 @@ impl Pool {
     #[must_use]
     pub fn cancel(&self, job: JobId) -> Option<JobStage> {
         let now = Instant::now();
-        let (stage, cx) = self.shell().drive(|core, effects| core.cancel(now, |cx| cx.job() == job, effects))?;
+        let (stage, cx) = self.inner().drive(|core, effects| core.cancel(now, |cx| cx.job() == job, effects))?;
         if stage == JobStage::Running {
             cx.cancel_token().cancel(StopReason::Operator);
         }

@@ -10,17 +10,17 @@ use super::{
     attached::Attached,
     attempt::Attempt,
     blocking::{Done, Work},
-    conclude::{JobResult, conclude_queued, note_queued, refuse_waiting},
-    core::{JobKey, Withdrawal, Withdrawn},
-    home::Shared,
     lease::Lease,
+    outcome::{JobResult, conclude_queued, note_queued, refuse_waiting},
     reports::Reports,
+    shard::Shared,
     submission::{Granted, run_timeout},
     trace::queue_span,
 };
 use crate::{
     handler::Context,
     model::{Job, JobError, Outcome, RejectionReason},
+    scheduler::{JobKey, Withdrawal, Withdrawn},
 };
 
 /// The scheduler's signal to a queued job.
@@ -59,7 +59,7 @@ struct Packed {
 /// A queued job, and its capacity. Dropping it gives the capacity back at once.
 #[must_use = "dropping a permit takes the job out of the queue"]
 pub(super) struct Permit {
-    shell: Shared,
+    inner: Shared,
     key: JobKey,
     kind: usize,
     place: Claim,
@@ -104,7 +104,7 @@ impl Parcel {
         let Ok(thread) = lease.thread() else { return Err(lease) };
         let Some((Packed { job, span }, done)) = self.packed.lock().take() else { return Err(lease) };
         drop(span);
-        cx.begin(lease.worker(), now, run_timeout(lease.shell(), self.kind, &job));
+        cx.begin(lease.worker(), now, run_timeout(lease.inner(), self.kind, &job));
         let reports = done.reports().clone();
         thread.run(Work::new(lease, job, self.kind, cx.clone(), done));
         Ok(reports)
@@ -114,7 +114,7 @@ impl Parcel {
 /// The capacity that a job waits for.
 #[derive(Clone)]
 pub struct Room {
-    shell: Shared,
+    inner: Shared,
     key: JobKey,
 }
 
@@ -122,12 +122,12 @@ impl Room {
     /// Whether the job still waits for capacity.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        self.shell.read(|core| core.is_waiting(self.key))
+        self.inner.read(|core| core.is_waiting(self.key))
     }
 
     /// Returns when the job has capacity, or has ended. Cancel safe.
     pub async fn wait(&self) {
-        let mut ended = std::pin::pin!(self.shell.room.notified());
+        let mut ended = std::pin::pin!(self.inner.room.notified());
         loop {
             // Registered before the check, so that a change in between is not missed.
             ended.as_mut().enable();
@@ -135,7 +135,7 @@ impl Room {
                 return;
             }
             ended.as_mut().await;
-            ended.set(self.shell.room.notified());
+            ended.set(self.inner.room.notified());
         }
     }
 }
@@ -148,7 +148,7 @@ impl fmt::Debug for Room {
 
 impl Permit {
     pub(super) fn new(
-        shell: Shared,
+        inner: Shared,
         key: JobKey,
         kind: usize,
         place: Claim,
@@ -159,29 +159,29 @@ impl Permit {
         let packed = Packed { job, span: queue_span(&cx) };
         let load = match &place.parcel {
             Some(parcel) => {
-                let (done, ended) = Done::new(&shell);
+                let (done, ended) = Done::new(&inner);
                 *parcel.packed.lock() = Some((packed, done));
                 Load::Parcel(Arc::clone(parcel), ended)
             }
             None => Load::Job(packed),
         };
-        Self { shell, key, kind, place, load, start_by, cx }
+        Self { inner, key, kind, place, load, start_by, cx }
     }
 
     /// The capacity that the job may wait for.
     pub(super) fn room(&self) -> Room {
-        Room { shell: self.shell.clone(), key: self.key }
+        Room { inner: self.inner.clone(), key: self.key }
     }
 
     /// Waits for a worker until it is too late to start, and starts the run. Dropping the future takes the job out of
     /// the queue.
     pub(super) async fn begin(mut self) -> Result<Attached, JobError> {
-        self.shell.keep_time();
+        self.inner.keep_time();
         let signal = tokio::select! {
             biased;
             signal = &mut self.place.signal => signal,
             () = tokio::time::sleep_until(self.start_by) => {
-                match self.shell.withdraw(self.key, Withdrawal::Expired) {
+                match self.inner.withdraw(self.key, Withdrawal::Expired) {
                     Withdrawn::Queued => Ok(Signal::Ended(Outcome::ExpiredInQueue, None)),
                     Withdrawn::Waiting => Ok(Signal::Refused(RejectionReason::NoRoomInTime)),
                     // The scheduler was faster: its signal is on the way.
@@ -192,9 +192,9 @@ impl Permit {
         let load = std::mem::replace(&mut self.load, Load::Gone);
         let (lease, job) = match (signal, load) {
             (Ok(Signal::Ended(outcome, retry_after)), _) => {
-                return Err(conclude_queued(&self.shell, &self.cx, outcome, retry_after));
+                return Err(conclude_queued(&self.inner, &self.cx, outcome, retry_after));
             }
-            (Ok(Signal::Refused(reason)), _) => return Err(refuse_waiting(&self.shell, &self.cx, reason)),
+            (Ok(Signal::Refused(reason)), _) => return Err(refuse_waiting(&self.inner, &self.cx, reason)),
             (Ok(Signal::Began), Load::Parcel(parcel, ended)) => {
                 return Ok(Attached::new(self.attempt(&parcel, ended)));
             }
@@ -209,7 +209,7 @@ impl Permit {
     }
 
     fn attempt(&self, parcel: &Parcel, ended: oneshot::Receiver<JobResult>) -> Attempt {
-        Attempt::elsewhere(self.shell.clone(), self.key, parcel.kind, self.cx.clone(), ended)
+        Attempt::elsewhere(self.inner.clone(), self.key, parcel.kind, self.cx.clone(), ended)
     }
 }
 
@@ -220,7 +220,7 @@ impl Drop for Permit {
         if matches!(load, Load::Gone) {
             return;
         }
-        let withdrawn = self.shell.withdraw(self.key, Withdrawal::Cancelled);
+        let withdrawn = self.inner.withdraw(self.key, Withdrawal::Cancelled);
         if let Load::Parcel(parcel, ended) = load
             && withdrawn == Withdrawn::Gone
             && parcel.packed.lock().take().is_none()
@@ -233,6 +233,6 @@ impl Drop for Permit {
             (Withdrawn::Gone, Ok(Signal::Ended(outcome, _))) => outcome,
             (Withdrawn::Queued | Withdrawn::Gone, _) => Outcome::Cancelled,
         };
-        note_queued(&self.shell, &self.cx, outcome, Instant::now());
+        note_queued(&self.inner, &self.cx, outcome, Instant::now());
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{JobStream, Polled, Pool, Submission, Ticket, latest::Latest};
+use super::{JobStream, Polled, Pool, Submission, Ticket, replaceable::Replaceable};
 use crate::{
     model::{Job, JobError, Rejection, RejectionReason},
     phase::Phase,
@@ -23,7 +23,7 @@ pub struct Pools(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     pools: Vec<Pool>,
-    by_kind: Latest<ByKind>,
+    by_kind: Replaceable<ByKind>,
     unknown: AtomicU64,
 }
 
@@ -33,14 +33,14 @@ impl Pools {
     /// Combines `pools`. If two serve the same kind, the later one gets its jobs.
     #[must_use]
     pub fn new(pools: Vec<Pool>) -> Self {
-        let by_kind = Latest::new(by_kind(&pools));
+        let by_kind = Replaceable::new(by_kind(&pools));
         Self(Arc::new(Inner { pools, by_kind, unknown: AtomicU64::new(0) }))
     }
 
     /// Returns when each process that the pools keep for jobs was ready once, or failed. Cancel safe.
     pub async fn tried_programs(&self) {
         for pool in &self.0.pools {
-            for (_, kind) in &pool.shell().kinds {
+            for (_, kind) in &pool.inner().kinds {
                 if let Some(processes) = kind.processes() {
                     processes.tried().await;
                 }
@@ -124,7 +124,7 @@ impl Pools {
         }
         // Pools drain one after the other: the caller must find none that still accepts jobs.
         for pool in &self.0.pools {
-            pool.shell().phase.reached(Phase::Draining).await;
+            pool.inner().phase.reached(Phase::Draining).await;
         }
     }
 
@@ -147,8 +147,8 @@ impl Pools {
             return Ok(());
         }
         let (pool, kind) = self.locate(job)?;
-        let shell = pool.shell();
-        Err(shell.reject(Arc::clone(shell.kinds[kind].name()), RejectionReason::Invalid { violations }))
+        let inner = pool.inner();
+        Err(inner.reject(Arc::clone(inner.kinds[kind].name()), RejectionReason::Invalid { violations }))
     }
 
     fn locate(&self, job: &Job) -> Result<(&Pool, usize), Rejection> {

@@ -14,7 +14,7 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
-use super::{conclude::JobResult, home::serving_home, permit::Signal, shell::Shell};
+use super::{inner::PoolInner, outcome::JobResult, permit::Signal, shard::serving_shard};
 use crate::phase::Phase;
 
 /// Messages from the threads of workers to one serving thread, in batches.
@@ -60,10 +60,12 @@ impl Report {
     }
 }
 
-impl Shell {
+impl PoolInner {
     /// The channel to the calling thread. If it is a serving thread, it starts a reader.
     pub(super) fn reports_here(&self) -> Reports {
-        let Some(reports) = serving_home().and_then(|home| self.reports.get(home)) else { return self.unread.clone() };
+        let Some(reports) = serving_shard().and_then(|shard| self.reports.get(shard)) else {
+            return self.unread.clone();
+        };
         if !reports.0.is_read.load(Ordering::Relaxed) && Handle::try_current().is_ok() && reports.begin_to_read() {
             self.tasks.spawn(read(Reader(reports.clone()), self.phase.subscribe()));
         }

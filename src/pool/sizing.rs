@@ -5,23 +5,22 @@ use std::{sync::atomic::Ordering, time::Duration};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::info;
 
-use super::{
-    core::{Core, Resized},
-    home::Shared,
-    lease::WorkerHandlers,
+use super::{lease::WorkerHandlers, shard::Shared};
+use crate::{
+    phase::Phase,
+    scheduler::{Core, Resized},
 };
-use crate::phase::Phase;
 
 /// Time between two samples of a pool's load.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Spawns the task that adjusts the size of the pool, unless the size is fixed or a task does so already.
-pub(super) fn keep_size(shell: &Shared) {
-    if !shell.read(Core::is_elastic) || shell.is_sized.swap(true, Ordering::Relaxed) {
+pub(super) fn keep_size(inner: &Shared) {
+    if !inner.read(Core::is_elastic) || inner.is_sized.swap(true, Ordering::Relaxed) {
         return;
     }
-    let (pool, phase) = (shell.downgrade(), shell.phase.clone());
-    shell.tasks.spawn(async move {
+    let (pool, phase) = (inner.downgrade(), inner.phase.clone());
+    inner.tasks.spawn(async move {
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut draining = std::pin::pin!(phase.reached(Phase::Draining));
@@ -31,19 +30,19 @@ pub(super) fn keep_size(shell: &Shared) {
                 () = &mut draining => return,
                 _ = ticks.tick() => {}
             }
-            let Some(shell) = pool.upgrade().map(Shared::from) else { return };
-            adjust(&shell);
+            let Some(inner) = pool.upgrade().map(Shared::from) else { return };
+            adjust(&inner);
         }
     });
 }
 
-fn adjust(shell: &Shared) {
+fn adjust(inner: &Shared) {
     let now = Instant::now();
     // Another worker would only fail, too.
-    let may_grow = !shell.factories.any_backs_off(now);
-    let resized = shell.drive(|core, effects| core.adjust_size(now, may_grow, WorkerHandlers::fresh, effects));
+    let may_grow = !inner.factories.any_backs_off(now);
+    let resized = inner.drive(|core, effects| core.adjust_size(now, may_grow, WorkerHandlers::fresh, effects));
     let Some(Resized { from, to, gone }) = resized else { return };
-    shell.retire(gone);
-    shell.fit_processes();
-    info!(pool = %shell.name, from, to, "the pool changed its number of workers");
+    inner.retire(gone);
+    inner.fit_processes();
+    info!(pool = %inner.name, from, to, "the pool changed its number of workers");
 }

@@ -5,15 +5,12 @@ use std::{sync::Arc, time::Duration};
 use hdrhistogram::Histogram;
 use tokio::time::Instant;
 
-use super::{
-    FactoryStats,
-    core::{CoreSnapshot, Counts, LimitUse, SizeSnapshot, WorkerCondition, WorkerSnapshot},
-    shell::Shell,
-};
+use super::{FactoryStats, Pool, inner::PoolInner};
 use crate::{
     handler::{Context, ProgramStats},
-    model::{JobId, KindLimits},
+    model::{Durations, JobId},
     phase::Phase,
+    scheduler::{Core, CoreLoad, CoreSnapshot, Counts, LimitStats, SizeStats, WorkerCondition, WorkerSnapshot},
 };
 
 /// A snapshot of one pool.
@@ -72,36 +69,6 @@ pub struct KindStats {
     pub limit: Option<LimitStats>,
     /// State of its factory.
     pub factory: FactoryStats,
-}
-
-/// The limits of one kind, and their use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LimitStats {
-    /// The limits.
-    pub limits: KindLimits,
-    /// Running jobs.
-    pub running: u32,
-    /// Jobs that are queued.
-    pub queued: usize,
-    /// Limit keys in use: those with a job, and those whose bucket is not full again.
-    pub keys: usize,
-}
-
-/// Number of workers of a pool, and what decides it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SizeStats {
-    /// Smallest number of workers.
-    pub min: usize,
-    /// Largest number of workers; the same if it is fixed.
-    pub max: usize,
-    /// Number of workers that the pool aims at.
-    pub workers: usize,
-    /// Workers that stop after their job.
-    pub retiring: usize,
-    /// Run time of jobs, relative to the run time before; 1 if nothing was compared.
-    pub slowdown: f64,
-    /// Whether the pool does not grow because jobs take longer.
-    pub held_back: bool,
 }
 
 /// A distribution of durations, within one per cent.
@@ -165,8 +132,8 @@ impl Distribution {
 }
 
 impl PoolStats {
-    pub(super) fn of(shell: &Shell) -> Self {
-        let snapshot = shell.read(super::core::Core::snapshot);
+    pub(super) fn of(inner: &PoolInner) -> Self {
+        let snapshot = inner.read(Core::snapshot);
         let now = Instant::now();
         let CoreSnapshot {
             closed,
@@ -184,21 +151,18 @@ impl PoolStats {
             workers,
             limits,
         } = snapshot;
-        let settings = &shell.settings;
-        let kinds = shell.served().map(|(index, kind)| {
-            let [queue_wait, run_time] = shell.meters.read(index);
-            let limit = limits.iter().find(|limit| limit.kind == index).map(|limit| {
-                let LimitUse { kind: _, limits, running, queued, keys } = *limit;
-                LimitStats { limits, running, queued, keys }
-            });
-            let factory = shell.factories.stats(index, now);
+        let settings = &inner.settings;
+        let kinds = inner.served().map(|(index, kind)| {
+            let [queue_wait, run_time] = inner.meters.read(index);
+            let limit = limits.iter().find(|(kind, _)| *kind == index).map(|(_, limit)| *limit);
+            let factory = inner.factories.stats(index, now);
             KindStats { name: Arc::clone(kind.name()), queue_wait, run_time, limit, factory }
         });
         Self {
-            name: Arc::clone(&shell.name),
-            phase: phase_of(shell.phase.get(), shut, queued + running),
+            name: Arc::clone(&inner.name),
+            phase: phase_of(inner.phase.get(), shut, queued + running),
             paused: paused.map(|since| now.saturating_duration_since(since)),
-            size: size_stats(size),
+            size,
             queued,
             queue_jobs: settings.queue_jobs,
             queued_bytes,
@@ -210,9 +174,9 @@ impl PoolStats {
             in_flight: running,
             utilization: running as f64 / live_workers.max(running).max(1) as f64,
             counts,
-            slow_polls: shell.slow_polls(),
+            slow_polls: inner.slow_polls(),
             kinds: kinds.collect(),
-            programs: shell.program_stats(),
+            programs: inner.program_stats(),
             workers: workers.into_iter().map(|worker| worker_stats(worker, closed, now)).collect(),
         }
     }
@@ -225,11 +189,6 @@ fn phase_of(phase: Phase, shut: bool, jobs: usize) -> Phase {
         Phase::Serving if shut => Phase::Stopped,
         other => other,
     }
-}
-
-fn size_stats(size: SizeSnapshot) -> SizeStats {
-    let SizeSnapshot { bounds, workers, retiring, slowdown, held_back } = size;
-    SizeStats { min: bounds.min, max: bounds.max, workers, retiring, slowdown, held_back }
 }
 
 fn worker_stats(worker: WorkerSnapshot<Context>, closed: bool, now: Instant) -> WorkerStats {
@@ -253,5 +212,50 @@ fn worker_stats(worker: WorkerSnapshot<Context>, closed: bool, now: Instant) -> 
         total_run,
         mean_run: total_run.checked_div(jobs).unwrap_or_default(),
         since_progress: now.saturating_duration_since(last_sign),
+    }
+}
+
+/// Load of a pool: cheap to read at any time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolLoad {
+    /// Jobs in the queue.
+    pub queued: usize,
+    /// The larger of the busy share of the workers and the filled share of the queue, from 0 to 1.
+    pub utilization: f64,
+    /// How jobs ended.
+    pub counts: Counts,
+}
+
+/// Durations of the jobs of one kind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KindDurations {
+    /// Name of the kind.
+    pub kind: Arc<str>,
+    /// From arrival to the start of the run.
+    pub queue_wait: Durations,
+    /// Runs.
+    pub run_time: Durations,
+}
+
+impl Pool {
+    /// How busy the pool is.
+    #[must_use]
+    pub fn load(&self) -> PoolLoad {
+        let inner = self.inner();
+        let CoreLoad { queued, running, live_workers, counts } = inner.read(Core::load);
+        let busy = running as f64 / live_workers.max(running).max(1) as f64;
+        let filled = queued as f64 / inner.settings.queue_jobs.max(1) as f64;
+        PoolLoad { queued, utilization: busy.max(filled), counts }
+    }
+
+    /// What jobs took since the start, by kind.
+    #[must_use]
+    pub fn durations(&self) -> Vec<KindDurations> {
+        let inner = self.inner();
+        let kinds = inner.served().map(|(index, kind)| {
+            let [queue_wait, run_time] = inner.meters.durations(index);
+            KindDurations { kind: Arc::clone(kind.name()), queue_wait, run_time }
+        });
+        kinds.collect()
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until};
 
-use super::{attempt::Attempt, conclude::JobResult, shell::Shell};
+use super::{attempt::Attempt, inner::PoolInner, outcome::JobResult};
 use crate::{
     incidents::{self, Incident},
     model::Rung,
@@ -23,16 +23,16 @@ pub(super) enum Fall {
 /// The stop ladder, after the request to stop, up to the end of the grace. Cancel safe: a second call starts the grace
 /// again.
 pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
-    let grace = attempt.shell().grace(attempt.kind);
-    let shell = attempt.shell().clone();
+    let grace = attempt.inner().grace(attempt.kind);
+    let inner = attempt.inner().clone();
     tokio::select! {
         biased;
         ended = &mut *attempt => return Fall::Yielded(ended),
         () = sleep(grace) => {}
-        () = forced(&shell) => {}
+        () = forced(&inner) => {}
     }
     let (cx, blocking) = (attempt.cx.clone(), attempt.is_blocking());
-    let replaced = blocking && attempt.shell().stick(attempt.key());
+    let replaced = blocking && attempt.inner().stick(attempt.key());
     cx.span().in_scope(|| {
         incidents::log(cx.pool(), "STOP_IGNORED", || Incident {
             what: "handlers ignored the request to stop",
@@ -52,15 +52,15 @@ pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
 }
 
 /// Returns at the end of the pool's own stop.
-pub(super) async fn forced(shell: &Shell) {
-    shell.phase.reached(Phase::Stopping).await;
-    match shell.force_by.get() {
+pub(super) async fn forced(inner: &PoolInner) {
+    inner.phase.reached(Phase::Stopping).await;
+    match inner.force_by.get() {
         Some(at) => sleep_until(*at).await,
         None => std::future::pending().await,
     }
 }
 
-impl Shell {
+impl PoolInner {
     /// Time between the request to stop and the forced stop of a job of `kind`.
     pub(super) fn grace(&self, kind: usize) -> Duration {
         self.kinds[kind].get_options().cancel_grace.unwrap_or(self.settings.cancel_grace)

@@ -10,7 +10,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{conclude::failure, home::Shared, submission::Admitted};
+use super::{outcome::failure, shard::Shared, submission::Admitted};
 use crate::{
     handler::{CancelToken, Context, Event, OutputSink, StopReason},
     model::{Completed, Job, JobError, JobId, Outcome},
@@ -107,22 +107,22 @@ impl Drop for JobStream {
     }
 }
 
-pub(super) async fn stream(shell: &Shared, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
+pub(super) async fn stream(inner: &Shared, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
     let (sender, events) = mpsc::channel(AHEAD);
     // Only a limit of the kind bounds a stream, because the server holds only a few chunks of it.
-    let limit = shell.kinds[kind].get_options().max_output.unwrap_or(usize::MAX);
-    let admitted = Admitted::admit(shell, kind, job, OutputSink::stream(limit, sender))?;
+    let limit = inner.kinds[kind].get_options().max_output.unwrap_or(usize::MAX);
+    let admitted = Admitted::admit(inner, kind, job, OutputSink::stream(limit, sender))?;
     let cx = admitted.context().clone();
     let attached = admitted.begin().await?;
     let (done, end) = oneshot::channel();
-    let reporter = Reporter { shell: shell.clone(), cx: cx.clone(), done: Some(done) };
-    shell.tasks.spawn(async move { reporter.report(attached.await) });
+    let reporter = Reporter { inner: inner.clone(), cx: cx.clone(), done: Some(done) };
+    inner.tasks.spawn(async move { reporter.report(attached.await) });
     Ok(JobStream { job: cx.job(), worker: cx.worker(), events, end: StreamEnd::Open(end), cancel: cx.cancel_token() })
 }
 
 /// Sends the outcome of a stream's job. If its task is dropped with its runtime, the job is cancelled.
 struct Reporter {
-    shell: Shared,
+    inner: Shared,
     cx: Context,
     done: Option<oneshot::Sender<Result<Completed, JobError>>>,
 }
@@ -140,7 +140,7 @@ impl Drop for Reporter {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
             let run = self.cx.ran(Instant::now());
-            let _ = done.send(Err(failure(&self.shell, &self.cx, Outcome::Cancelled, run, None).into()));
+            let _ = done.send(Err(failure(&self.inner, &self.cx, Outcome::Cancelled, run, None).into()));
         }
     }
 }

@@ -16,12 +16,12 @@ use tracing::debug;
 use super::{
     attached::Attached,
     attempt::Attempt,
-    conclude::{conclude_queued, milliseconds},
     drain::LostJob,
-    home::Shared,
+    inner::PoolInner,
     lease::Lease,
+    outcome::{conclude_queued, milliseconds},
     permit::{Permit, Room},
-    shell::Shell,
+    shard::Shared,
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink, StopReason},
@@ -36,19 +36,19 @@ pub(super) enum Admitted {
 }
 
 impl Admitted {
-    pub(super) fn admit(shell: &Shared, kind: usize, mut job: Box<Job>, output: OutputSink) -> Result<Self, Rejection> {
-        check(shell, kind, &job)?;
+    pub(super) fn admit(inner: &Shared, kind: usize, mut job: Box<Job>, output: OutputSink) -> Result<Self, Rejection> {
+        check(inner, kind, &job)?;
         let now = Instant::now();
-        let deadline = job.deadline.unwrap_or_else(|| shell.settings.deadline.fix(now, job.timeout));
+        let deadline = job.deadline.unwrap_or_else(|| inner.settings.deadline.fix(now, job.timeout));
         let cx = Context::new(ContextParts {
             job: JobId::next(),
-            site: shell.site(kind),
+            site: inner.site(kind),
             deadline,
             call: job.call.take().or_else(Call::of_entered_span),
             tenant: (!job.tenant.is_empty()).then(|| Arc::from(&*job.tenant)),
             output,
         });
-        shell.admit(now, job, kind, cx)
+        inner.admit(now, job, kind, cx)
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -197,7 +197,7 @@ impl Granted {
             let outcome = match reason {
                 StopReason::Operator => Outcome::CancelledByOperator,
                 StopReason::Drain | StopReason::Deadline | StopReason::Caller => {
-                    lease.shell().lost.lock().push(LostJob::new(&cx));
+                    lease.inner().lost.lock().push(LostJob::new(&cx));
                     Outcome::Drained
                 }
             };
@@ -207,28 +207,28 @@ impl Granted {
             // The worker came, but its message took the rest of the time.
             return Err(not_begun(lease, &cx, Outcome::ExpiredInQueue, now));
         }
-        cx.begin(lease.worker(), now, run_timeout(lease.shell(), kind, &job));
+        cx.begin(lease.worker(), now, run_timeout(lease.inner(), kind, &job));
         Attempt::new(lease, job, kind, cx, now).map(Attached::new)
     }
 }
 
 fn not_begun(lease: Lease, cx: &Context, outcome: Outcome, now: Instant) -> JobError {
-    let error = conclude_queued(lease.shell(), cx, outcome, None);
+    let error = conclude_queued(lease.inner(), cx, outcome, None);
     lease.finish(outcome, Duration::ZERO, now, None);
     error
 }
 
 /// Longest run of the job, by its kind and its caller.
-pub(super) fn run_timeout(shell: &Shell, kind: usize, job: &Job) -> Option<Duration> {
-    [shell.kinds[kind].get_options().run_timeout, job.run_timeout].into_iter().flatten().min()
+pub(super) fn run_timeout(inner: &PoolInner, kind: usize, job: &Job) -> Option<Duration> {
+    [inner.kinds[kind].get_options().run_timeout, job.run_timeout].into_iter().flatten().min()
 }
 
 /// This line and the one of the job's end are the input of `waterwheel sim --replay`. Computed only if it is logged.
-pub(super) fn log_arrival(shell: &Shell, kind: usize, job: &Job, cx: &Context, refused: Option<&Rejection>) {
+pub(super) fn log_arrival(inner: &PoolInner, kind: usize, job: &Job, cx: &Context, refused: Option<&Rejection>) {
     debug!(
         pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
         criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
-        ordering_key_hash = hash(&job.ordering_key), run_timeout_ms = run_timeout(shell, kind, job).map(milliseconds),
+        ordering_key_hash = hash(&job.ordering_key), run_timeout_ms = run_timeout(inner, kind, job).map(milliseconds),
         refused = refused.map(|rejection| rejection.reason.reason().name()),
         retry_after_ms = refused.and_then(|rejection| rejection.retry_after).map(milliseconds), "job arrived",
     );
@@ -240,15 +240,15 @@ fn hash(key: &str) -> Option<String> {
     (!key.is_empty()).then(|| format!("{:016x}", STATE.hash_one(key)))
 }
 
-fn check(shell: &Shell, kind: usize, job: &Job) -> Result<(), Rejection> {
-    let name = || Arc::clone(shell.kinds[kind].name());
-    let limit = shell.settings.max_payload.min(shell.settings.queue_bytes);
+fn check(inner: &PoolInner, kind: usize, job: &Job) -> Result<(), Rejection> {
+    let name = || Arc::clone(inner.kinds[kind].name());
+    let limit = inner.settings.max_payload.min(inner.settings.queue_bytes);
     if job.payload.len() > limit {
-        return Err(shell.reject(name(), RejectionReason::PayloadTooLarge { size: job.payload.len(), limit }));
+        return Err(inner.reject(name(), RejectionReason::PayloadTooLarge { size: job.payload.len(), limit }));
     }
     let violations = job.violations();
     if !violations.is_empty() {
-        return Err(shell.reject(name(), RejectionReason::Invalid { violations }));
+        return Err(inner.reject(name(), RejectionReason::Invalid { violations }));
     }
     Ok(())
 }

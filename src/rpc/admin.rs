@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, async_trait};
 use tracing::{Instrument, Span, field::display, info_span};
 
 pub use self::reload::{ReloadFault, SettingChange};
-use super::{context::Arrival, message::shorten, worker_pool::ResponseStream};
+use super::{context::Arrival, status_message::shorten, worker_pool::ResponseStream};
 use crate::{
     auth::Caller,
     phase::Phase,

@@ -18,7 +18,7 @@ use tonic::Code;
 
 use crate::{
     model::{CODE_NAMES, Durations},
-    pool::{Pools, home},
+    pool::{Pools, shard},
     proto::worker_pool_service_server::SERVICE_NAME,
 };
 
@@ -45,22 +45,22 @@ pub(super) enum Method {
 
 /// Durations of calls. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Calls(Arc<Inner>);
+pub struct Calls(Arc<CallsInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct CallsInner {
     kinds: FxHashMap<Arc<str>, usize>,
     /// By index; the last is [`OTHER`].
     names: Vec<Arc<str>>,
-    homes: Vec<Home>,
+    shards: Vec<Shard>,
 }
 
 /// The figures of one thread, each created on first use.
 #[derive(Debug)]
-struct Home(Box<[OnceLock<Box<Figures>>]>);
+struct Shard(Box<[OnceLock<Box<CallFigures>>]>);
 
 #[derive(Debug, Default)]
-struct Figures {
+struct CallFigures {
     counts: [AtomicU64; PLACES],
     nanos: AtomicU64,
 }
@@ -97,11 +97,6 @@ impl Method {
         Self::ALL.into_iter().find(|method| method.name() == name)
     }
 
-    /// Whether an answer may take long from its start to its end.
-    pub(super) fn is_streaming(self) -> bool {
-        matches!(self, Self::Stream | Self::SubmitMany | Self::WatchStats)
-    }
-
     /// Its name in the service.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -124,8 +119,12 @@ impl Calls {
         let kinds = names.iter().enumerate().map(|(index, name)| (Arc::clone(name), index)).collect();
         names.push(OTHER.into());
         let cells = Method::ALL.len() * names.len() * CODES;
-        let home = || Home(std::iter::repeat_with(OnceLock::new).take(cells).collect());
-        Self(Arc::new(Inner { kinds, names, homes: std::iter::repeat_with(home).take(threads.max(1)).collect() }))
+        let shard = || Shard(std::iter::repeat_with(OnceLock::new).take(cells).collect());
+        Self(Arc::new(CallsInner {
+            kinds,
+            names,
+            shards: std::iter::repeat_with(shard).take(threads.max(1)).collect(),
+        }))
     }
 
     /// Starts to measure a call for a job of `kind` that arrived at `begin`.
@@ -141,9 +140,9 @@ impl Calls {
     }
 
     fn record(&self, method: Method, kind: usize, code: Code, took: Duration) {
-        let Inner { names, homes, .. } = &*self.0;
+        let CallsInner { names, shards, .. } = &*self.0;
         let cell = (method as usize * names.len() + kind) * CODES + code as usize;
-        let figures = homes[home() % homes.len()].0[cell].get_or_init(Box::default);
+        let figures = shards[shard() % shards.len()].0[cell].get_or_init(Box::default);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         figures.counts[Durations::place(nanos)].fetch_add(1, Relaxed);
         figures.nanos.fetch_add(nanos, Relaxed);
@@ -152,13 +151,13 @@ impl Calls {
     /// All figures.
     #[must_use]
     pub fn read(&self) -> Vec<CallDurations> {
-        let Inner { names, homes, .. } = &*self.0;
+        let CallsInner { names, shards, .. } = &*self.0;
         let mut all = Vec::new();
         for method in Method::ALL {
             for (kind, name) in names.iter().enumerate() {
                 for (code, status) in CODE_NAMES.into_iter().enumerate() {
                     let cell = (method as usize * names.len() + kind) * CODES + code;
-                    let mut parts = homes.iter().filter_map(|home| home.0[cell].get()).peekable();
+                    let mut parts = shards.iter().filter_map(|shard| shard.0[cell].get()).peekable();
                     if parts.peek().is_some() {
                         all.push(CallDurations {
                             method: format!("{SERVICE_NAME}/{}", method.name()),
@@ -197,7 +196,7 @@ impl<C: Borrow<Calls>> Drop for Meter<C> {
     }
 }
 
-fn sum<'a>(parts: impl Iterator<Item = &'a Box<Figures>>) -> Durations {
+fn sum<'a>(parts: impl Iterator<Item = &'a Box<CallFigures>>) -> Durations {
     let mut whole = Durations::default();
     for part in parts {
         whole.counts.iter_mut().zip(&part.counts).for_each(|(count, part)| *count += part.load(Relaxed));

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, metadata::MetadataValue};
 
 use super::{
-    messages::Inbound,
+    message_stream::Inbound,
     status::invalid_field,
     timeout::{self, GRPC_TIMEOUT},
     trace::{self, Sampler, extract},

@@ -3,12 +3,12 @@
 
 mod arrival;
 mod check;
-mod ended;
-mod entry;
+mod credentials;
+mod deadline;
 mod finish;
 mod grpc_web;
 mod header_size;
-mod named;
+mod request_id;
 mod route;
 
 use std::{error::Error, sync::Arc};
@@ -17,18 +17,13 @@ use tonic::service::Routes;
 use tower::ServiceBuilder;
 
 use self::{
-    arrival::Arrivals, check::Checked, ended::Ended, entry::Entry, finish::Finished, grpc_web::GrpcWeb,
-    header_size::HeaderSize, named::Named, route::Route,
+    arrival::Arrivals, check::Checked, credentials::Credentials, deadline::Deadlines, finish::Finished,
+    grpc_web::GrpcWeb, header_size::HeaderSize, request_id::RequestIds, route::Route,
 };
 pub(super) use self::{arrival::Arrived, check::Check};
 use super::{
-    Browsers, Calls, WorkerPool,
-    answer_body::Meters,
-    catalog::Catalog,
-    form::Form,
-    guard::Entrance,
-    hosts::Hosts,
-    load::{ConnectionLoad, Load},
+    Browsers, Calls, WorkerPool, answer_body::Meters, catalog::Catalog, grpc_only::GrpcOnly, guard::Entrance,
+    hosts::Hosts, load::Load,
 };
 use crate::{
     memory::ConnectionMemory,
@@ -72,9 +67,9 @@ pub(super) type MakeWorkerPool = Arc<dyn Fn() -> WorkerPoolServiceServer<WorkerP
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// The layers of one connection, the outermost first.
-pub type Front = Named<Checked<Option<Hosts>, Checked<Option<Browsers>, GrpcWeb<Arrivals<Inner>>>>>;
+pub type Front = RequestIds<Checked<Option<Hosts>, Checked<Option<Browsers>, GrpcWeb<Arrivals<Inner>>>>>;
 /// The layers behind the one that records the arrival.
-type Inner = Checked<HeaderSize, Checked<Form, Checked<Option<Entry>, Finished<Ended<Route>>>>>;
+type Inner = Checked<HeaderSize, Checked<GrpcOnly, Checked<Option<Credentials>, Finished<Deadlines<Route>>>>>;
 
 impl Edge {
     /// Routes calls of the worker pool to `hot` and all others to `others`, if `catalog` contains them.
@@ -107,12 +102,12 @@ impl Edge {
         let meters = hot.as_ref().map(|hot| Arc::clone(&hot.meters));
         // No web page can reach a Unix socket.
         let hosts = hosts.clone().filter(|_| matches!(peer.origin, Origin::Address(_)));
-        let form = Form(Arc::clone(catalog));
+        let form = GrpcOnly(Arc::clone(catalog));
         let entrance = entrance.as_ref().and_then(|entrance| entrance.for_peer(&peer));
         let (catalog, has_pool) = (Arc::clone(catalog), hot.is_some());
-        let entry = entrance.map(|entrance| Entry { entrance, catalog: catalog.clone(), meters: meters.clone() });
+        let entry = entrance.map(|entrance| Credentials { entrance, catalog: catalog.clone(), meters: meters.clone() });
         ServiceBuilder::new()
-            .layer_fn(|inner| Named { inner })
+            .layer_fn(|inner| RequestIds { inner })
             .layer_fn(|inner| Checked { check: hosts.clone(), memory: memory.clone(), inner })
             .layer_fn(|inner| Checked { check: browsers.clone(), memory: memory.clone(), inner })
             .layer_fn(|inner| GrpcWeb { browsers: browsers.clone(), memory: memory.clone(), inner })
@@ -121,7 +116,7 @@ impl Edge {
             .layer_fn(|inner| Checked { check: form.clone(), memory: memory.clone(), inner })
             .layer_fn(|inner| Checked { check: entry.clone(), memory: memory.clone(), inner })
             .layer_fn(|inner| Finished { meters: meters.clone(), memory: memory.clone(), inner })
-            .layer_fn(|inner| Ended { inner })
+            .layer_fn(|inner| Deadlines { inner })
             .service(Route {
                 hot,
                 others: others.clone(),
@@ -135,19 +130,11 @@ impl Edge {
 
 impl Hot {
     pub(super) fn new(make: MakeWorkerPool, calls: Calls, load: Option<Load>) -> Self {
-        Self {
-            service: make(),
-            make,
-            meters: Arc::new(Meters { calls, load: load.map(ConnectionLoad::new).map(Arc::new) }),
-        }
+        Self { service: make(), make, meters: Arc::new(Meters { calls, load }) }
     }
 
     fn anew(&self) -> Self {
-        Self::new(
-            Arc::clone(&self.make),
-            self.meters.calls.clone(),
-            self.meters.load.as_ref().map(|load| load.load().clone()),
-        )
+        Self::new(Arc::clone(&self.make), self.meters.calls.clone(), self.meters.load.clone())
     }
 }
 
@@ -162,7 +149,7 @@ mod tests {
     #[test]
     fn the_layers_keep_little_for_a_call() {
         // Each call holds it for as long as it waits.
-        assert!(size_of::<<Finished<Ended<Route>> as Service<Arrived<Body>>>::Future>() <= 128);
+        assert!(size_of::<<Finished<Deadlines<Route>> as Service<Arrived<Body>>>::Future>() <= 128);
         assert!(size_of::<<Front as Service<Request<Body>>>::Future>() <= 176);
     }
 }

@@ -1,16 +1,9 @@
 //! The load of the process, in ORCA's format: in a trailer of every answer if configured, and by [`orca`](super::orca).
 //!
 //! The figures are refreshed at most every [`EVERY`], by the first call that finds them old, so that an idle process
-//! does nothing. Each connection keeps a copy of the encoded trailer, and shares only two counters with other cores,
-//! which hardly ever change.
+//! does nothing.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD_NO_PAD};
 use http::{HeaderName, HeaderValue};
@@ -40,30 +33,14 @@ pub struct Load(Arc<Shared>);
 
 struct Shared {
     pools: Pools,
-    origin: Instant,
-    /// When the figures expire, in nanoseconds from the origin.
-    old_at: AtomicU64,
-    /// Number of refreshes.
-    version: AtomicU64,
-    figures: Mutex<Figures>,
+    figures: Mutex<LoadFigures>,
 }
 
-struct Figures {
+struct LoadFigures {
     taken: Instant,
     answered: u64,
     failed: u64,
     report: OrcaLoadReport,
-    trailer: HeaderValue,
-}
-
-/// The load, as reported on one connection.
-pub(super) struct ConnectionLoad {
-    load: Load,
-    copy: Mutex<Copied>,
-}
-
-struct Copied {
-    version: u64,
     trailer: HeaderValue,
 }
 
@@ -77,10 +54,7 @@ impl Load {
         let trailer = encode(&report);
         Self(Arc::new(Shared {
             pools,
-            origin: now,
-            old_at: AtomicU64::new(nanos(EVERY)),
-            version: AtomicU64::new(1),
-            figures: Mutex::new(Figures { taken: now, answered, failed, report, trailer }),
+            figures: Mutex::new(LoadFigures { taken: now, answered, failed, report, trailer }),
         }))
     }
 
@@ -90,24 +64,24 @@ impl Load {
         self.0.figures.lock().report.clone()
     }
 
+    /// The trailer of an answer at `now`.
+    pub(super) fn trailer(&self, now: Instant) -> HeaderValue {
+        self.renew(now);
+        self.0.figures.lock().trailer.clone()
+    }
+
     fn renew(&self, now: Instant) {
         let shared = &*self.0;
-        if nanos(now.saturating_duration_since(shared.origin)) < shared.old_at.load(Relaxed) {
-            return;
-        }
         // Another thread is refreshing: use the old figures.
         let Some(mut figures) = shared.figures.try_lock() else { return };
         let passed = now.saturating_duration_since(figures.taken);
-        if passed < EVERY {
-            return;
+        if passed >= EVERY {
+            figures.take(&shared.pools, now, passed.as_secs_f64());
         }
-        figures.take(&shared.pools, now, passed.as_secs_f64());
-        shared.old_at.store(nanos(now.saturating_duration_since(shared.origin) + EVERY), Relaxed);
-        shared.version.fetch_add(1, Relaxed);
     }
 }
 
-impl Figures {
+impl LoadFigures {
     fn take(&mut self, pools: &Pools, now: Instant, passed: f64) {
         let (answered, failed) = answers(pools);
         let weight = 1.0 - (-passed / SMOOTH).exp();
@@ -117,31 +91,6 @@ impl Figures {
         let report = report(pools, rps, eps);
         let trailer = encode(&report);
         *self = Self { taken: now, answered, failed, report, trailer };
-    }
-}
-
-impl ConnectionLoad {
-    pub(super) fn new(load: Load) -> Self {
-        Self { load, copy: Mutex::new(Copied { version: 0, trailer: HeaderValue::from_static("") }) }
-    }
-
-    pub(super) fn load(&self) -> &Load {
-        &self.load
-    }
-
-    /// The trailer of an answer at `now`.
-    pub(super) fn trailer(&self, now: Instant) -> HeaderValue {
-        self.load.renew(now);
-        let shared = &*self.load.0;
-        let version = shared.version.load(Relaxed);
-        let mut copy = self.copy.lock();
-        if copy.version != version {
-            // A separate value: clones of a shared one use one reference count.
-            let bytes = shared.figures.lock().trailer.as_bytes().to_vec();
-            *copy =
-                Copied { version, trailer: HeaderValue::from_maybe_shared(bytes).expect("base64 is visible ASCII") };
-        }
-        copy.trailer.clone()
     }
 }
 
@@ -170,8 +119,4 @@ fn report(pools: &Pools, rps: f64, eps: f64) -> OrcaLoadReport {
 
 fn encode(report: &OrcaLoadReport) -> HeaderValue {
     HeaderValue::try_from(BASE64_STANDARD_NO_PAD.encode(report.encode_to_vec())).expect("base64 is visible ASCII")
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -12,7 +12,7 @@ use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 pub(super) use self::job::status;
 use super::{
     context::REQUEST_ID,
-    message::{shorten, shorten_encoded},
+    status_message::{shorten, shorten_encoded},
 };
 use crate::{
     auth::Denial,

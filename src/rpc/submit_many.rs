@@ -18,7 +18,7 @@ use super::{
     calls::{Calls, Meter, Method},
     context::CallContext,
     convert,
-    messages::Messages,
+    message_stream::Messages,
     status,
     worker_pool::{Parts, ResponseStream},
 };

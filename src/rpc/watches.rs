@@ -20,7 +20,7 @@ pub struct Watches {
 }
 
 /// The end of a watch. Dropping it frees its place.
-pub(super) type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type WatchEnd = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Watches {
     /// At most `max` watches in all. They last until the process has stopped.
@@ -33,7 +33,7 @@ impl Watches {
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED if there are too many.
-    pub(super) fn open<T>(&self, request: &Request<T>) -> Result<Ended, Status> {
+    pub(super) fn open<T>(&self, request: &Request<T>) -> Result<WatchEnd, Status> {
         let peer = request.extensions().get::<Arrival>().and_then(|arrival| arrival.peer.as_ref());
         let connection = peer.map_or(0, |peer| peer.connection);
         let mut open = self.open.lock();

@@ -3,7 +3,6 @@
 mod capacity;
 mod demand;
 mod estimate;
-mod refusal;
 mod safety_margin;
 
 use std::time::Duration;
@@ -12,8 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Host,
-    entry::{Entry, Names, slot},
-    ids::TenantId,
+    entry::{Entry, Names, TenantId, slot},
     limit::{LimitWait, TIE, UNLIMITED},
     rate::{Rate, WINDOW},
 };
@@ -23,7 +21,6 @@ use capacity::Seen;
 use demand::TenantDemand;
 pub use demand::TenantRate;
 pub(super) use estimate::Estimates;
-pub(crate) use refusal::Refusal;
 use safety_margin::SafetyMargin;
 
 /// Largest expected wait, as a share of the budget, before the safety margin reduces it. The rest is for the run, and
@@ -351,4 +348,12 @@ pub(super) fn pushback(wait: f64) -> Duration {
 /// A duration of `seconds`, limited to the range of durations.
 pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// Why an arrival was not accepted, and when to retry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) reason: RejectionReason,
+    /// Before jitter, which the host adds. `None` means not on this server.
+    pub(crate) retry_after: Option<Duration>,
 }

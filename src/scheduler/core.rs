@@ -43,11 +43,11 @@ impl<H: Host> Core<H> {
         self.turn(now);
         let tenant = arrival.tenant;
         self.admission.demand.arrive(tenant, self.admission.estimates.service(arrival.kind));
-        let verdict = self.consider(now, arrival, waiter, effects);
-        if let Verdict::Refused(_) = verdict {
+        self.consider(now, arrival, waiter, effects).unwrap_or_else(|refusal| {
+            self.counts.rejected[refusal.reason.index()] += 1;
             self.admission.demand.refuse(tenant);
-        }
-        verdict
+            Verdict::Refused(refusal)
+        })
     }
 
     fn consider(
@@ -56,15 +56,15 @@ impl<H: Host> Core<H> {
         arrival: Arrival<'_, H::Job>,
         waiter: impl FnOnce(JobKey) -> H::Waiter,
         effects: &mut Vec<Effect<H>>,
-    ) -> Verdict<H> {
+    ) -> Result<Verdict<H>, Refusal> {
         if self.closed {
-            return self.refuse(Refusal { reason: RejectionReason::Draining, retry_after: None });
+            return Err(Refusal { reason: RejectionReason::Draining, retry_after: None });
         }
         if self.shut {
-            return self.refuse(Refusal { reason: RejectionReason::PoolDraining, retry_after: None });
+            return Err(Refusal { reason: RejectionReason::PoolDraining, retry_after: None });
         }
         if arrival.start_by <= now {
-            return self.refuse(Refusal { reason: RejectionReason::PAST, retry_after: None });
+            return Err(Refusal { reason: RejectionReason::PAST, retry_after: None });
         }
         self.admission.see(arrival.class, arrival.tenant);
         let kind_queue = self.limits.kind_queue(arrival.kind);
@@ -72,7 +72,7 @@ impl<H: Host> Core<H> {
         let startable =
             startable && (kind_queue == UNLIMITED || self.is_within_limits(now, kind_queue, arrival.limit_key));
         if startable {
-            return Verdict::Start(self.start_at_once(now, arrival));
+            return Ok(Verdict::Start(self.start_at_once(now, arrival)));
         }
         self.ask_for_a_place(now, arrival, waiter, effects)
     }
@@ -84,7 +84,7 @@ impl<H: Host> Core<H> {
         arrival: Arrival<'_, H::Job>,
         waiter: impl FnOnce(JobKey) -> H::Waiter,
         effects: &mut Vec<Effect<H>>,
-    ) -> Verdict<H> {
+    ) -> Result<Verdict<H>, Refusal> {
         let kind_queue = self.limits.kind_queue(arrival.kind);
         let waits = arrival.when_full == WhenFull::Wait;
         let mut candidate = self.candidate(&arrival);
@@ -97,12 +97,9 @@ impl<H: Host> Core<H> {
         }
         // Waiting callers wait for that, too.
         if let Some(refusal) = over.filter(|_| !waits) {
-            return self.refuse(refusal);
+            return Err(refusal);
         }
-        let is_probe = match self.judge(now, &candidate) {
-            Ok(is_probe) => is_probe,
-            Err(refusal) => return self.refuse(refusal),
-        };
+        let is_probe = self.judge(now, &candidate)?;
         let evicts = arrival.when_full == WhenFull::Shed && !has_capacity;
         if has_capacity || (evicts && self.can_evict_for(arrival.class, arrival.bytes)) {
             while evicts && !self.has_capacity(arrival.class, arrival.bytes) {
@@ -114,7 +111,7 @@ impl<H: Host> Core<H> {
             if evicts || kind_queue != UNLIMITED {
                 self.dispatch(now, effects);
             }
-            return Verdict::Queued(key);
+            return Ok(Verdict::Queued(key));
         }
         if waits && self.may_wait(arrival.bytes) {
             let key = self.insert(arrival, Place::Waiting, waiter);
@@ -124,10 +121,9 @@ impl<H: Host> Core<H> {
             self.queue.waiting.push(&mut self.entries, key.index);
             // Callers before it may wait for capacity that it does not need.
             self.dispatch(now, effects);
-            return Verdict::Waiting(key);
+            return Ok(Verdict::Waiting(key));
         }
-        let refusal = self.full(now, &candidate);
-        self.refuse(refusal)
+        Err(self.full(now, &candidate))
     }
 
     /// The outcome of a running job is decided. Returns false if it was decided before.
@@ -264,11 +260,6 @@ impl<H: Host> Core<H> {
 
     pub(super) fn entry(&self, key: JobKey) -> Option<&Entry<H>> {
         self.entries.get(key.index).filter(|entry| entry.sequence == key.sequence)
-    }
-
-    fn refuse(&mut self, refusal: Refusal) -> Verdict<H> {
-        self.counts.rejected[refusal.reason.index()] += 1;
-        Verdict::Refused(refusal)
     }
 
     fn may_wait(&self, bytes: usize) -> bool {

@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Host,
-    ids::{KeyLimiterId, KeyQueueId, TenantId},
     limit::UNLIMITED,
     list::{Link, Links},
 };
@@ -171,3 +170,15 @@ impl KeptNames {
         Names { tenant, ordering_key, limit_key }
     }
 }
+
+/// A tenant that has jobs in the pool, or was given more worker time than others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TenantId(pub(crate) usize);
+
+/// An ordering key in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyQueueId(pub(crate) usize);
+
+/// A limit key of a kind that is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyLimiterId(pub(crate) usize);

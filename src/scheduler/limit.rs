@@ -2,6 +2,7 @@
 
 mod bucket;
 #[cfg(test)]
+#[path = "tests/invariants/limit.rs"]
 mod invariants;
 mod key;
 
@@ -13,8 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     Host,
-    entry::{Entry, LINE, Place},
-    ids::KeyLimiterId,
+    entry::{Entry, KeyLimiterId, LINE, Place},
 };
 use crate::model::{KindLimits, Limit, Limiter};
 use key::{KeyLimiter, Used};
@@ -50,14 +50,17 @@ struct LimitedKind {
     by_key: FxHashMap<Box<str>, KeyLimiterId>,
 }
 
-/// Use of the limits of one kind.
+/// The limits of one kind, and their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LimitUse {
-    pub(crate) kind: usize,
-    pub(crate) limits: KindLimits,
-    pub(crate) running: u32,
-    pub(crate) queued: usize,
-    pub(crate) keys: usize,
+pub struct LimitStats {
+    /// The limits.
+    pub limits: KindLimits,
+    /// Running jobs.
+    pub running: u32,
+    /// Jobs that are queued.
+    pub queued: usize,
+    /// Limit keys in use: those with a job, and those whose bucket is not full again.
+    pub keys: usize,
 }
 
 impl Limits {
@@ -354,14 +357,11 @@ impl Limits {
         }
     }
 
-    /// Use of each limit; `queued` counts the queued jobs of a kind queue.
-    pub(super) fn uses(&self, queued: impl Fn(usize) -> usize) -> Vec<LimitUse> {
-        let view = |(index, limited): (usize, &LimitedKind)| LimitUse {
-            kind: limited.kind,
-            limits: limited.limits,
-            running: limited.used.running,
-            queued: queued(index + 1),
-            keys: limited.by_key.len(),
+    /// What is used of each limit; `queued` counts the queued jobs of a kind queue.
+    pub(super) fn uses(&self, queued: impl Fn(usize) -> usize) -> Vec<(usize, LimitStats)> {
+        let view = |(index, limited): (usize, &LimitedKind)| {
+            let (limits, running, keys) = (limited.limits, limited.used.running, limited.by_key.len());
+            (limited.kind, LimitStats { limits, running, queued: queued(index + 1), keys })
         };
         self.kind_queues.iter().enumerate().map(view).collect()
     }

@@ -4,6 +4,7 @@
 mod backlogs;
 mod flow_order;
 #[cfg(test)]
+#[path = "tests/invariants/queue.rs"]
 mod invariants;
 mod key_queues;
 mod tenants;
@@ -15,8 +16,7 @@ use slab::Slab;
 
 use super::{
     Host,
-    entry::{AGE, CLASS, Entry, LINE, Names, Place},
-    ids::TenantId,
+    entry::{AGE, CLASS, Entry, LINE, Names, Place, TenantId},
     list::List,
 };
 use crate::model::Criticality;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Bounds, Core, Counts, Host, JobKey, LimitUse, workers::Duty};
+use super::{Bounds, Core, Counts, Host, JobKey, LimitStats, workers::Duty};
 use crate::model::Criticality;
 
 /// A copy of the machine's figures, taken under the lock and read without it.
@@ -19,28 +19,31 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) waiting: usize,
     pub(crate) running: usize,
     pub(crate) live_workers: usize,
-    pub(crate) size: SizeSnapshot,
-    /// The queued job that was accepted first.
+    pub(crate) size: SizeStats,
+    /// The job that was accepted first of those that are queued.
     pub(crate) oldest: Option<J>,
     pub(crate) expected_wait: Duration,
     pub(crate) counts: Counts,
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
-    /// Of the kinds that have limits.
-    pub(crate) limits: Vec<LimitUse>,
+    /// By kind, where it has limits.
+    pub(crate) limits: Vec<(usize, LimitStats)>,
 }
 
-/// The size of a pool, and what decides it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SizeSnapshot {
-    pub(crate) bounds: Bounds,
+/// Number of workers of a pool, and what decides it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SizeStats {
+    /// Smallest number of workers.
+    pub min: usize,
+    /// Largest number of workers; the same if it is fixed.
+    pub max: usize,
     /// Number of workers that the pool aims at.
-    pub(crate) workers: usize,
+    pub workers: usize,
     /// Workers that stop after their job.
-    pub(crate) retiring: usize,
-    /// Run time of jobs, relative to the run time before.
-    pub(crate) slowdown: f64,
-    /// Whether the pool does not grow because of that.
-    pub(crate) held_back: bool,
+    pub retiring: usize,
+    /// Run time of jobs, relative to the run time before; 1 if nothing was compared.
+    pub slowdown: f64,
+    /// Whether the pool does not grow because jobs take longer.
+    pub held_back: bool,
 }
 
 /// The figures that change with every job, without copies of lists.
@@ -90,9 +93,11 @@ impl<H: Host> Core<H> {
         }
     }
 
-    fn size(&self) -> SizeSnapshot {
-        SizeSnapshot {
-            bounds: self.sizing.bounds,
+    fn size(&self) -> SizeStats {
+        let Bounds { min, max } = self.sizing.bounds;
+        SizeStats {
+            min,
+            max,
             workers: self.workers.configured(),
             retiring: self.workers.surplus(),
             slowdown: self.sizing.slowdown.ratio(),

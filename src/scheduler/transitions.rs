@@ -7,8 +7,7 @@ use tokio::time::Instant;
 use super::{
     Core, Effect, Host,
     admission::pushback,
-    entry::{Entry, LINE, Names, Place},
-    ids::KeyQueueId,
+    entry::{Entry, KeyQueueId, LINE, Names, Place},
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
 

@@ -135,7 +135,7 @@ pub(crate) struct Load {
     /// Weight of each tenant and the class of its jobs; a class of `None` is drawn at random.
     pub(crate) tenants: Vec<(f64, Option<Criticality>)>,
     pub(crate) retry: Retry,
-    /// Most jobs that a queue holds, whatever the policy.
+    /// Most jobs that the queue holds.
     pub(crate) queue: usize,
     /// Service takes so many times longer.
     pub(crate) slow: Option<Spell<f64>>,

@@ -1,13 +1,8 @@
-//! The interface of simulated policies.
-
-mod others;
-mod ours;
-
 use std::time::Duration;
 
-use super::load::{Arrival, Load};
+use super::load::Arrival;
 
-/// A way to choose what to accept, and what to start next.
+/// A way to choose what to accept, and what to start next. Tests compare that of the pool with others.
 pub(super) trait Policy {
     /// Job `job` asks for room, not always for the first time; its deadline is what is left of it. Returns what was decided
     /// about this job and about others.
@@ -45,45 +40,4 @@ pub(super) enum Decision {
     Drop {
         job: usize,
     },
-}
-
-/// The policies that are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PolicyName {
-    /// The machine of the pool.
-    Ours,
-    /// A queue of bounded length, and workers that know of no deadline: what most people write.
-    BoundedFifo,
-    /// The same, without the jobs that have expired when their turn comes.
-    FifoWithExpiry,
-    /// Controlled delay, and last in first out while the queue does not empty.
-    CodelLifo,
-    /// Accepts where the expected wait is at most half of the budget, without a margin that learns.
-    HalfBudget,
-}
-
-impl PolicyName {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Ours, Self::HalfBudget, Self::CodelLifo, Self::FifoWithExpiry, Self::BoundedFifo];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ours => "ours",
-            Self::HalfBudget => "half-budget",
-            Self::CodelLifo => "codel-lifo",
-            Self::FifoWithExpiry => "fifo-expiry",
-            Self::BoundedFifo => "fifo",
-        }
-    }
-
-    pub(super) fn make(self, load: &Load) -> Box<dyn Policy> {
-        let Load { workers, queue, .. } = *load;
-        match self {
-            Self::Ours => Box::new(ours::Ours::new(workers, queue, load.kind_count())),
-            Self::HalfBudget => Box::new(others::HalfBudget::new(workers, queue)),
-            Self::BoundedFifo => Box::new(others::Fifo::new(workers, queue, others::Expired::Run)),
-            Self::FifoWithExpiry => Box::new(others::Fifo::new(workers, queue, others::Expired::Dropped)),
-            Self::CodelLifo => Box::new(others::CodelLifo::new(workers, queue)),
-        }
-    }
 }

@@ -366,7 +366,7 @@ mod tests {
         assert_eq!([a, b, c].map(|job| job.outruns_its_limit()), [false, false, true], "400 ms of 350");
         let source = super::super::Source::Recorded(std::sync::Arc::new(recording));
         let load = Load { source, lasts: Duration::from_secs(1), ..load };
-        let outcome = super::super::run(super::super::PolicyName::Ours, &load);
+        let outcome = super::super::run(&load);
         let waits = &outcome.tally.waits;
         // The first ran for 299.5 ms from 0 on, and the second of its key came at 200: it waits for the rest.
         assert_eq!(outcome.tally.missed, 1, "the run that is stopped: {:?}", outcome.tally);

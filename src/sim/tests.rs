@@ -2,14 +2,34 @@
 
 use std::time::Duration;
 
-use super::{Load, Outcome, Pattern, PolicyName, Retry, Service, Source, Spell, run};
+use super::{Load, Outcome, Pattern, Retry, Service, Source, Spell, run, world::run_with};
 use crate::model::Criticality;
+
+mod others;
+
+use others::{CodelLifo, Expired, Fifo, HalfBudget};
 
 const SEEDS: u64 = 4;
 
+/// Runs a load against one policy.
+type Run = fn(&Load) -> Outcome;
+
+/// A queue of bounded length, and workers that know of no deadline: what most people write.
+const FIFO: Run = |load| run_with(Box::new(Fifo::new(load.workers, load.queue, Expired::Run)), load);
+/// The same, without the jobs that have expired when a worker is free for them.
+const FIFO_EXPIRY: Run = |load| run_with(Box::new(Fifo::new(load.workers, load.queue, Expired::Dropped)), load);
+/// Controlled delay, and last in first out while the queue does not empty.
+const CODEL_LIFO: Run = |load| run_with(Box::new(CodelLifo::new(load.workers, load.queue)), load);
+/// Accepts where the expected wait is at most half of the budget, without a margin that learns.
+const HALF_BUDGET: Run = |load| run_with(Box::new(HalfBudget::new(load.workers, load.queue)), load);
+
 /// Useful share and admitted-then-missed, as means over the seeds.
-fn means(policy: PolicyName, load: impl Fn(u64) -> Load) -> (f64, f64) {
-    let outcomes: Vec<Outcome> = (0..SEEDS).map(|seed| run(policy, &load(seed))).collect();
+fn means(load: impl Fn(u64) -> Load) -> (f64, f64) {
+    means_of(run, load)
+}
+
+fn means_of(run: Run, load: impl Fn(u64) -> Load) -> (f64, f64) {
+    let outcomes: Vec<Outcome> = (0..SEEDS).map(|seed| run(&load(seed))).collect();
     let mean = |figure: fn(&Outcome) -> f64| outcomes.iter().map(figure).sum::<f64>() / SEEDS as f64;
     (mean(|outcome| outcome.useful_share), mean(|outcome| outcome.admitted_then_missed))
 }
@@ -22,7 +42,7 @@ fn overload_leaves_nearly_all_of_the_work_useful() {
         for tenants in [1, 10, 100] {
             let tenants = vec![(1.0, Some(Criticality::Critical)); tenants];
             let load = |seed| Load { tenants: tenants.clone(), ..Load::steady(times, 60, service, seed) };
-            let (useful, missed) = means(PolicyName::Ours, load);
+            let (useful, missed) = means(load);
             let told = format!("{service:?} at {times}, {} tenants", tenants.len());
             assert!(useful >= least, "{told}: {useful:.3} useful");
             assert!(missed <= 0.028, "{told}: {missed:.4} missed");
@@ -32,20 +52,20 @@ fn overload_leaves_nearly_all_of_the_work_useful() {
 
 #[test]
 fn a_pool_that_is_not_overloaded_refuses_nobody() {
-    let (useful, missed) = means(PolicyName::Ours, |seed| Load::steady(0.7, 40, Service::Exponential, seed));
+    let (useful, missed) = means(|seed| Load::steady(0.7, 40, Service::Exponential, seed));
     assert!(useful > 0.995 && missed < 0.005, "{useful:.3} useful, {missed:.4} missed");
 }
 
 #[test]
 fn a_bounded_queue_alone_wastes_the_workers() {
-    let (useful, missed) = means(PolicyName::BoundedFifo, |seed| Load::steady(2.0, 40, Service::Exponential, seed));
+    let (useful, missed) = means_of(FIFO, |seed| Load::steady(2.0, 40, Service::Exponential, seed));
     assert!(useful < 0.1 && missed > 0.8, "{useful:.3} useful, {missed:.4} missed");
 }
 
 #[test]
 fn the_more_important_classes_come_first_and_the_others_still_move() {
     let load = |seed| Load { tenants: vec![(1.0, None)], ..Load::steady(2.0, 40, Service::Exponential, seed) };
-    let outcomes: Vec<Outcome> = (0..SEEDS).map(|seed| run(PolicyName::Ours, &load(seed))).collect();
+    let outcomes: Vec<Outcome> = (0..SEEDS).map(|seed| run(&load(seed))).collect();
     let served = [0, 1, 2, 3].map(|rank| {
         let of = |figure: fn((u64, u64)) -> u64| {
             outcomes.iter().map(|outcome| figure(outcome.tally.classes[rank])).sum::<u64>() as f64
@@ -74,7 +94,7 @@ fn nine(workers: usize, times: f64, seed: u64) -> Load {
 fn of_the_nine(load: impl Fn(u64) -> Load) -> (f64, f64) {
     let (mut waits, mut arrived) = (Vec::new(), 0);
     for seed in 0..SEEDS {
-        let outcome = run(PolicyName::Ours, &load(seed));
+        let outcome = run(&load(seed));
         let nine = outcome.tally.tenants.len() - 9;
         arrived += outcome.tally.tenants[nine..].iter().map(|tenant| tenant.0).sum::<u64>();
         waits.extend(outcome.tally.waits[nine..].concat());
@@ -103,7 +123,7 @@ fn a_tenant_that_asks_for_too_much_takes_nothing_from_the_others() {
         let (_, served) = of_the_nine(|seed| Load { deadline, ..flood(workers, seed) });
         assert!(served >= least, "{workers} workers, 500 ms: {served:.4} of the quiet tenants' jobs were served");
     }
-    let useful = run(PolicyName::Ours, &flood(8, 0)).useful_share;
+    let useful = run(&flood(8, 0)).useful_share;
     assert!(useful > 0.95, "{useful:.3}");
 }
 
@@ -120,7 +140,7 @@ fn all_is_well_again_soon() {
             ("the loss of half of the workers", 1, Load { lost, ..calm.clone() }),
             ("ten times the load", 1, Load { then, ..Load::steady(10.0, 20, Service::Exponential, seed) }),
         ] {
-            let outcome = run(PolicyName::Ours, &load);
+            let outcome = run(&load);
             let recovery = outcome.recovery.unwrap_or(Duration::MAX);
             assert!(recovery <= Duration::from_secs(within), "{what}: {recovery:?}");
             assert!(outcome.useful_share > 0.8, "{what}: {:.3} useful", outcome.useful_share);
@@ -130,13 +150,13 @@ fn all_is_well_again_soon() {
 
 #[test]
 fn other_policies_do_what_is_known_of_them() {
-    let at = |policy, times| means(policy, |seed| Load::steady(times, 20, Service::Exponential, seed));
-    let (useful, missed) = at(PolicyName::CodelLifo, 2.0);
+    let at = |policy, times| means_of(policy, |seed| Load::steady(times, 20, Service::Exponential, seed));
+    let (useful, missed) = at(CODEL_LIFO, 2.0);
     assert!(useful > 0.97 && (0.45..0.55).contains(&missed), "CoDel: {useful:.3} useful, {missed:.3} missed");
-    let (useful, missed) = at(PolicyName::FifoWithExpiry, 2.0);
+    let (useful, missed) = at(FIFO_EXPIRY, 2.0);
     assert!((0.3..0.45).contains(&useful) && (0.45..0.55).contains(&missed), "FIFO: {useful:.3}, {missed:.3}");
-    let (useful, missed) = at(PolicyName::HalfBudget, 4.0);
-    let (ours, our_missed) = at(PolicyName::Ours, 4.0);
+    let (useful, missed) = at(HALF_BUDGET, 4.0);
+    let (ours, our_missed) = at(run, 4.0);
     assert!(
         ours > useful && our_missed < missed,
         "{ours:.3} {our_missed:.4}, without a margin {useful:.3} {missed:.4}"
@@ -146,8 +166,33 @@ fn other_policies_do_what_is_known_of_them() {
 #[test]
 fn a_queue_that_knows_no_deadline_stays_full_of_the_past() {
     let then = Some((0.7, Duration::from_secs(5)));
-    let outcome = run(PolicyName::BoundedFifo, &Load { then, ..Load::steady(2.0, 20, Service::Exponential, 1) });
+    let outcome = FIFO(&Load { then, ..Load::steady(2.0, 20, Service::Exponential, 1) });
     assert!(outcome.recovery.is_none_or(|recovery| recovery > Duration::from_secs(3)), "{:?}", outcome.recovery);
+}
+
+/// The rows of `benches/plot.py`.
+#[test]
+#[ignore = "prints what docs/overload.md draws"]
+fn figures_of_five_policies() {
+    use std::io::Write as _;
+
+    let policies: [(&str, Run); 5] = [
+        ("ours", run),
+        ("half-budget", HALF_BUDGET),
+        ("codel-lifo", CODEL_LIFO),
+        ("fifo-expiry", FIFO_EXPIRY),
+        ("fifo", FIFO),
+    ];
+    for load in [0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0] {
+        for (policy, seed) in policies.iter().flat_map(|policy| (0..20).map(move |seed| (policy, seed))) {
+            let outcome = policy.1(&Load::steady(load, 20, Service::Exponential, seed));
+            let row = serde_json::json!({
+                "policy": policy.0, "load": load, "seed": seed, "service": "exponential", "arrivals": "poisson",
+                "useful_share": outcome.useful_share, "admitted_then_missed": outcome.admitted_then_missed,
+            });
+            writeln!(std::io::stdout(), "{row}").unwrap();
+        }
+    }
 }
 
 #[test]
@@ -158,7 +203,7 @@ fn rushes_and_lulls_leave_nearly_all_of_the_work_useful() {
             let tenants = vec![(1.0, Some(Criticality::Critical)); tenants];
             let steady = |seed| Load::steady(2.0, 40, Service::Exponential, seed);
             let load = |seed| Load { source: source.clone(), tenants: tenants.clone(), ..steady(seed) };
-            let (useful, missed) = means(PolicyName::Ours, load);
+            let (useful, missed) = means(load);
             let told = format!("{pattern:?}, {} tenants", tenants.len());
             assert!(useful >= least && missed <= 0.045, "{told}: {useful:.3} useful, {missed:.4} missed");
         }
@@ -168,7 +213,7 @@ fn rushes_and_lulls_leave_nearly_all_of_the_work_useful() {
 #[test]
 fn retries_take_nothing_from_the_work_whether_callers_do_as_they_are_told_or_not() {
     let tries = |retry| {
-        let outcome = run(PolicyName::Ours, &Load { retry, ..Load::steady(2.0, 30, Service::Exponential, 5) });
+        let outcome = run(&Load { retry, ..Load::steady(2.0, 30, Service::Exponential, 5) });
         let (useful, missed) = (outcome.useful_share, outcome.admitted_then_missed);
         assert!(useful > 0.95 && missed < 0.03, "{retry:?}: {useful:.3} useful, {missed:.4} missed");
         outcome.tally.attempts as f64 / outcome.tally.arrived as f64
@@ -182,7 +227,7 @@ fn retries_take_nothing_from_the_work_whether_callers_do_as_they_are_told_or_not
 fn a_thousand_tenants_are_served_alike() {
     let tenants = vec![(1.0, Some(Criticality::Critical)); 1000];
     let load = Load { tenants, ..Load::steady(2.0, 60, Service::Exponential, 2) };
-    let outcome = run(PolicyName::Ours, &load);
+    let outcome = run(&load);
     assert!(outcome.useful_share > 0.93 && outcome.admitted_then_missed < 0.05, "{:.3}", outcome.useful_share);
     assert!(outcome.fairness > 0.8, "{:.3}", outcome.fairness);
 }
@@ -190,7 +235,7 @@ fn a_thousand_tenants_are_served_alike() {
 #[test]
 fn one_seed_is_one_story() {
     let tell = || {
-        let outcome = run(PolicyName::Ours, &Load::steady(2.0, 10, Service::HeavyTailed, 7));
+        let outcome = run(&Load::steady(2.0, 10, Service::HeavyTailed, 7));
         (outcome.tally.arrived, outcome.tally.admitted, outcome.tally.missed, outcome.tally.useful)
     };
     assert_eq!(tell(), tell());

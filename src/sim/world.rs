@@ -6,7 +6,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
     load::{ATTEMPTS, Arrival, Load, Retry, own_pause},
-    policy::{Decision, Policy, PolicyName},
+    ours::Ours,
+    policy::{Decision, Policy},
     tally::{Outcome, Tally},
 };
 
@@ -15,10 +16,15 @@ use super::{
 const MAX_TOKENS: f64 = 100.0;
 const TOKENS_BACK: f64 = 0.1;
 
-/// Runs `load` against a policy, until the last job has ended.
-pub(crate) fn run(policy: PolicyName, load: &Load) -> Outcome {
+/// Runs `load` against the machine of a pool, until the last job has ended.
+pub(crate) fn run(load: &Load) -> Outcome {
+    run_with(Box::new(Ours::new(load.workers, load.queue, load.kind_count())), load)
+}
+
+/// The same, against any policy.
+pub(super) fn run_with(policy: Box<dyn Policy>, load: &Load) -> Outcome {
     let mut world = World {
-        policy: policy.make(load),
+        policy,
         load,
         jobs: Vec::new(),
         events: BinaryHeap::new(),

@@ -18,7 +18,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use waterwheel::net::{Census, Closed};
+use waterwheel::net::{Closed, ConnectionTracker};
 
 use crate::{process::PATIENCE, service::Service};
 
@@ -76,15 +76,15 @@ async fn closed(mut socket: TcpStream) -> Vec<u8> {
 }
 
 /// Looks at the connections until `reached`.
-pub(crate) async fn until(census: &Census, reached: impl Fn(&Census) -> bool) {
+pub(crate) async fn until(tracker: &ConnectionTracker, reached: impl Fn(&ConnectionTracker) -> bool) {
     let begin = Instant::now();
-    while !reached(census) {
-        assert!(begin.elapsed() < PATIENCE, "not reached: {}", figures(census));
+    while !reached(tracker) {
+        assert!(begin.elapsed() < PATIENCE, "not reached: {}", figures(tracker));
         sleep(Duration::from_millis(1)).await;
     }
 }
 
-fn figures(census: &Census) -> String {
-    let closed: Vec<_> = Closed::ALL.iter().map(|reason| (reason.as_str(), census.closed(*reason))).collect();
-    format!("open {}, accepted {}, closed {closed:?}", census.open(), census.accepted())
+fn figures(tracker: &ConnectionTracker) -> String {
+    let closed: Vec<_> = Closed::ALL.iter().map(|reason| (reason.as_str(), tracker.closed(*reason))).collect();
+    format!("open {}, accepted {}, closed {closed:?}", tracker.open(), tracker.accepted())
 }

@@ -53,7 +53,7 @@ async fn ports_and_sockets_of_the_file_system_serve_side_by_side() {
         assert_eq!(output.stdout, b"hello", "{output:?}");
     }
     Caller::of(service.public).await.leave(job("echo", "")).await.unwrap().unwrap();
-    assert!(service.census.accepted() >= 3, "one count for all listeners");
+    assert!(service.tracker.accepted() >= 3, "one count for all listeners");
 
     service.control.drain();
     service.ended().await;

@@ -15,7 +15,7 @@ async fn lines(args: &[&str]) -> Vec<Value> {
 
 #[tokio::test]
 async fn one_tenant_can_flood_and_queues_can_be_bounded() {
-    let sim = ["sim", "--policy", "ours", "--load", "0.45", "--tenants", "9", "--service", "exponential"];
+    let sim = ["sim", "--load", "0.45", "--tenants", "9", "--service", "exponential"];
     let flood = ["--flood", "10", "--duration", "20s", "--seeds", "1", "--output", "json"];
     let flooded = [&sim[..], &flood[..]].concat();
     let row = lines(&flooded).await.remove(0);
@@ -49,7 +49,7 @@ async fn a_servers_log_is_replayed_job_for_job() {
     // As a copy that was made while the server still wrote, with what another program wrote to the same place.
     let cut = format!("not of this server\n{}{{\"timestamp\":\"2026-01", server.log());
     std::fs::write(&log, cut).unwrap();
-    let replay = ["sim", "--replay", log.to_str().unwrap(), "--policy", "ours", "--seeds", "1", "--output", "json"];
+    let replay = ["sim", "--replay", log.to_str().unwrap(), "--seeds", "1", "--output", "json"];
     let args = [&replay[..], &["--pool", "io"]].concat();
     let rows = lines(&args).await;
     let told = String::from_utf8(program(&args).output().await.unwrap().stderr).unwrap();

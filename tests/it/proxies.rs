@@ -59,7 +59,7 @@ async fn connections_of_a_proxy_begin_with_its_header() {
     assert!(works(pieces).await, "a header may come in pieces");
     assert!(!works(connect(PROXY, &service, b"").await).await, "a proxy without a header is none");
     assert!(!works(connect(PROXY, &service, b"PROXY TCP4 nobody\r\n").await).await);
-    until(&service.census, |census| census.closed(Closed::ProxyHeader) == 2).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::ProxyHeader) == 2).await;
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn who_is_no_proxy_cannot_name_a_peer() {
     for header in [V1, V2, LOCAL] {
         assert!(!works(connect([127, 0, 0, 1], &service, header).await).await, "{header:?}");
     }
-    until(&service.census, |census| census.closed(Closed::NotHttp2) == 3).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::NotHttp2) == 3).await;
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn peers_behind_a_proxy_are_bounded_by_their_own_addresses() {
         assert_eq!(head[3], 4, "SETTINGS: it is served");
     }
     assert!(!works(connect(PROXY, &service, V1).await).await, "a second one of the same peer");
-    until(&service.census, |census| census.closed(Closed::PerAddress) == 1).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::PerAddress) == 1).await;
 }
 
 /// Those of an HTTP proxy are of many peers, which it does not name.
@@ -98,7 +98,7 @@ async fn connections_of_a_proxy_without_a_header_are_not_bounded_by_its_address(
     assert!(works(connect([127, 0, 0, 8], &service, b"").await).await);
     assert!(!works(connect([127, 0, 0, 8], &service, V1).await).await, "it names no client");
     held.push(connect([127, 0, 0, 1], &service, b"").await);
-    until(&service.census, |census| census.open() == 5).await;
+    until(&service.tracker, |tracker| tracker.open() == 5).await;
     assert!(!works(connect([127, 0, 0, 1], &service, b"").await).await, "others are bounded");
 }
 

@@ -11,7 +11,7 @@ use waterwheel::proto::health::health_client::HealthClient;
 use waterwheel::{
     app::{App, Control, OwnKind, Receipt, StartError},
     config::{Config, SourceFile, Sources, load_pools},
-    net::{Census, ListenAddress},
+    net::{ConnectionTracker, ListenAddress},
     proto::{
         Job, JobCounts, PoolStats, Stats, StatsRequest, SubmitRequest,
         worker_pool_service_client::WorkerPoolServiceClient,
@@ -34,7 +34,7 @@ pub(crate) struct Service {
     pub(crate) public: Address,
     pub(crate) ops: Address,
     pub(crate) control: Control,
-    pub(crate) census: Census,
+    pub(crate) tracker: ConnectionTracker,
     run: JoinHandle<Receipt>,
 }
 
@@ -62,8 +62,8 @@ impl Service {
         let app = App::start_with(&config, own, sample_ratio)?;
         let public = app.addresses().iter().find_map(ListenAddress::tcp).expect("it listens on a port");
         let ops = app.ops_address().tcp().expect("it listens on a port");
-        let (control, census) = (app.control(), app.connections().clone());
-        Ok(Self { public: Address(public), ops: Address(ops), control, census, run: tokio::spawn(app.run()) })
+        let (control, tracker) = (app.control(), app.connections().clone());
+        Ok(Self { public: Address(public), ops: Address(ops), control, tracker, run: tokio::spawn(app.run()) })
     }
 
     /// Waits for the end of the drain.

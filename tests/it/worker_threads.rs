@@ -11,7 +11,7 @@ use waterwheel::{
     Job, Output, Pool,
     handler::{Kind, StopReason},
     model::HandlerError,
-    pool::{Ticket, set_home},
+    pool::{Ticket, set_shard},
 };
 
 use crate::support::{assert_idle, blocking_kind, meet, meeting, pool};
@@ -84,7 +84,7 @@ async fn a_caller_that_leaves_before_it_heard_of_the_begin_stops_its_job() {
 fn reports_find_the_runtime_that_serves_and_the_one_after_it() {
     let (sender, told) = sync_channel(8);
     let pool = pool(1).kind(tell(&sender)).build();
-    set_home(0);
+    set_shard(0);
     for _ in 0..2 {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {

@@ -6,19 +6,15 @@ use syn::Item;
 
 use crate::{report::Violation, tree::Tree};
 
-/// Names that stand more than once, by top-level module.
-pub(crate) type Exceptions = &'static [(&'static str, &'static [&'static str])];
-
-pub(crate) fn violations(tree: &Tree, exceptions: Exceptions) -> Vec<Violation> {
+pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut first: BTreeMap<(String, String), &str> = BTreeMap::new();
     let mut found = Vec::new();
     for file in tree.rust().filter(|file| file.path.starts_with("src/") && !is_test(&file.path)) {
         let module = file.path["src/".len()..].split('/').next().unwrap_or_default().trim_end_matches(".rs");
-        let excepted = exceptions.iter().find(|(name, _)| *name == module).map_or(&[][..], |(_, names)| names);
         for name in file.parse().items.iter().filter_map(name) {
             let text = name.to_string();
             let other = first.entry((module.to_owned(), text.clone())).or_insert(&file.path);
-            if *other != file.path && !excepted.contains(&&*text) {
+            if *other != file.path {
                 found.push(Violation {
                     path: file.path.clone(),
                     line: name.span().start().line,
@@ -58,8 +54,7 @@ mod tests {
             ("src/pool/a/tests.rs", "struct Seen;"),
             ("src/rpc.rs", "struct Seen; mod inner { struct Seen; }"),
         ]);
-        let found = violations(&tree, &[]);
+        let found = violations(&tree);
         assert_eq!(found.iter().map(|it| it.path.as_str()).collect::<Vec<_>>(), ["src/pool/a/b.rs"]);
-        assert!(violations(&tree, &[("pool", &["Seen"])]).is_empty());
     }
 }

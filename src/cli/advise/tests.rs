@@ -56,7 +56,7 @@ fn snapshot(seconds: u64) -> Stats {
 
 async fn advise(line: &[&str], snapshots: Vec<Stats>) -> Ran {
     let line = Line::try_parse_from(["advise", "--over", "100ms"].iter().chain(line)).unwrap();
-    let format = line.args.format();
+    let format = line.args.output.format;
     fake::run(Script { snapshots, ..Script::default() }, ReadBy::Program, format, async |address, console| {
         let mut args = line.args;
         args.server.server = address;

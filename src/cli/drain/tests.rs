@@ -24,7 +24,7 @@ async fn drain(line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) 
 
 async fn drain_for(read_by: ReadBy, line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) -> Ran {
     let line = Line::try_parse_from(["drain"].iter().chain(line)).unwrap();
-    let format = line.args.format();
+    let format = line.args.steer.operator.format();
     let script = Script { reports, drain_end, ..Script::default() };
     fake::run(script, read_by, format, async |address, console| {
         let mut args = line.args;

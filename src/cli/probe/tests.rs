@@ -22,7 +22,7 @@ struct Line {
 
 async fn probe(line: &[&str], script: Script) -> Ran {
     let line = Line::try_parse_from(["probe"].iter().chain(line)).unwrap();
-    let format = line.args.format();
+    let format = line.args.output.format;
     fake::run(script, ReadBy::Program, format, async |address, console| {
         let mut args = line.args;
         args.server.server = address;

@@ -7,13 +7,12 @@ use serde::Serialize;
 use super::Case;
 use crate::{
     cli::output::table::{Align, table},
-    sim::{Outcome, PolicyName},
+    sim::Outcome,
 };
 
 /// The figures of one run, and one line of JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
-    policy: &'static str,
     load: f64,
     service: &'static str,
     arrivals: &'static str,
@@ -52,12 +51,11 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(policy: PolicyName, case: &Case, seed: u64, outcome: &Outcome) -> Self {
+    pub(super) fn new(case: &Case, seed: u64, outcome: &Outcome) -> Self {
         let share = |(arrived, served): (u64, u64)| (arrived > 0).then(|| served as f64 / arrived as f64);
         let tally = &outcome.tally;
         let (others_served, others_wait_p99_ms) = case.flood.map(|_| outcome.of_others(0.99)).unzip();
         Self {
-            policy: policy.name(),
             load: case.times,
             service: case.service,
             arrivals: case.arrivals,
@@ -105,8 +103,7 @@ pub(super) struct Table {
 impl Table {
     /// With what the others have, where one tenant floods the workers.
     pub(super) fn new(is_flooded: bool) -> Self {
-        let heads =
-            ["service", "arrivals", "load", "policy", "useful", "missed", "refused", "wait p99", "recovery", "tries"];
+        let heads = ["service", "arrivals", "load", "useful", "missed", "refused", "wait p99", "recovery", "tries"];
         let others = ["others served", "others p99"].into_iter().filter(|_| is_flooded);
         Self { lines: vec![heads.into_iter().chain(others).map(str::to_owned).collect()], is_flooded }
     }
@@ -121,7 +118,6 @@ impl Table {
             first.service.to_owned(),
             first.arrivals.to_owned(),
             format!("{}x", first.load),
-            first.policy.to_owned(),
             share(mean(|row| row.useful_share)),
             format!("{:.1} %", mean(|row| row.admitted_then_missed) * 100.0),
             format!("{:.1} %", mean(|row| row.refused as f64 / row.attempts.max(1) as f64) * 100.0),
@@ -140,7 +136,7 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Align::{Left, Right};
-        let columns = [Left, Left, Right, Left, Right, Right, Right, Right, Right, Right, Right, Right];
+        let columns = [Left, Left, Right, Right, Right, Right, Right, Right, Right, Right, Right];
         let columns = &columns[..self.lines[0].len()];
         table(columns, &self.lines).iter().try_for_each(|line| writeln!(f, "{line}"))
     }

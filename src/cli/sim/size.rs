@@ -30,11 +30,9 @@ pub(in crate::cli) enum TooMuch {
 impl TooMuch {
     pub(in crate::cli) fn help(&self) -> &'static str {
         match self {
-            Self::InAll { is_replay: true, .. } => "lower --seeds, or the number of loads or policies",
+            Self::InAll { is_replay: true, .. } => "lower --seeds, or the number of loads",
             Self::AtATime { is_replay: true, .. } => "replay a part of the log",
-            Self::InAll { .. } => {
-                "lower --duration, --load, --flood, --workers, --seeds or the number of policies, or raise --mean"
-            }
+            Self::InAll { .. } => "lower --duration, --load, --flood, --workers or --seeds, or raise --mean",
             Self::AtATime { .. } => "lower --duration, --load, --flood or --workers, or raise --mean",
             Self::Long(_) => "raise --load, or replay a part of the log",
         }
@@ -44,7 +42,7 @@ impl TooMuch {
 impl SimArgs {
     /// Refuses simulations that would take too much time or memory.
     pub(super) fn check<'a>(&self, loads: impl Iterator<Item = &'a Load>) -> Result<(), TooMuch> {
-        let runs_of_a_load = self.policies.len() * usize::try_from(self.seeds).unwrap_or(usize::MAX);
+        let runs_of_a_load = usize::try_from(self.seeds).unwrap_or(usize::MAX);
         let is_replay = self.replay.is_some();
         let (mut jobs, mut runs) = (0.0, 0);
         for load in loads {
@@ -105,13 +103,13 @@ mod tests {
             let refused = check(line).unwrap_err();
             (refused.to_string(), refused.help())
         };
-        let (error, help) = of("--load 100 --duration 1h --workers 65535 --mean 1us --policy ours --seeds 1");
+        let (error, help) = of("--load 100 --duration 1h --workers 65535 --mean 1us --seeds 1");
         assert!(error.starts_with("one run would simulate 23592829.4 billion jobs; at most 10 million"), "{error}");
         assert!(help.contains("--workers"), "{help}");
         // 8,000 each second for 1,000 s, and once 560 for five; four times.
-        let (error, _) = of("--load 1 --duration 1000s --mean 1ms --policy ours --seeds 7 --service exponential");
+        let (error, _) = of("--load 1 --duration 1000s --mean 1ms --seeds 7 --service exponential");
         assert_eq!(error, "that would simulate 56.2 million jobs in 7 runs; at most 50 million are simulated");
-        check("--load 1 --duration 1000s --mean 1ms --policy ours --seeds 6 --service exponential").unwrap();
+        check("--load 1 --duration 1000s --mean 1ms --seeds 6 --service exponential").unwrap();
     }
 
     #[test]

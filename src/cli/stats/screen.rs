@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use ratatui::{
-    Frame,
-    layout::{Constraint, Rect},
-    style::{Style, Stylize},
-    text::Line,
-    widgets::{Row, Table},
-};
+use clap::builder::styling::Style;
 
 use crate::{
-    cli::output::{duration, plain, rough},
+    cli::{
+        console::{FAINT, STRONG, paint},
+        output::{duration, plain, rough},
+    },
     proto::{JobCounts, JobStage, ListJobsResponse, ListedJob, Phase, PoolStats, Stats, TenantRate},
 };
 
@@ -29,70 +26,67 @@ pub(super) struct View {
     pub(super) jobs: Result<ListJobsResponse, String>,
 }
 
-/// Draws the screen. If it is too small, the lower parts shrink first.
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
-    let area = frame.area();
-    let pools = pools(view);
-    let (tenants, held) = match &view.jobs {
-        Ok(answer) => (tenants(&answer.tenants), answer.jobs.as_slice()),
-        Err(_) => (Vec::new(), &[][..]),
-    };
-    let [head, top, middle, bottom] = heights(area, pools.len(), tenants.len());
-    frame.render_widget(self::head(&view.stats), head);
-    let columns = [12, 8, 8, 11, 9, 8, 9].map(Constraint::Length).into_iter().chain([Constraint::Min(6)]);
+/// The view in `height` lines of `width` characters: what comes first gives way last.
+pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
+    let mut lines = vec![(STRONG, head(&view.stats))];
     let heads = ["pool", "state", "busy", "queued", "arrive/s", "end/s", "refuse/s", "wait"];
-    frame.render_widget(table(heads, pools, columns), top);
+    lines.extend(table([12, 8, 8, 11, 9, 8, 9, 6], heads, pools(view)));
+    lines.push(Default::default());
+    let below = match &view.jobs {
+        Ok(answer) => tenants(&answer.tenants),
+        Err(_) => Vec::new(),
+    };
+    let rest = height.saturating_sub(lines.len());
+    let middle = match below.len() {
+        0 => rest,
+        below => rest.saturating_sub(below + 1).max(rest.min(MIN_JOBS)),
+    };
+    let end = lines.len() + middle;
     match &view.jobs {
         Ok(answer) => {
-            let jobs = held.iter().map(job).collect();
-            let columns = [Constraint::Length(24), Constraint::Fill(3), Constraint::Fill(2)];
-            let columns = columns.into_iter().chain([Constraint::Length(8), Constraint::Length(8)]);
+            let words = width.saturating_sub(24 + 8 + 8 + 4);
+            let kind = (3 * words).div_ceil(5);
             let of_all = format!("oldest of {} jobs", answer.all);
-            frame.render_widget(table([&*of_all, "kind", "tenant", "state", "age"], jobs, columns), middle);
+            let heads = [&*of_all, "kind", "tenant", "state", "age"];
+            lines.extend(table([24, kind, words - kind, 8, 8], heads, answer.jobs.iter().map(job)));
         }
-        Err(why) => frame.render_widget(Line::from(format!("no jobs and no tenants: {why}")).dim(), middle),
+        Err(why) => lines.push((FAINT, format!("no jobs and no tenants: {why}"))),
     }
-    if !tenants.is_empty() {
-        let columns = [Constraint::Length(24), Constraint::Length(10), Constraint::Min(10)];
-        frame.render_widget(table(["tenants that ask most", "ask/s", "refuse/s"], tenants, columns), bottom);
+    lines.resize(end, Default::default());
+    if !below.is_empty() {
+        lines.push(Default::default());
+        lines.extend(below);
     }
+    lines.resize(height, Default::default());
+    lines.into_iter().map(|(style, line)| paint(style, cell(&line, width))).collect()
 }
 
-/// Heights of the head, the pools, the jobs and the tenants, with a line between each two. The upper parts come first.
-fn heights(area: Rect, pools: usize, tenants: usize) -> [Rect; 4] {
-    let mut left = area;
-    let mut take = |rows: usize, gap: u16| {
-        let gap = gap.min(left.height);
-        let height = u16::try_from(rows).unwrap_or(u16::MAX).min(left.height - gap);
-        let taken = Rect { y: left.y + gap, height, ..left };
-        left = Rect { y: taken.bottom(), height: left.height - gap - height, ..left };
-        taken
-    };
-    let (head, top) = (take(1, 0), take(pools + 1, 0));
-    let below = if tenants == 0 { 0 } else { tenants + 2 };
-    let rest = usize::from(area.bottom().saturating_sub(top.bottom()));
-    let middle = take(rest.saturating_sub(below + 1).max(rest.min(MIN_JOBS)), 1);
-    [head, top, middle, take(tenants + 1, 1)]
+/// A text in just so many characters.
+fn cell(text: &str, width: usize) -> String {
+    let shown: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(width).collect();
+    format!("{shown:width$}")
 }
 
-fn head(stats: &Stats) -> Line<'static> {
-    let phase = stats.phase().as_str_name().trim_start_matches("PHASE_").to_owned();
-    let uptime = rough(duration(stats.uptime.as_ref()));
-    Line::from(vec![phase.bold(), format!("  up {uptime}   ").into(), "q quits".dim()])
+fn head(stats: &Stats) -> String {
+    let phase = stats.phase().as_str_name().trim_start_matches("PHASE_");
+    format!("{phase}  up {}   q leaves", rough(duration(stats.uptime.as_ref())))
 }
 
-fn table<'a, const N: usize>(
+/// A heading and rows of cells, each as wide as its column.
+fn table<const N: usize>(
+    widths: [usize; N],
     heads: [&str; N],
-    rows: Vec<Row<'a>>,
-    columns: impl IntoIterator<Item = Constraint>,
-) -> Table<'a> {
-    let heads = heads.map(str::to_owned);
-    Table::new(rows, columns.into_iter().collect::<Vec<_>>())
-        .header(Row::new(heads).style(Style::new().dim()))
-        .column_spacing(1)
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> Vec<(Style, String)> {
+    let line = |cells: [String; N]| {
+        let cells = cells.iter().zip(widths).map(|(text, width)| cell(text, width));
+        cells.collect::<Vec<_>>().join(" ")
+    };
+    let heading = (FAINT, line(heads.map(str::to_owned)));
+    [heading].into_iter().chain(rows.into_iter().map(|row| (Style::new(), line(row)))).collect()
 }
 
-fn pools(view: &View) -> Vec<Row<'static>> {
+fn pools(view: &View) -> Vec<[String; 8]> {
     let before = |pool: &PoolStats| view.before.as_ref()?.pools.iter().find(|before| before.name == pool.name);
     let uptime = |stats: &Stats| duration(stats.uptime.as_ref());
     let time = view.before.as_ref().map_or(Duration::ZERO, |before| uptime(&view.stats).saturating_sub(uptime(before)));
@@ -100,7 +94,7 @@ fn pools(view: &View) -> Vec<Row<'static>> {
     pools.map(|pool| self::pool(pool, before(pool).filter(|_| !time.is_zero()), time)).collect()
 }
 
-fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Row<'static> {
+fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> [String; 8] {
     let queue = pool.queue.unwrap_or_default();
     let state = match (pool.phase(), &pool.paused) {
         (Phase::Serving, Some(_)) => "paused".to_owned(),
@@ -111,7 +105,7 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Row<'st
         [0, 1, 2].map(|at| format!("{:.1}", now[at].saturating_sub(before[at]) as f64 / time.as_secs_f64()))
     });
     let [arrivals, ends, refusals] = rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned));
-    Row::new([
+    [
         plain(&pool.name),
         state,
         format!("{}/{}", pool.in_flight, pool.size.unwrap_or_default().workers),
@@ -120,7 +114,7 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Row<'st
         ends,
         refusals,
         rough(duration(queue.expected_wait.as_ref())),
-    ])
+    ]
 }
 
 /// Jobs since the start: arrived, ended, refused.
@@ -131,7 +125,7 @@ fn flow(pool: &PoolStats) -> [u64; 3] {
     [accepted + refused, completed + failed + cancelled + expired + panicked + shed, refused]
 }
 
-fn job(job: &ListedJob) -> Row<'static> {
+fn job(job: &ListedJob) -> [String; 5] {
     let stage = match job.stage() {
         JobStage::Waiting => "waiting",
         JobStage::Queued => "queued",
@@ -139,15 +133,17 @@ fn job(job: &ListedJob) -> Row<'static> {
         JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "ended",
     };
     let age = rough(duration(job.age.as_ref()));
-    Row::new([plain(&job.job_id), plain(&job.kind), tenant(&job.tenant), stage.to_owned(), age])
+    [plain(&job.job_id), plain(&job.kind), tenant(&job.tenant), stage.to_owned(), age]
 }
 
-fn tenants(tenants: &[TenantRate]) -> Vec<Row<'static>> {
-    // A table of one tenant would say nothing.
-    let shown = tenants.iter().take(if tenants.len() > 1 { MAX_TENANTS } else { 0 });
-    shown
-        .map(|rate| Row::new([tenant(&rate.tenant), format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)]))
-        .collect()
+/// One tenant alone needs no table.
+fn tenants(tenants: &[TenantRate]) -> Vec<(Style, String)> {
+    if tenants.len() < 2 {
+        return Vec::new();
+    }
+    let row = |rate: &TenantRate| [tenant(&rate.tenant), format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)];
+    let rows = tenants.iter().take(MAX_TENANTS).map(row);
+    table([24, 10, 10], ["tenants that ask most", "ask/s", "refuse/s"], rows)
 }
 
 fn tenant(name: &str) -> String {
@@ -156,7 +152,7 @@ fn tenant(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ratatui::{Terminal, backend::TestBackend};
+    use anstream::adapter::strip_str;
 
     use super::*;
     use crate::proto::{QueueStats, RejectedCount, SizeStats};
@@ -207,12 +203,10 @@ mod tests {
         }
     }
 
-    fn shown(view: &View, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, view)).unwrap();
-        let buffer = terminal.backend().buffer();
-        let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
-        (0..height).map(row).collect()
+    fn shown(view: &View, width: usize, height: usize) -> Vec<String> {
+        let lines: Vec<_> = lines(view, width, height).iter().map(|line| strip_str(line).to_string()).collect();
+        assert!(lines.len() == height && lines.iter().all(|line| line.chars().count() == width), "{lines:?}");
+        lines.iter().map(|line| line.trim_end().to_owned()).collect()
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn snapshot(phase: Phase) -> Stats {
 
 async fn stats(line: &[&str], read_by: ReadBy, snapshots: Vec<Stats>) -> Ran {
     let line = Line::try_parse_from(["stats"].iter().chain(line)).unwrap();
-    let format = line.args.format();
+    let format = line.args.output.format;
     let script = Script { snapshots, ..Script::default() };
     fake::run(script, read_by, format, async |address, console| {
         let mut args = line.args;

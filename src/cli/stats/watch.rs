@@ -1,15 +1,24 @@
 //! `stats --watch` on a terminal: redraws the screen with each snapshot.
 
-use std::{io, pin::pin, time::Duration};
+use std::{
+    io::{self, Write, stdout},
+    pin::pin,
+    time::Duration,
+};
 
-use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::{
+    cursor::{Hide, MoveTo, Show},
+    event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+    execute, queue,
+    style::Print,
+    terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size},
+};
 use futures_util::{Stream, StreamExt, stream};
-use ratatui::DefaultTerminal;
 use tonic::Streaming;
 
 use super::{
     StatsArgs,
-    screen::{View, draw},
+    screen::{View, lines},
 };
 use crate::{
     cli::{
@@ -35,7 +44,7 @@ pub(super) async fn watch(
 ) -> Result<Exit, Failure> {
     let mut views = pin!(views(args, call, snapshots));
     let mut keys = EventStream::new();
-    let mut screen = Screen::enter()?;
+    let screen = Screen::enter()?;
     let mut shown = None;
     loop {
         tokio::select! {
@@ -52,7 +61,7 @@ pub(super) async fn watch(
             },
         }
         if let Some(view) = &shown {
-            screen.0.draw(|frame| draw(frame, view))?;
+            screen.draw(view)?;
         }
     }
 }
@@ -105,19 +114,33 @@ fn leaves(event: &Event) -> bool {
     }
 }
 
-/// The terminal, which is restored on drop.
-struct Screen(DefaultTerminal);
+/// The terminal, which is as it was once this is dropped.
+struct Screen;
 
 impl Screen {
     fn enter() -> io::Result<Self> {
-        ratatui::try_init().map(Self)
+        enable_raw_mode()?;
+        // From here on, it is left as it was.
+        let screen = Self;
+        execute!(stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// Draws over what was there: each line is as wide as the terminal.
+    fn draw(&self, view: &View) -> io::Result<()> {
+        let (width, height) = size()?;
+        let mut out = stdout().lock();
+        for (row, line) in (0..height).zip(lines(view, width.into(), height.into())) {
+            queue!(out, MoveTo(0, row), Print(line))?;
+        }
+        out.flush()
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // If this fails, the terminal is gone.
-        let _ = ratatui::try_restore();
+        // Where it fails, there is no terminal any more.
+        let _ = execute!(stdout(), LeaveAlternateScreen, Show).and_then(|()| disable_raw_mode());
     }
 }
 

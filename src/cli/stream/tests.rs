@@ -23,7 +23,7 @@ struct Line {
 
 async fn stream(line: &[&str], read_by: ReadBy, events: Vec<Result<Event, Status>>) -> Ran {
     let line = Line::try_parse_from(["stream"].iter().chain(line)).unwrap();
-    let format = line.args.format();
+    let format = line.args.output.format;
     let numbered = |(event, sequence): (Result<Event, Status>, u64)| {
         event.map(|event| StreamResponse { sequence, event: Some(event) })
     };

@@ -21,7 +21,7 @@ struct Line {
 
 async fn submit(line: &[&str], read_by: ReadBy, script: Script) -> Ran {
     let line = Line::try_parse_from(["submit"].iter().chain(line)).unwrap();
-    let format = line.args.format();
+    let format = line.args.output.format;
     fake::run(script, read_by, format, async |address, console| {
         let mut args = line.args;
         args.server.server = address;

@@ -129,7 +129,7 @@ fn files_that_cannot_be_used_are_reported_together() {
     let text = "[server.tls]\ncert = \"/no/such.crt\"\nkey = \"/dev/zero\"\nclient_ca = \"/no/such.ca\"\n[auth.jwt]\n\
                 jwks = \"/no/such.json\"\nissuer = \"i\"\naudience = [\"a\"]\n";
     let faults = load(&sources(&format!("{text}{RULE}{}", super::FINE), &[], &[])).unwrap_err();
-    let told: Vec<_> = faults.iter().map(|fault| (fault.problem().to_string(), fault.problem().help())).collect();
+    let told: Vec<_> = faults.iter().map(|fault| (fault.message().to_owned(), fault.help().to_owned())).collect();
     let missing = |key: &str| format!("`{key}`: cannot read it: no such file or directory");
     let path = "correct the path, or let the server's user read it";
     let expected = [

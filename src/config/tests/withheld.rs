@@ -38,7 +38,7 @@ fn what_was_withheld_is_no_value() {
     }
     let file = format!("[kind.k]\npool = \"base\"\nexec = [\"/bin/sh\", \"http://(withheld)@host\"]{FINE}");
     let faults = load(&sources(&file, &[], &[])).expect_err("it is no value");
-    let told = faults.iter().next().unwrap().problem().to_string();
+    let told = faults.iter().next().unwrap().message().to_owned();
     assert_eq!(told, "`kind.k.exec` must be the value itself, not what `config show` prints in its place");
 }
 

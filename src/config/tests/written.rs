@@ -57,7 +57,7 @@ fn a_variable_that_lacks_an_underscore_is_a_fault() {
     for (name, help) in cases {
         let file = format!("pool.cpu.workers = 2{}", super::FINE);
         let faults = load(&sources(&file, &[(name, "1")], &[])).expect_err(name);
-        let told: Vec<_> = faults.iter().map(|fault| (fault.problem().to_string(), fault.problem().help())).collect();
+        let told: Vec<_> = faults.iter().map(|fault| (fault.message().to_owned(), fault.help().to_owned())).collect();
         assert_eq!(told, [(format!("variable `{name}` sets no key"), help.to_owned())]);
     }
     let others = ["WATERWHEEL_SERVER", "WATERWHEEL_OPS", "WATERWHEEL_CONFIG", "WATERWHEEL_BIN", "WATERWHEEL_JOB_ID"];

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use http::{HeaderName, Response};
+use http::Response;
 use hyper::service::Service;
 use tonic::{Status, body::Body};
 
@@ -15,12 +15,11 @@ use super::Arrived;
 use crate::{
     memory::ConnectionMemory,
     rpc::{
-        answer_body::{AnswerBody, Meters, PendingAnswer},
+        answer_body::{AnswerBody, GRPC_STATUS, Meters},
+        calls::Method,
         status,
     },
 };
-
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// Adds the load of the process to answers, if configured, and replaces a refusal by the codec with one of the service.
 #[derive(Clone)]
@@ -33,8 +32,8 @@ pub struct Finished<S> {
 /// The answer to one call.
 pub struct FinishedFuture<F> {
     answer: F,
-    /// Adds the load report; `None` for other services than the worker pool.
-    pending: Option<PendingAnswer>,
+    /// What measures the call; `None` for other services than the worker pool.
+    measured: Option<(Arc<Meters>, Method)>,
     memory: Arc<ConnectionMemory>,
 }
 
@@ -48,9 +47,8 @@ where
     type Future = FinishedFuture<S::Future>;
 
     fn call(&self, call: Arrived<B>) -> Self::Future {
-        let hot = self.meters.as_ref().zip(call.method);
-        let pending = hot.map(|(meters, method)| PendingAnswer::new(Arc::clone(meters), method, call.at));
-        FinishedFuture { answer: self.inner.call(call), pending, memory: Arc::clone(&self.memory) }
+        let measured = self.meters.clone().zip(call.method);
+        FinishedFuture { answer: self.inner.call(call), measured, memory: Arc::clone(&self.memory) }
     }
 }
 
@@ -61,20 +59,16 @@ where
     type Output = Result<Response<AnswerBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Poll::Ready(Ok(mut answer)) = Pin::new(&mut self.answer).poll(cx) else {
-            self.pending.iter_mut().for_each(PendingAnswer::wait);
-            return Poll::Pending;
-        };
-        let is_whole = answer.headers().contains_key(GRPC_STATUS);
-        if is_whole && let Some(refusal) = refusal_by_codec(&answer) {
-            self.pending.iter().for_each(|pending| pending.count_refusal(refusal.code()));
+        let Poll::Ready(Ok(mut answer)) = Pin::new(&mut self.answer).poll(cx) else { return Poll::Pending };
+        let measured = self.measured.take();
+        if let Some(refusal) = refusal_by_codec(&answer) {
+            if let Some((meters, method)) = &measured {
+                meters.calls.refuse(*method, refusal.code());
+            }
             answer = refusal.into_http();
         }
-        let memory = Arc::clone(&self.memory);
-        Poll::Ready(Ok(match self.pending.take() {
-            Some(pending) => pending.complete(answer, is_whole, memory),
-            None => AnswerBody::plain(answer, memory),
-        }))
+        let load = measured.and_then(|(meters, _)| meters.load.clone());
+        Poll::Ready(Ok(AnswerBody::with_load(answer, load, Arc::clone(&self.memory))))
     }
 }
 

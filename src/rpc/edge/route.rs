@@ -14,7 +14,7 @@ use super::{Arrived, Failure, Hot};
 use crate::{
     memory::{ConnectionMemory, HeldBack},
     model::Peer,
-    rpc::{calls::Method, catalog::Catalog, context::Arrival, single::Single, upload::Upload},
+    rpc::{calls::Method, catalog::Catalog, context::Arrival, single_message::SingleMessage, upload::Upload},
 };
 
 /// Counts received bytes, adds the caller, and selects the service. Calls of the worker pool bypass the router, which
@@ -72,7 +72,7 @@ where
         let is_bound = self.takes_one(method, request.uri().path());
         let upload = |body| Upload::new(body, Arc::clone(&self.memory), self.message);
         // Boxed: the service moves it half a dozen times, with a copy each.
-        let mut request = request.map(|body| Box::new(Single::new(upload(body), is_bound)));
+        let mut request = request.map(|body| Box::new(SingleMessage::new(upload(body), is_bound)));
         let (peer, memory) = (Some(Arc::clone(&self.peer)), Arc::clone(&self.memory));
         let mut arrival = Arrival { at, peer, caller, memory, inbound: None };
         if method != Some(Method::SubmitMany) {

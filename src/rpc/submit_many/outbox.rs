@@ -28,7 +28,7 @@ pub(super) struct Outbox {
     /// Results that are not yet handed over.
     held: Batch,
     /// Unread load at the last hand-over. The reader only lowers it.
-    handed: Load,
+    handed: Amount,
 }
 
 /// The reader's end: results, and then the status of the call. Dropping it notifies the driver.
@@ -42,7 +42,7 @@ pub(super) struct Answers {
 struct State {
     waiting: Batch,
     /// What the reader took last. It counts as unread until the reader returns for more.
-    lent: Load,
+    lent: Amount,
     /// Final status of the call, once the driver is gone; an inner `None` is OK.
     end: Option<Option<Status>>,
     left: bool,
@@ -70,18 +70,18 @@ pub(super) struct Kept {
 
 /// Results, and their output bytes.
 #[derive(Debug, Clone, Copy, Default)]
-struct Load {
+struct Amount {
     results: usize,
     bytes: usize,
 }
 
 impl Batch {
-    fn load(&self) -> Load {
-        Load { results: self.results.len(), bytes: self.bytes }
+    fn load(&self) -> Amount {
+        Amount { results: self.results.len(), bytes: self.bytes }
     }
 }
 
-impl Load {
+impl Amount {
     fn and(self, other: Self) -> Self {
         Self { results: self.results + other.results, bytes: self.bytes + other.bytes }
     }
@@ -93,7 +93,7 @@ impl Load {
 }
 
 impl State {
-    fn unread(&self) -> Load {
+    fn unread(&self) -> Amount {
         self.waiting.load().and(self.lent)
     }
 }
@@ -109,7 +109,7 @@ impl Outbox {
     pub(super) fn new() -> (Self, Answers) {
         let state = Arc::new(Mutex::new(State::default()));
         let answers = Answers { state: Arc::clone(&state), taken: VecDeque::new() };
-        (Self { state, held: Batch::default(), handed: Load::default() }, answers)
+        (Self { state, held: Batch::default(), handed: Amount::default() }, answers)
     }
 
     /// Adds a result, which the reader sees after the next [`hand_over`](Self::hand_over). Returns an upper bound of
@@ -203,7 +203,7 @@ impl Stream for Answers {
         }
         let mut state = state.lock();
         std::mem::swap(&mut state.waiting.results, taken);
-        state.lent = Load { results: taken.len(), bytes: std::mem::take(&mut state.waiting.bytes) };
+        state.lent = Amount { results: taken.len(), bytes: std::mem::take(&mut state.waiting.bytes) };
         let wanted = state.unread().count() < state.wanted;
         let driver = if wanted { state.driver.take() } else { None };
         let next = match taken.pop_front() {

@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 
 use rustc_hash::FxBuildHasher;
 
-use super::super::{Core, Host, ids::TenantId};
+use super::super::{Core, Host, entry::TenantId};
 use crate::model::{Criticality, TenantPart};
 
 /// Windows for which classes and tenants are remembered.

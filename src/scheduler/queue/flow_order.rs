@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::ids::TenantId;
+use super::super::entry::TenantId;
 
 /// A tenant's place in the order: its tag, when it got the place, and its id.
 pub(crate) type Position = (u64, u64, TenantId);

@@ -5,8 +5,7 @@ use slab::Slab;
 
 use super::super::{
     Host,
-    entry::{Entry, LINE},
-    ids::KeyQueueId,
+    entry::{Entry, KeyQueueId, LINE},
     list::List,
 };
 

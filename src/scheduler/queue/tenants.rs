@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::super::{ids::TenantId, list::List};
+use super::super::{entry::TenantId, list::List};
 use crate::model::Criticality;
 
 /// The tenants with jobs in the pool, or ahead in a kind queue.

@@ -101,5 +101,5 @@ fn nothing_is_left_of_many_jobs_with_limit_keys() {
         }
     }
     core.assert_invariants();
-    assert_eq!(core.limits.uses(|_| 0)[0].keys, 0, "no key is remembered");
+    assert_eq!(core.limits.uses(|_| 0)[0].1.keys, 0, "no key is remembered");
 }

@@ -59,12 +59,12 @@ async fn a_peer_that_reads_late_and_still_speaks_gets_all_of_the_last_answer() {
     gate.open();
     // The server has written all of it by now, or it is as slow as the reader.
     let gone = async {
-        while service.census.open() > 0 {
+        while service.tracker.open() > 0 {
             sleep(Duration::from_millis(1)).await;
         }
     };
     let _ = timeout(Duration::from_millis(300), gone).await;
-    assert_eq!(service.census.open(), 1, "the reader is not done");
+    assert_eq!(service.tracker.open(), 1, "the reader is not done");
     peer.send_deaf(&Frames::new().window_update(0, 1)).await;
     peer.until_closed().await;
     assert!(peer.seen.body > OUTPUT, "{} bytes of {OUTPUT}", peer.seen.body);
@@ -79,12 +79,12 @@ async fn a_peer_that_does_not_let_go_is_let_go() {
     assert!(peer.send(&Frames::new().frame(PING, ACK, 0, &GOODBYE)).await);
     peer.until_closed().await;
     let gone = async {
-        while service.census.open() > 0 {
+        while service.tracker.open() > 0 {
             sleep(Duration::from_millis(1)).await;
         }
     };
     timeout(PATIENCE, gone).await.expect("an end");
-    assert_eq!(service.census.closed(Closed::Age), 1);
+    assert_eq!(service.tracker.closed(Closed::Age), 1);
     drop(peer);
 }
 

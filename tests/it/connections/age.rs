@@ -27,10 +27,10 @@ async fn at_its_age_a_connection_is_told_to_leave_and_its_calls_are_finished() {
     }
     let told = begin.elapsed();
     assert!(told >= Duration::from_millis(1_795), "{told:?}: the tenth below the age is 1.8 s");
-    assert_eq!(service.census.open(), 1, "its call goes on");
+    assert_eq!(service.tracker.open(), 1, "its call goes on");
     drop(watch);
     client.ended().await.expect("a friendly end");
-    until(&service.census, |census| census.closed(Closed::Age) == 1 && census.open() == 0).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::Age) == 1 && tracker.open() == 0).await;
 }
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn a_call_that_outlives_age_and_grace_is_cut() {
     let end = tokio::time::timeout(PATIENCE, watch.data()).await.expect("an end");
     assert!(end.is_none_or(|data| data.is_err()), "its health did not change");
     assert!(begin.elapsed() >= Duration::from_millis(1_995), "{:?}", begin.elapsed());
-    until(&service.census, |census| census.closed(Closed::AgeCut) == 1 && census.open() == 0).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::AgeCut) == 1 && tracker.open() == 0).await;
 }
 
 #[tokio::test]
@@ -53,14 +53,14 @@ async fn calls_of_real_clients_survive_connections_that_age() {
     let service = Service::start_with(config, Vec::new()).unwrap();
     let caller = Caller::of(service.public).await;
     let begin = Instant::now();
-    while service.census.closed(Closed::Age) < 5 {
+    while service.tracker.closed(Closed::Age) < 5 {
         assert!(begin.elapsed() < PATIENCE, "no connection ages");
         let calls = [(); 8].map(|()| caller.leave(job("sleep", "5")));
         for call in calls {
             call.await.unwrap().expect("no call is lost to an age");
         }
     }
-    assert_eq!(service.census.closed(Closed::Error), 0);
+    assert_eq!(service.tracker.closed(Closed::Error), 0);
 }
 
 #[tokio::test]
@@ -72,13 +72,13 @@ async fn a_connection_without_calls_is_closed_and_one_with_a_call_is_not() {
     let idle = Client::connect(service.public.0).await;
     idle.ended().await.expect("a friendly end");
     assert!(begin.elapsed() >= Duration::from_secs(1));
-    until(&service.census, |census| census.closed(Closed::Idle) == 1).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::Idle) == 1).await;
     // Twice the time is the longest that an idle one may stay.
     let another = Client::connect(service.public.0).await;
     another.ended().await.expect("a friendly end");
-    until(&service.census, |census| census.closed(Closed::Idle) == 2).await;
-    assert_eq!(service.census.open(), 1, "a call is open on it");
+    until(&service.tracker, |tracker| tracker.closed(Closed::Idle) == 2).await;
+    assert_eq!(service.tracker.open(), 1, "a call is open on it");
     drop(watch);
     busy.ended().await.expect("a friendly end");
-    until(&service.census, |census| census.closed(Closed::Idle) == 3).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::Idle) == 3).await;
 }

@@ -22,7 +22,7 @@ async fn silent_peers_and_half_prefaces_are_cut_when_their_time_is_over() {
         closed(peer).await;
     }
     assert!(begin.elapsed() >= Duration::from_millis(1_990), "they had their time");
-    until(&service.census, |census| census.closed(Closed::Slow) == 3 && census.open() == 0).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::Slow) == 3 && tracker.open() == 0).await;
     Caller::of(service.public).await.leave(job("sleep", "2100")).await.unwrap().expect("the time is for the preface");
 }
 
@@ -51,7 +51,7 @@ async fn other_protocols_are_turned_away_at_once() {
         let mut peer = TcpStream::connect(service.public.0).await.unwrap();
         peer.write_all(bytes).await.unwrap();
         assert_eq!(String::from_utf8_lossy(&closed(peer).await), "", "{bytes:?}");
-        until(&service.census, |census| census.closed(Closed::NotHttp2) == count as u64 + 1).await;
+        until(&service.tracker, |tracker| tracker.closed(Closed::NotHttp2) == count as u64 + 1).await;
     }
 }
 
@@ -69,5 +69,5 @@ async fn http_1_is_told_what_is_spoken() {
         assert!(head.starts_with("HTTP/1.1 400 ") && head.ends_with("connection: close"), "{head}");
         assert!(text.contains("gRPC over HTTP/2") && text.ends_with("server.ops_listen\n"), "{text}");
     }
-    until(&service.census, |census| census.closed(Closed::NotHttp2) == 4).await;
+    until(&service.tracker, |tracker| tracker.closed(Closed::NotHttp2) == 4).await;
 }

@@ -10,13 +10,13 @@ use crate::rpc::{answer_body::Meters, catalog::Catalog, guard::Entrance};
 
 /// Authentication of a connection, if it is on.
 #[derive(Clone)]
-pub struct Entry {
+pub struct Credentials {
     pub(super) entrance: Entrance,
     pub(super) catalog: Arc<Catalog>,
     pub(super) meters: Option<Arc<Meters>>,
 }
 
-impl<B> Check<Arrived<B>> for Entry {
+impl<B> Check<Arrived<B>> for Credentials {
     fn refuse(&self, call: &mut Arrived<B>) -> Option<Response<Body>> {
         if self.catalog.is_page(call.request.uri().path()) {
             return None;

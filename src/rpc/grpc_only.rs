@@ -18,9 +18,9 @@ const MEDIA_TYPE: &[u8] = b"application/grpc";
 
 /// Accepts only gRPC calls at the path of a method.
 #[derive(Clone)]
-pub struct Form(pub(super) Arc<Catalog>);
+pub struct GrpcOnly(pub(super) Arc<Catalog>);
 
-impl<B> Check<Arrived<B>> for Form {
+impl<B> Check<Arrived<B>> for GrpcOnly {
     fn refuse(&self, call: &mut Arrived<B>) -> Option<Response<Body>> {
         let refusal = objection(&call.request)?;
         (call.method.is_some() || self.0.has_rpc(call.request.uri().path())).then_some(refusal)

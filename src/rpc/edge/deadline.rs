@@ -25,12 +25,12 @@ use crate::{
 
 /// Answers a call at its deadline, because its message may never come. Answers a call that panics with INTERNAL.
 #[derive(Clone)]
-pub struct Ended<S> {
+pub struct Deadlines<S> {
     pub(super) inner: S,
 }
 
 /// The answer to one call.
-pub struct EndedFuture<F> {
+pub struct DeadlineFuture<F> {
     answer: F,
     /// The request id that the caller sent.
     sent: Option<HeaderValue>,
@@ -38,19 +38,19 @@ pub struct EndedFuture<F> {
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B, S> Service<Arrived<B>> for Ended<S>
+impl<B, S> Service<Arrived<B>> for Deadlines<S>
 where
     S: Service<Arrived<B>, Response = Response<Body>, Error = Infallible>,
     S::Future: Unpin,
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = EndedFuture<S::Future>;
+    type Future = DeadlineFuture<S::Future>;
 
     fn call(&self, call: Arrived<B>) -> Self::Future {
         let headers = call.request.headers();
         let (sent, give_up) = (headers.get(REQUEST_ID).cloned(), give_up(headers, call.at));
-        EndedFuture { answer: self.inner.call(call), sent, give_up, alarm: None }
+        DeadlineFuture { answer: self.inner.call(call), sent, give_up, alarm: None }
     }
 }
 
@@ -63,7 +63,7 @@ fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
     Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
 }
 
-impl<F> EndedFuture<F> {
+impl<F> DeadlineFuture<F> {
     /// Whether a pending call has reached its deadline. The timer is made only for calls that wait.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(give_up) = self.give_up else { return Poll::Pending };
@@ -71,7 +71,7 @@ impl<F> EndedFuture<F> {
     }
 }
 
-impl<F> Future for EndedFuture<F>
+impl<F> Future for DeadlineFuture<F>
 where
     F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
 {

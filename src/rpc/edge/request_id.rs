@@ -12,38 +12,38 @@ use hyper::service::Service;
 use crate::rpc::{
     answer_body::AnswerBody,
     context::{REQUEST_ID, request_id},
-    message::decode_message,
+    status_message::decode_message,
 };
 
 /// Adds the request id to answers that have none: calls may end before they reach their service.
 #[derive(Clone)]
-pub struct Named<S> {
+pub struct RequestIds<S> {
     pub(super) inner: S,
 }
 
 /// The answer to one call.
-pub struct NamedFuture<F> {
+pub struct RequestIdFuture<F> {
     answer: F,
     /// The request id that the caller sent.
     sent: Option<HeaderValue>,
 }
 
-impl<B, S> Service<Request<B>> for Named<S>
+impl<B, S> Service<Request<B>> for RequestIds<S>
 where
     S: Service<Request<B>, Response = Response<AnswerBody>, Error = Infallible>,
     S::Future: Unpin,
 {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
-    type Future = NamedFuture<S::Future>;
+    type Future = RequestIdFuture<S::Future>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
         let sent = request.headers().get(REQUEST_ID).cloned();
-        NamedFuture { answer: self.inner.call(request), sent }
+        RequestIdFuture { answer: self.inner.call(request), sent }
     }
 }
 
-impl<F> Future for NamedFuture<F>
+impl<F> Future for RequestIdFuture<F>
 where
     F: Future<Output = Result<Response<AnswerBody>, Infallible>> + Unpin,
 {

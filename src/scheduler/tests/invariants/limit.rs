@@ -1,6 +1,4 @@
-//! The invariants of limits.
-
-use super::{super::ids::KeyLimiterId, Limits};
+use super::{super::entry::KeyLimiterId, Limits};
 
 impl Limits {
     pub(in super::super) fn throttled(&self) -> usize {

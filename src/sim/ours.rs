@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Decision, Policy};
+use super::policy::{Decision, Policy};
 use crate::{
     model::{Outcome, WhenFull},
     scheduler::{Arrival as Offer, Caps, Core, Effect, Host, JobKey, Verdict, Withdrawal, Withdrawn},

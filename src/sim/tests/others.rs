@@ -2,8 +2,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{Decision, Policy};
-use crate::sim::load::Arrival;
+use crate::sim::{
+    load::Arrival,
+    policy::{Decision, Policy},
+};
 
 /// A job in a queue: its number, and until when it may wait there.
 #[derive(Debug, Clone, Copy)]

@@ -6,9 +6,9 @@ use tonic::{Code, Request, Status};
 
 use super::{
     context::{self, CallContext, REQUEST_ID},
-    convert,
-    message::decode_message,
-    status, timeout,
+    convert, status,
+    status_message::decode_message,
+    timeout,
     trace::{self, BAGGAGE, Sampler, TRACEPARENT, TRACESTATE},
 };
 use crate::{

@@ -1,4 +1,4 @@
-//! The shell around the scheduler of a pool: its lock, the effects, the kinds, admission.
+//! The inner around the scheduler of a pool: its lock, the effects, the kinds, admission.
 
 use std::{
     sync::{
@@ -15,24 +15,24 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Settings,
-    conclude::note_lost,
-    core::{Arrival, Bounds, Core, Effect, Grant, Host, JobKey, Refusal, Verdict, Withdrawal, Withdrawn},
     drain::LostJob,
     factories::Factories,
-    home::{Homes, Shared, home},
-    latest::Latest,
     lease::{End, Gone, Lease, WorkerHandlers},
     meters::Meters,
+    outcome::note_lost,
     permit::{Permit, Signal, Waiter},
+    replaceable::Replaceable,
     reports::{Report, Reports},
+    shard::{Shards, Shared, shard},
     sizing::keep_size,
     submission::{Admitted, Granted, log_arrival},
-    wake::Wake,
+    timer::Timer,
 };
 use crate::{
     handler::{Context, Kind, Site},
     model::{Job, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
+    scheduler::{Arrival, Bounds, Core, Effect, Grant, Host, JobKey, Refusal, Verdict, Withdrawal, Withdrawn},
     task::Tasks,
 };
 
@@ -41,15 +41,15 @@ use crate::{
 struct Padded<T>(T);
 
 /// A pool: the scheduler behind its lock, and what carries out its effects.
-pub(super) struct Shell {
+pub(super) struct PoolInner {
     pub(super) name: Arc<str>,
-    pub(super) settings: Latest<Settings>,
+    pub(super) settings: Replaceable<Settings>,
     /// A replaced or removed kind keeps its index: its jobs end under it.
     pub(super) kinds: boxcar::Vec<Kind>,
-    /// By home and kind: each home counts its own references.
+    /// By shard and kind: each shard counts its own references.
     sites: Vec<boxcar::Vec<Arc<Site>>>,
     /// The served kinds.
-    by_name: Latest<FxHashMap<Arc<str>, usize>>,
+    by_name: Replaceable<FxHashMap<Arc<str>, usize>>,
     core: Padded<Mutex<Core<Wiring>>>,
     pub(super) meters: Meters,
     pub(super) factories: Factories,
@@ -64,14 +64,14 @@ pub(super) struct Shell {
     pub(super) force_by: OnceLock<Instant>,
     slow_polls: AtomicU64,
     /// `None` until a kind has a rate.
-    pub(super) wake: OnceLock<Wake>,
-    /// By home.
+    pub(super) timer: OnceLock<Timer>,
+    /// By shard.
     pub(super) reports: Vec<Reports>,
-    /// For callers on threads that serve no home.
+    /// For callers on threads that serve no shard.
     pub(super) unread: Reports,
 }
 
-/// The types that the scheduler carries for the shell.
+/// The types that the scheduler carries for the inner.
 pub(super) enum Wiring {}
 
 impl Host for Wiring {
@@ -80,25 +80,25 @@ impl Host for Wiring {
     type State = Box<WorkerHandlers>;
 }
 
-impl Shell {
-    pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Homes {
-        let homes = settings.homes.max(1);
-        let mut core = Core::new(settings.caps(), kinds.len(), homes);
+impl PoolInner {
+    pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Shards {
+        let shards = settings.shards.max(1);
+        let mut core = Core::new(settings.caps(), kinds.len(), shards);
         let now = Instant::now();
         let min = settings.workers.get();
         let bounds = Bounds { min, max: settings.max_workers.map_or(min, |max| max.get().max(min)) };
         core.resize(now, bounds, WorkerHandlers::fresh, &mut Vec::new());
         let phase = PhaseCell::default();
         phase.advance(Phase::Serving);
-        let shell = Self {
+        let inner = Self {
             factories: Factories::default(),
             is_sized: AtomicBool::new(false),
-            meters: Meters::new(homes, settings.ended_jobs),
-            sites: std::iter::repeat_with(boxcar::Vec::new).take(homes).collect(),
+            meters: Meters::new(shards, settings.ended_jobs),
+            sites: std::iter::repeat_with(boxcar::Vec::new).take(shards).collect(),
             name,
-            settings: Latest::new(settings),
+            settings: Replaceable::new(settings),
             kinds: boxcar::Vec::new(),
-            by_name: Latest::new(FxHashMap::default()),
+            by_name: Replaceable::new(FxHashMap::default()),
             core: Padded(Mutex::new(core)),
             tasks: Tasks::new(),
             phase,
@@ -106,14 +106,14 @@ impl Shell {
             lost: Mutex::default(),
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
-            wake: OnceLock::new(),
-            reports: std::iter::repeat_with(Reports::new).take(homes).collect(),
+            timer: OnceLock::new(),
+            reports: std::iter::repeat_with(Reports::new).take(shards).collect(),
             unread: Reports::new(),
         };
-        let shells = Homes::new(shell, homes);
-        shells.here().serve(kinds);
-        keep_size(shells.here());
-        shells
+        let shards = Shards::new(inner, shards);
+        shards.here().serve(kinds);
+        keep_size(shards.here());
+        shards
     }
 
     /// The served kinds, with their indices.
@@ -161,9 +161,9 @@ impl Shell {
         look(&self.core.0.lock())
     }
 
-    /// What the jobs of a kind share, with the reference count of the calling thread's home.
+    /// What the jobs of a kind share, with the reference count of the calling thread's shard.
     pub(super) fn site(&self, kind: usize) -> Arc<Site> {
-        Arc::clone(&self.sites.get(home()).unwrap_or(&self.sites[0])[kind])
+        Arc::clone(&self.sites.get(shard()).unwrap_or(&self.sites[0])[kind])
     }
 
     pub(super) fn count_slow_poll(&self) {
@@ -204,7 +204,7 @@ impl Shared {
             let by_name: FxHashMap<_, _> = kinds.into_iter().map(place).collect();
             let limits: Vec<KindLimits> = self.kinds.iter().map(|(_, kind)| kind.get_options().limits).collect();
             if limits.iter().any(KindLimits::has_rate) {
-                self.wake.get_or_init(Wake::new);
+                self.timer.get_or_init(Timer::new);
             }
             core.reconfigure(now, self.settings.caps(), &limits, effects);
             self.by_name.replace(by_name);
@@ -233,7 +233,7 @@ impl Shared {
             ordering_key: &job.ordering_key,
             limit_key: &job.limit_key,
             when_full: job.when_full.unwrap_or(self.settings.when_full),
-            shard: home(),
+            shard: shard(),
         };
         let mut place = None;
         let waiter = |_| {
@@ -299,8 +299,8 @@ impl Shared {
             let mut core = self.core.0.lock();
             let waiting = core.waiting();
             let result = event(&mut core, &mut effects);
-            if let Some(wake) = self.wake.get() {
-                wake.set(core.wake_at());
+            if let Some(timer) = self.timer.get() {
+                timer.set(core.wake_at());
             }
             (result, core.is_finished(), core.waiting() < waiting)
         };

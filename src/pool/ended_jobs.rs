@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::core::{Least, least};
 use crate::{
     handler::Context,
     model::{Execution, Failure, JobId, JobStage, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
+    scheduler::{Least, least},
 };
 
 /// Longest message that is kept, in bytes.
@@ -78,7 +78,7 @@ struct Ring {
 /// The place of a failed job, for facts that become known later.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark {
-    pub(super) home: usize,
+    pub(super) shard: usize,
     place: usize,
     job: JobId,
 }
@@ -169,13 +169,13 @@ impl EndedJobs {
 
     /// Records a job in place of the oldest one of its sort, which is returned to be dropped outside of a lock. Only
     /// failed jobs get a mark: facts about others never come later.
-    pub(super) fn push(&mut self, home: usize, ended: EndedJob) -> (Option<Mark>, Option<EndedJob>) {
+    pub(super) fn push(&mut self, shard: usize, ended: EndedJob) -> (Option<Mark>, Option<EndedJob>) {
         if ended.outcome == Outcome::Completed {
             return (None, self.completed.push(ended).1);
         }
         let job = ended.job;
         let (place, oldest) = self.failed.push(ended);
-        (place.map(|place| Mark { home, place, job }), oldest)
+        (place.map(|place| Mark { shard, place, job }), oldest)
     }
 
     /// Adds the last rung of an ended job, and how its program ended.

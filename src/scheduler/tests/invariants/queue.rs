@@ -6,8 +6,8 @@ use slab::Slab;
 use super::{
     super::{
         Host,
+        entry::TenantId,
         entry::{CLASS, Entry, Place},
-        ids::TenantId,
     },
     Queue,
 };

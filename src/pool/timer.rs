@@ -10,19 +10,19 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{core::Core, home::Shared, shell::Shell};
-use crate::phase::Phase;
+use super::{inner::PoolInner, shard::Shared};
+use crate::{phase::Phase, scheduler::Core};
 
 /// When a job that waits only for time may start, for the one task that waits for it. Only pools with a rate have one.
-pub(super) struct Wake {
+pub(super) struct Timer {
     at: watch::Sender<Option<Instant>>,
     is_kept: AtomicBool,
 }
 
 /// Lets another task take over if this one is dropped with its runtime.
-struct Keeper(Weak<Shell>);
+struct Keeper(Weak<PoolInner>);
 
-impl Wake {
+impl Timer {
     pub(super) fn new() -> Self {
         Self { at: watch::Sender::new(None), is_kept: AtomicBool::new(false) }
     }
@@ -36,19 +36,19 @@ impl Wake {
 impl Shared {
     /// Makes sure that a task starts the jobs whose time comes.
     pub(super) fn keep_time(&self) {
-        let Some(wake) = self.wake.get() else { return };
-        if wake.is_kept.swap(true, Ordering::AcqRel) {
+        let Some(timer) = self.timer.get() else { return };
+        if timer.is_kept.swap(true, Ordering::AcqRel) {
             return;
         }
         let keeper = Keeper(self.downgrade());
-        self.tasks.spawn(keep(keeper, wake.at.subscribe(), self.phase.subscribe()));
+        self.tasks.spawn(keep(keeper, timer.at.subscribe(), self.phase.subscribe()));
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if let Some(wake) = self.0.upgrade().as_ref().and_then(|shell| shell.wake.get()) {
-            wake.is_kept.store(false, Ordering::Release);
+        if let Some(timer) = self.0.upgrade().as_ref().and_then(|inner| inner.timer.get()) {
+            timer.is_kept.store(false, Ordering::Release);
         }
     }
 }
@@ -68,9 +68,9 @@ async fn keep(keeper: Keeper, mut at: watch::Receiver<Option<Instant>>, mut phas
             _ = phase.wait_for(|phase| *phase >= Phase::Stopped) => return,
             changed = at.changed() => if changed.is_err() { return },
             () = comes => {
-                let Some(shell) = keeper.0.upgrade().map(Shared::from) else { return };
+                let Some(inner) = keeper.0.upgrade().map(Shared::from) else { return };
                 let now = Instant::now();
-                shell.drive(|core: &mut Core<_>, effects| core.tick(now, effects));
+                inner.drive(|core: &mut Core<_>, effects| core.tick(now, effects));
             }
         }
     }

@@ -12,14 +12,14 @@ use super::{framing::length, status};
 
 /// A body whose pieces are whole messages, except for a last incomplete one.
 #[derive(Debug)]
-pub(super) struct Single<B> {
+pub(super) struct SingleMessage<B> {
     body: B,
     /// Whether only one message may come.
     is_bound: bool,
     has_one: bool,
 }
 
-impl<B> Single<B> {
+impl<B> SingleMessage<B> {
     pub(super) fn new(body: B, is_bound: bool) -> Self {
         Self { body, is_bound, has_one: false }
     }
@@ -31,7 +31,7 @@ impl<B> Single<B> {
     }
 }
 
-impl<B> Body for Single<B>
+impl<B> Body for SingleMessage<B>
 where
     B: Body<Data = Bytes, Error = Box<dyn std::error::Error + Send + Sync>> + Unpin,
 {

@@ -9,12 +9,12 @@ use std::{
 ///
 /// Old values are kept, because readers may still use them. There are only as many as an operator makes.
 #[derive(Debug)]
-pub(super) struct Latest<T> {
+pub(super) struct Replaceable<T> {
     all: boxcar::Vec<T>,
     last: AtomicUsize,
 }
 
-impl<T> Latest<T> {
+impl<T> Replaceable<T> {
     pub(super) fn new(first: T) -> Self {
         Self { all: boxcar::vec![first], last: AtomicUsize::new(0) }
     }
@@ -30,7 +30,7 @@ impl<T> Latest<T> {
     }
 }
 
-impl<T> Deref for Latest<T> {
+impl<T> Deref for Replaceable<T> {
     type Target = T;
 
     fn deref(&self) -> &T {

@@ -80,7 +80,7 @@ reasons! {
 
 /// The connections of a server. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Census(Arc<Counts>);
+pub struct ConnectionTracker(Arc<Counts>);
 
 #[derive(Debug)]
 struct Counts {
@@ -96,13 +96,13 @@ struct Counts {
 /// One counted connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Entry {
-    census: Census,
+    tracker: ConnectionTracker,
     address: Option<IpAddr>,
     /// `None` if it was refused after all.
     reason: Option<Closed>,
 }
 
-impl Census {
+impl ConnectionTracker {
     pub(super) fn new(limits: &ConnectionLimits) -> Self {
         Self(Arc::new(Counts {
             max: limits.max as u64,
@@ -144,7 +144,7 @@ impl Census {
         let counts = &*self.0;
         let within_bound = |open: u64| (open < counts.max).then_some(open + 1);
         counts.open.fetch_update(Relaxed, Relaxed, within_bound).ok()?;
-        Some(Entry { census: self.clone(), address: None, reason: Some(Closed::Peer) })
+        Some(Entry { tracker: self.clone(), address: None, reason: Some(Closed::Peer) })
     }
 
     /// Counts a refused connection, and logs at most one line in ten seconds.
@@ -161,9 +161,9 @@ impl Entry {
     pub(super) fn claim(&mut self, origin: &Origin) -> bool {
         let Origin::Address(address) = origin else { return true };
         let address = group(address.ip());
-        let mut addresses = self.census.0.addresses.lock();
+        let mut addresses = self.tracker.0.addresses.lock();
         let count = addresses.entry(address).or_default();
-        if *count >= self.census.0.max_per_address {
+        if *count >= self.tracker.0.max_per_address {
             return false;
         }
         *count += 1;
@@ -179,13 +179,13 @@ impl Entry {
     /// Counts the connection as refused.
     pub(super) fn refuse(mut self, origin: &Origin, reason: Refused) {
         self.reason = None;
-        self.census.refuse(origin, reason);
+        self.tracker.refuse(origin, reason);
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let counts = &*self.census.0;
+        let counts = &*self.tracker.0;
         if let Some(address) = self.address {
             let mut addresses = counts.addresses.lock();
             if let Some(count) = addresses.get_mut(&address) {
@@ -219,8 +219,8 @@ mod tests {
 
     use super::*;
 
-    fn census(max: usize, max_per_address: usize) -> Census {
-        Census::new(&ConnectionLimits { max, max_per_address, ..ConnectionLimits::default() })
+    fn tracker(max: usize, max_per_address: usize) -> ConnectionTracker {
+        ConnectionTracker::new(&ConnectionLimits { max, max_per_address, ..ConnectionLimits::default() })
     }
 
     fn origin(address: &str) -> Origin {
@@ -229,24 +229,24 @@ mod tests {
 
     #[test]
     fn room_comes_back_with_each_connection_that_ends() {
-        let census = census(2, 2);
-        let one = census.enter().expect("capacity");
-        let two = census.enter().expect("capacity");
-        assert!(census.enter().is_none());
+        let tracker = tracker(2, 2);
+        let one = tracker.enter().expect("capacity");
+        let two = tracker.enter().expect("capacity");
+        assert!(tracker.enter().is_none());
         one.close(Closed::Idle);
-        assert_eq!((census.open(), census.accepted(), census.closed(Closed::Idle)), (1, 2, 1));
-        let three = census.enter().expect("capacity again");
+        assert_eq!((tracker.open(), tracker.accepted(), tracker.closed(Closed::Idle)), (1, 2, 1));
+        let three = tracker.enter().expect("capacity again");
         three.refuse(&origin("127.0.0.1"), Refused::Behind);
         drop(two);
-        assert_eq!((census.open(), census.accepted(), census.refused(Refused::Behind)), (0, 2, 1));
-        assert_eq!(Closed::ALL.iter().map(|reason| census.closed(*reason)).sum::<u64>(), 2);
+        assert_eq!((tracker.open(), tracker.accepted(), tracker.refused(Refused::Behind)), (0, 2, 1));
+        assert_eq!(Closed::ALL.iter().map(|reason| tracker.closed(*reason)).sum::<u64>(), 2);
     }
 
     #[test]
     fn an_address_has_its_share_and_a_network_of_ipv6_is_one_address() {
-        let census = census(10, 1);
+        let tracker = tracker(10, 1);
         let claim = |address| {
-            let mut entry = census.enter().expect("capacity");
+            let mut entry = tracker.enter().expect("capacity");
             entry.claim(&origin(address)).then_some(entry)
         };
         let held = [claim("10.0.0.1").expect("capacity"), claim("2001:db8::1").expect("capacity")];
@@ -256,6 +256,6 @@ mod tests {
         assert!(claim("10.0.0.2").is_some() && claim("2001:db8:0:1::1").is_some());
         drop(held);
         assert!(claim("10.0.0.1").is_some() && claim("2001:db8::2").is_some());
-        assert!(census.0.addresses.lock().is_empty());
+        assert!(tracker.0.addresses.lock().is_empty());
     }
 }

@@ -8,9 +8,9 @@ use tracing::{debug, error, info};
 use super::{
     attempt::Raised,
     drain::LostJob,
-    ended::EndedJob,
+    ended_jobs::EndedJob,
+    inner::{PoolInner, jittered},
     lease::Lease,
-    shell::{Shell, jittered},
 };
 use crate::{
     handler::{Context, StopReason},
@@ -60,8 +60,8 @@ pub(super) fn conclude(
     now: Instant,
     result: Result<Output, Raised>,
 ) -> Option<JobResult> {
-    let shell = &lease.shell().clone();
-    let result = match judge(result, cx, shell) {
+    let inner = &lease.inner().clone();
+    let result = match judge(result, cx, inner) {
         Ok(_) if now >= cx.deadline().end() => Err(Fault::from(Outcome::DeadlineExceeded)),
         other => other,
     };
@@ -77,7 +77,7 @@ pub(super) fn conclude(
         Ok(output) => {
             let ended = EndedJob::new(cx, kind, outcome, run, now);
             let waterfall = ended.waterfall;
-            shell.meters.record(ended);
+            inner.meters.record(ended);
             debug!(
                 pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
                 run_ms = milliseconds(run), "job completed",
@@ -85,11 +85,11 @@ pub(super) fn conclude(
             Ok(Completed { job: cx.job(), output, waterfall })
         }
         Err(fault) => {
-            let failure = failure(shell, cx, fault, run, cx.is_cancelled().then_some(Rung::Yielded));
+            let failure = failure(inner, cx, fault, run, cx.is_cancelled().then_some(Rung::Yielded));
             let ended = EndedJob::failed(cx, kind, &failure, now);
             match execution {
-                Execution::Started => drop(shell.meters.record(ended)),
-                Execution::NotStarted => shell.meters.note(ended),
+                Execution::Started => drop(inner.meters.record(ended)),
+                Execution::NotStarted => inner.meters.note(ended),
             }
             Err(failure.into())
         }
@@ -98,17 +98,17 @@ pub(super) fn conclude(
 
 /// The answer for a job that ended before it began.
 pub(super) fn conclude_queued(
-    shell: &Shell,
+    inner: &PoolInner,
     cx: &Context,
     outcome: Outcome,
     retry_after: Option<Duration>,
 ) -> JobError {
     let now = Instant::now();
-    note_queued(shell, cx, outcome, now);
+    note_queued(inner, cx, outcome, now);
     JobError::from(Failure {
         job: cx.job(),
         kind: Arc::clone(cx.kind()),
-        pool: Arc::clone(&shell.name),
+        pool: Arc::clone(&inner.name),
         outcome,
         error: None,
         retry_after,
@@ -120,25 +120,25 @@ pub(super) fn conclude_queued(
 }
 
 /// The answer for a job that waited for capacity in vain.
-pub(super) fn refuse_waiting(shell: &Shell, cx: &Context, reason: RejectionReason) -> JobError {
+pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionReason) -> JobError {
     let retry_after = match reason {
         RejectionReason::NoRoomInTime => {
-            let expected = shell.read(|core| core.expected_wait(Criticality::default()));
+            let expected = inner.read(|core| core.expected_wait(Criticality::default()));
             Some(jittered(expected.clamp(SOON, LATER)))
         }
         _ => None,
     };
-    Rejection { reason, pool: Some(Arc::clone(&shell.name)), kind: Arc::clone(cx.kind()), retry_after }.into()
+    Rejection { reason, pool: Some(Arc::clone(&inner.name)), kind: Arc::clone(cx.kind()), retry_after }.into()
 }
 
 /// Records an accepted job that ended before it began.
-pub(super) fn note_queued(shell: &Shell, cx: &Context, outcome: Outcome, now: Instant) {
-    if let Some(kind) = shell.kind_index(cx.kind()) {
-        shell.meters.note(EndedJob::of_queued(cx, kind, outcome, now));
+pub(super) fn note_queued(inner: &PoolInner, cx: &Context, outcome: Outcome, now: Instant) {
+    if let Some(kind) = inner.kind_index(cx.kind()) {
+        inner.meters.note(EndedJob::of_queued(cx, kind, outcome, now));
     }
 }
 
-fn judge(result: Result<Output, Raised>, cx: &Context, shell: &Shell) -> Result<Output, Fault> {
+fn judge(result: Result<Output, Raised>, cx: &Context, inner: &PoolInner) -> Result<Output, Fault> {
     let (error, retry_after, execution, has_run) = match result {
         Ok(Output { bytes, content_type }) => match cx.output().finish(bytes) {
             Ok(bytes) => return Ok(Output { bytes, content_type }),
@@ -154,24 +154,24 @@ fn judge(result: Result<Output, Raised>, cx: &Context, shell: &Shell) -> Result<
         log_panic(cx, message);
     } else if has_run && cx.is_cancelled() {
         // Whatever a handler returns after it was asked to stop, it stopped because of that.
-        return Err(Fault { execution, ..stopped(cx, shell).into() });
+        return Err(Fault { execution, ..stopped(cx, inner).into() });
     }
     Err(Fault { retry_after, execution, ..error.into() })
 }
 
 /// Records a job that a drain stops, before its end is reported, so that the end of the drain is never visible without it.
-pub(super) fn note_lost(shell: &Shell, cx: &Context) {
+pub(super) fn note_lost(inner: &PoolInner, cx: &Context) {
     if cx.cancel_token().reason() == Some(StopReason::Drain) {
-        shell.lost.lock().push(LostJob::new(cx));
+        inner.lost.lock().push(LostJob::new(cx));
     }
 }
 
 /// The outcome of a job whose handler stopped because it was asked to.
-pub(super) fn stopped(cx: &Context, shell: &Shell) -> Outcome {
+pub(super) fn stopped(cx: &Context, inner: &PoolInner) -> Outcome {
     match cx.cancel_token().reason() {
         Some(StopReason::Deadline) => timed_out(cx),
         Some(StopReason::Drain) => {
-            let kind = shell.kind_index(cx.kind()).map(|kind| &shell.kinds[kind]);
+            let kind = inner.kind_index(cx.kind()).map(|kind| &inner.kinds[kind]);
             Outcome::DrainKilled { idempotent: kind.is_some_and(|kind| kind.get_options().idempotent) }
         }
         Some(StopReason::Operator) => Outcome::CancelledByOperator,
@@ -201,7 +201,7 @@ pub(super) fn log_panic(cx: &Context, message: &str) {
 
 /// A failure of a job that had a worker.
 pub(super) fn failure(
-    shell: &Shell,
+    inner: &PoolInner,
     cx: &Context,
     fault: impl Into<Fault>,
     run: Duration,
@@ -211,7 +211,7 @@ pub(super) fn failure(
     let failure = Failure {
         job: cx.job(),
         kind: Arc::clone(cx.kind()),
-        pool: Arc::clone(&shell.name),
+        pool: Arc::clone(&inner.name),
         outcome,
         error,
         retry_after,

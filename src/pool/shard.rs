@@ -1,0 +1,84 @@
+//! Shards: the serving threads, each with its own reference counts and figures of a pool.
+
+use std::{
+    cell::Cell,
+    ops::Deref,
+    sync::{Arc, Weak},
+};
+
+use super::inner::PoolInner;
+
+thread_local! {
+    static SHARD: Cell<usize> = const { Cell::new(0) };
+    static SERVES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Names the runtime of the calling thread. Jobs from it prefer workers of the same shard, and its figures are separate
+/// from those of other threads. Threads without a name belong to shard 0.
+pub fn set_shard(shard: usize) {
+    SHARD.set(shard);
+    SERVES.set(true);
+}
+
+/// Counts the figures of the calling thread, which serves no runtime, in `shard`.
+pub(super) fn work_for_shard(shard: usize) {
+    SHARD.set(shard);
+}
+
+/// The shard of the calling thread.
+#[must_use]
+pub fn shard() -> usize {
+    SHARD.get()
+}
+
+/// The shard whose runtime the calling thread serves, if it was named.
+pub(super) fn serving_shard() -> Option<usize> {
+    SERVES.get().then(shard)
+}
+
+/// The inner of a pool, as the threads of one shard share it.
+///
+/// Every running job holds one. A reference count that two threads share moves between their cores with each job, so
+/// that each shard has its own.
+#[derive(Clone)]
+pub(super) struct Shared(Arc<Counted>);
+
+/// The inner of a pool, with one [`Shared`] for each shard.
+#[derive(Clone)]
+pub(super) struct Shards(Arc<[Shared]>);
+
+/// On a cache line of its own, and on the one that the processor fetches with it.
+#[repr(align(128))]
+struct Counted(Arc<PoolInner>);
+
+impl Shared {
+    pub(super) fn downgrade(&self) -> Weak<PoolInner> {
+        Arc::downgrade(&self.0.0)
+    }
+}
+
+impl From<Arc<PoolInner>> for Shared {
+    fn from(inner: Arc<PoolInner>) -> Self {
+        Self(Arc::new(Counted(inner)))
+    }
+}
+
+impl Deref for Shared {
+    type Target = PoolInner;
+
+    fn deref(&self) -> &PoolInner {
+        &self.0.0
+    }
+}
+
+impl Shards {
+    pub(super) fn new(inner: PoolInner, shards: usize) -> Self {
+        let inner = Arc::new(inner);
+        Self(std::iter::repeat_with(|| Shared::from(Arc::clone(&inner))).take(shards).collect())
+    }
+
+    /// For the shard of the calling thread.
+    pub(super) fn here(&self) -> &Shared {
+        self.0.get(shard()).unwrap_or(&self.0[0])
+    }
+}
