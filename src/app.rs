@@ -12,7 +12,7 @@ mod security;
 mod service_manager;
 mod surface;
 
-use std::{convert::Infallible, io, time::Duration};
+use std::{convert::Infallible, io, path::PathBuf, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
@@ -252,6 +252,12 @@ impl App {
         let (current, load) = (loaded.into(), Box::new(load));
         let Self { own, guard, .. } = self;
         self.control.set_reloading(Reloading { current, load, own: own.clone(), guard: guard.clone(), log });
+    }
+
+    /// Has the configuration [read again](Self::reload_by) whenever the contents of the file change.
+    pub fn reload_on_change(&self, path: PathBuf) {
+        let watch = reload::watch(path, self.control());
+        security::follow(watch, self.control.phase(), &self.tasks);
     }
 
     /// Reports to the service manager: ready, stopping, alive. Poll it beside [`run`](Self::run).

@@ -42,6 +42,7 @@ mod stats;
 mod steer;
 mod stream;
 mod submit;
+mod worker;
 
 use std::{
     io::{self, Write},
@@ -99,6 +100,7 @@ enum Command {
     Check(check::CheckArgs),
     Config(config::ConfigCommand),
     Proto(proto::ProtoArgs),
+    Worker(worker::WorkerCommand),
     Completions(completions::CompletionsArgs),
 }
 
@@ -184,6 +186,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Check(args) => session::client(args.output.format, async |console| check::run(args, console).await),
         Command::Config(args) => session::client(args.format(), async |console| config::run(args, console).await),
         Command::Proto(args) => session::client(output::Format::Text, async |console| proto::run(args, console).await),
+        Command::Worker(args) => session::client(args.format(), async |console| worker::run(args, console).await),
         Command::Completions(args) => {
             session::client(output::Format::Text, async |console| completions::run(args, console).await)
         }

@@ -52,6 +52,7 @@ pub use fault::{Fault, Faults};
 pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};
+pub(crate) use syntax::name as valid_name;
 
 use contradictions::NoKinds;
 use source::{Medium, Texts};

@@ -1,5 +1,7 @@
 //! Reload of the configuration while the process serves. Certificates and keys reload by `src/reload.rs`.
 
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -10,8 +12,10 @@ use super::{
 use crate::{
     auth::Quotas,
     config::{self, Faults, Loaded},
+    file::NamedFile,
     phase::Phase,
     pool::Pools,
+    reload::{Contents, Reload, Seen, keep_fresh},
     rpc::{Guard, ReloadFault, SettingChange},
     telemetry::LogControl,
 };
@@ -90,5 +94,36 @@ impl Reloading {
         }
         *current = new;
         Ok(changes)
+    }
+}
+
+/// Time between two looks at a file.
+const LOOK: Duration = Duration::from_millis(300);
+/// Most bytes of a file that is looked at.
+const MAX_FILE: u64 = 64 << 20;
+
+/// Reloads the configuration whenever the contents of the file change.
+pub(super) async fn watch(path: PathBuf, control: Control) {
+    let file = NamedFile { what: "worker", path, max: MAX_FILE };
+    let seen = Seen::new(&[&file.read()]);
+    keep_fresh(Arc::new(Watched { file, seen, control }), LOOK).await;
+}
+
+struct Watched {
+    file: NamedFile,
+    seen: Seen,
+    control: Control,
+}
+
+impl Reload for Watched {
+    fn files(&self) -> Vec<NamedFile> {
+        vec![self.file.clone()]
+    }
+
+    fn reload(&self, contents: Vec<Contents>) {
+        if self.seen.is_new(&contents.iter().collect::<Vec<_>>()) {
+            // What became of it is in the log.
+            let _ = self.control.reload();
+        }
     }
 }

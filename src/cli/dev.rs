@@ -1,19 +1,24 @@
 //! `waterwheel dev`: a server to try, without a file.
 
-use std::io;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use tonic::Request;
 
 use super::{
     config_args::{ConfigArgs, Process},
+    console::complain,
     exit::Exit,
     output,
     server::{self, Printed},
+    worker::WorkerFile,
 };
 use crate::{
     app::App,
-    config::starter,
+    config::{Faults, starter},
     net::ListenAddress,
     proto::{Job, JobResult, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
 };
@@ -27,16 +32,38 @@ const GREETING: &str = "hello waterwheel";
 /// serve". Ctrl-C drains it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  waterwheel dev --max-payload 32MiB")]
+  waterwheel dev --max-payload 32MiB
+  waterwheel dev --worker thumb.py")]
 pub(super) struct DevArgs {
+    /// Serve the kinds of this worker too, a file in Python, Node, Go, Java, Ruby or bash, or a program; start it anew
+    /// whenever the file changes.
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    worker: Option<PathBuf>,
     #[command(flatten)]
     config: ConfigArgs,
 }
 
 pub(super) fn run(args: &DevArgs) -> Exit {
-    let args = args.config.clone();
-    let load = move || args.load(&Process::current(), Some(starter::dev_file()));
+    let worker = args.worker.as_deref().map(|path| WorkerFile::find(path).map_err(|fault| unusable(path, fault)));
+    let worker = match worker.transpose() {
+        Ok(worker) => worker,
+        Err(faults) => {
+            complain(&faults.styled());
+            return Exit::Usage;
+        }
+    };
+    let (args, served) = (args.config.clone(), worker.clone());
+    let load = move || {
+        let mut file = starter::dev_file();
+        if let Some(worker) = &served {
+            file.text += &worker.sections().map_err(|fault| unusable(&worker.path, fault))?;
+        }
+        args.load(&Process::current(), Some(file))
+    };
     server::run_server(load, Vec::new(), async |app, config| {
+        if let Some(WorkerFile { path, .. }) = worker {
+            app.reload_on_change(path);
+        }
         if server::print(&format!("{}\n{}", server::announcement(app), output::contents(config))) == Printed::No {
             return Ok(());
         }
@@ -49,6 +76,12 @@ pub(super) fn run(args: &DevArgs) -> Exit {
         server::print("next:  waterwheel submit sha256 --file README.md      waterwheel stats      Ctrl-C drains");
         Ok(())
     })
+}
+
+/// The fault of a worker that cannot be served.
+fn unusable(path: &Path, fault: String) -> Faults {
+    let message = format!("cannot serve the worker `{}`: {fault}", path.display());
+    Faults::of(message, "run `waterwheel worker test` on it")
 }
 
 /// Runs a job as a caller would: over the network.

@@ -8,7 +8,7 @@ use super::console::{STRONG, paint};
 
 /// The commands, by purpose.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Serve", &["serve", "dev", "check", "config", "proto", "completions"]),
+    ("Serve", &["serve", "dev", "check", "config", "worker", "proto", "completions"]),
     ("Call", &["submit", "stream", "probe"]),
     ("Operate", &["stats", "jobs", "explain", "cancel", "pause", "resume", "resize", "reload", "drain"]),
     ("Study", &["bench", "sim", "advise"]),

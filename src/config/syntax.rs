@@ -63,12 +63,17 @@ pub(super) const ENV_NAME: Syntax = Parsed("a name of a variable", |text| {
 });
 pub(super) const ENV_COPY: Syntax = Parsed("a name of a variable that a job may have", unreserved);
 /// Names are part of metrics, health names and variables, so they stay simple.
-pub(super) const NAME: Syntax = Parsed("a name", |text| {
+pub(super) const NAME: Syntax = Parsed("a name", |text| name(text).map_err(Some));
+/// The same text where it can be a name of a pool, a kind or a program.
+///
+/// # Errors
+/// What a name is.
+pub(crate) fn name(text: &str) -> Result<String, String> {
     let tail = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-');
     let is_name = text.starts_with(|c: char| c.is_ascii_lowercase()) && text.len() <= 63 && text.chars().all(tail);
     let help = "write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`";
-    check(text, is_name).map_err(|_| Some(help.to_owned()))
-});
+    if is_name { Ok(text.to_owned()) } else { Err(help.to_owned()) }
+}
 /// Only in canonical form, so that "3" and "03" are not the same code twice.
 pub(super) const EXIT_CODE: Syntax = Parsed("an exit code of a failure", |text| {
     let is_code = text.parse::<u8>().is_ok_and(|code| code > 0 && code.to_string() == text);

@@ -65,6 +65,8 @@ impl Shell {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("README.md"), "# waterwheel\n".repeat(1000)).unwrap();
         std::fs::write(directory.path().join("waterwheel.toml"), starter::text()).unwrap();
+        let worker = include_str!("../../examples/workers/thumbnail.py");
+        std::fs::write(directory.path().join("thumb.py"), worker).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap();
         let path = [program, Path::new("/usr/local/bin"), Path::new("/usr/bin"), Path::new("/bin")];
         Self { directory, path: std::env::join_paths(path.map(PathBuf::from)).unwrap() }

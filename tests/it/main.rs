@@ -73,3 +73,4 @@ mod tracing;
 mod uploads;
 mod wire;
 mod worker_threads;
+mod workers;

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""A worker of waterwheel that serves the kind `thumbnail`. It needs Python 3.8 and nothing else.
+
+    waterwheel worker test -- python3 thumbnail.py     checks that it keeps the protocol
+    waterwheel dev --worker thumbnail.py               serves it, and starts it anew when this file changes
+
+Load what is slow to load (a model, a connection) here, once. It is kept from job to job.
+"""
+import json
+import os
+import queue
+import sys
+import threading
+
+
+def run(job):
+    """Does one job: returns the result, as bytes and their content type."""
+    return job.payload, job.content_type
+
+
+def conformance(job):
+    """What `waterwheel worker test` asks for. It shows all that a handler can do; yours may do without it."""
+    task = job.labels.get("task")
+    if task == "chunks":
+        for number in range(3):
+            job.output(b"%d\n" % number)
+        return b"end\n", "text/plain"
+    if task == "progress":
+        job.progress(0.5, "half of it")
+    elif task == "fail":
+        raise Failed("NOT_FOUND", "no such picture")
+    elif task == "wait":
+        job.cancelled.wait()
+        raise Failed("CANCELLED", "stopped because of " + job.reason)
+    elif task == "print":
+        print("a line on standard output")
+    elif task == "crash":
+        os._exit(3)
+    return job.payload, job.content_type
+
+
+KINDS = {"thumbnail": run, "conformance": conformance}
+
+
+class Failed(Exception):
+    """Ends a job with a gRPC status code. Any other exception ends it with INTERNAL."""
+
+    def __init__(self, code, message, retryable=False):
+        super().__init__(message)
+        self.code, self.message, self.retryable = code, message, retryable
+
+
+class Job:
+    def __init__(self, header, payload):
+        self.__dict__.update(header)  # id, job_id, kind, content_type, budget_ms, request_id, tenant, labels, attempt
+        self.payload = payload
+        self.cancelled, self.reason = threading.Event(), None
+
+    def output(self, piece):
+        """Sends a piece of the result now, which a caller of `Stream` gets as a chunk."""
+        send("output", {"id": self.id}, piece)
+
+    def progress(self, fraction, message=""):
+        send("progress", {"id": self.id, "fraction": fraction, "message": message})
+
+
+# The protocol: a line of JSON on descriptor 3 or 4, then as many bytes as its `bytes` says.
+requests, responses = os.fdopen(3, "rb"), os.fdopen(4, "wb")
+jobs, current, lock = queue.Queue(), {}, threading.Lock()
+
+
+def send(name, message, data=b""):
+    with lock:
+        responses.write(json.dumps({name: message, "bytes": len(data)}).encode() + b"\n" + data)
+        responses.flush()
+
+
+def read():
+    for line in requests:
+        message = json.loads(line)
+        data = requests.read(message.get("bytes", 0))
+        if "run" in message:
+            job = Job(message["run"], data)
+            current[job.id] = job
+            jobs.put(job)
+        elif "cancel" in message and message["cancel"]["id"] in current:
+            job = current[message["cancel"]["id"]]
+            job.reason = message["cancel"]["reason"]
+            job.cancelled.set()
+        elif "leave" in message:
+            jobs.put(None)
+    os._exit(0)  # The service is gone.
+
+
+send("ready", {"protocol": 1, "kinds": list(KINDS), "name": "thumbnail"})
+threading.Thread(target=read, daemon=True).start()
+while (job := jobs.get()) is not None:
+    try:
+        if job.kind not in KINDS:
+            raise Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind)
+        result, content_type = KINDS[job.kind](job)
+        answer = "done", {"id": job.id, "content_type": content_type}, result
+    except Failed as error:
+        answer = "failed", {"id": job.id, "code": error.code, "message": error.message, "retryable": error.retryable}
+    except Exception as error:
+        sys.excepthook(*sys.exc_info())
+        answer = "failed", {"id": job.id, "code": "INTERNAL", "message": repr(error)}
+    del current[job.id]
+    send(*answer)

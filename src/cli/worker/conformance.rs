@@ -1,0 +1,270 @@
+//! `waterwheel worker test`: whether a program keeps the protocol.
+
+use std::{fmt::Write, time::Duration};
+
+use bytes::Bytes;
+use clap::Args;
+use serde::Serialize;
+use tokio::time::{Instant, timeout};
+
+use super::peer::{Answer, Peer};
+use crate::{
+    cli::{
+        console::{BAD, Console, FAINT, GOOD, paint},
+        exit::Exit,
+        failure::Failure,
+        output::{Format, OutputArgs, exact},
+    },
+    handler::process::protocol::{FromWorker, VERSION},
+};
+
+const EXAMPLE: &str = "\
+Exit codes:
+  0  the worker keeps the protocol
+  1  it does not: the lines that begin with fail say where
+
+Example:
+  waterwheel worker test -- python3 thumb.py";
+
+/// Kind whose jobs do what their label `task` says.
+const KIND: &str = "conformance";
+/// Jobs that are run one after the other.
+const MANY: usize = 1000;
+
+/// Test whether a worker keeps the protocol.
+///
+/// It starts the command as a server does, and runs jobs of the kind "conformance" on it, which every worker of
+/// "waterwheel worker new" serves. For one that does not, those tests are left out. What the worker prints goes to
+/// standard error.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLE)]
+pub(super) struct TestArgs {
+    /// Longest time of one test.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    output: OutputArgs,
+    /// Command that starts the worker.
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    command: Vec<String>,
+}
+
+impl TestArgs {
+    pub(super) fn format(&self) -> Format {
+        self.output.output
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Pass,
+    Fail,
+    Skip,
+}
+
+/// One line of the report.
+#[derive(Debug, Serialize)]
+struct Row {
+    test: &'static str,
+    verdict: Verdict,
+    /// What was seen.
+    seen: String,
+    /// Time that it took.
+    ms: f64,
+}
+
+/// Runs tests on a worker that is kept from one to the next, until one fails.
+struct Kit<'a, 'console> {
+    args: &'a TestArgs,
+    console: &'a mut Console<'console>,
+    worker: Option<Peer>,
+    failed: usize,
+}
+
+/// What a test saw, or how the worker fell short.
+type Seen = Result<String, String>;
+
+pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let mut kit = Kit { args, console, worker: None, failed: 0 };
+    kit.test("ready", None, async |worker| ready(worker)).await?;
+    kit.test("echo of no bytes", Some(KIND), async |worker| echo(worker, 0).await).await?;
+    kit.test("echo of 1 byte", Some(KIND), async |worker| echo(worker, 1).await).await?;
+    kit.test("echo of 8 MiB", Some(KIND), async |worker| echo(worker, 8 << 20).await).await?;
+    kit.test("1,000 jobs in a row", Some(KIND), many).await?;
+    kit.test("chunks", Some(KIND), chunks).await?;
+    kit.test("progress", Some(KIND), progress).await?;
+    kit.test("failure with a code", Some(KIND), failure).await?;
+    kit.test("cancel", Some(KIND), cancel).await?;
+    kit.test("unknown kind", None, unknown_kind).await?;
+    kit.test("print to standard output", Some(KIND), print).await?;
+    kit.test("crash", Some(KIND), crash).await?;
+    kit.test("start after a crash", Some(KIND), async |worker| echo(worker, 1).await).await?;
+    kit.test("leave", None, leave).await?;
+    kit.test("end of the service", None, closed).await?;
+    Ok(if kit.failed == 0 { Exit::Done } else { Exit::Failed })
+}
+
+impl Kit<'_, '_> {
+    /// Runs one test, which needs the worker to serve `kind`.
+    async fn test(
+        &mut self,
+        test: &'static str,
+        kind: Option<&str>,
+        run: impl AsyncFnOnce(&mut Peer) -> Seen,
+    ) -> Result<(), Failure> {
+        let began = Instant::now();
+        let worker = &mut self.worker;
+        let attempt = async {
+            let peer = match worker {
+                Some(peer) => peer,
+                None => worker.insert(Peer::start(&self.args.command).await?),
+            };
+            match kind {
+                Some(kind) if !peer.ready.kinds.iter().any(|served| served == kind) => Ok(None),
+                _ => run(peer).await.map(Some),
+            }
+        };
+        let limit = self.args.timeout;
+        let seen = timeout(limit, attempt).await.unwrap_or_else(|_| Err(format!("no answer within {}", exact(limit))));
+        let (verdict, seen) = match seen {
+            Ok(Some(seen)) => (Verdict::Pass, seen),
+            Ok(None) => (Verdict::Skip, format!("it does not serve the kind `{KIND}`")),
+            Err(fault) => (Verdict::Fail, fault),
+        };
+        if verdict == Verdict::Fail {
+            self.failed += 1;
+            self.worker = None;
+        }
+        // One that was to exit is gone.
+        self.worker.take_if(|peer| peer.has_exited());
+        let row = Row { test, verdict, seen, ms: began.elapsed().as_secs_f64() * 1e3 };
+        let line = match self.args.format() {
+            Format::Json => serde_json::to_string(&row).expect("texts and numbers are JSON"),
+            Format::Text => row.text(),
+        };
+        Ok(self.console.out.line(&line).await?)
+    }
+}
+
+impl Row {
+    fn text(&self) -> String {
+        let (style, word) = match self.verdict {
+            Verdict::Pass => (GOOD, "pass"),
+            Verdict::Fail => (BAD, "fail"),
+            Verdict::Skip => (FAINT, "skip"),
+        };
+        let mut line = format!("{}  {:<26}", paint(style, word), self.test);
+        write!(line, "{:>8}  {}", exact(Duration::from_secs_f64(self.ms / 1e3)), self.seen)
+            .expect("a string takes all");
+        line.trim_end().to_owned()
+    }
+}
+
+fn ready(worker: &Peer) -> Seen {
+    let ready = &worker.ready;
+    if ready.protocol != VERSION {
+        return Err(format!("it speaks version {} of the protocol, and this is version {VERSION}", ready.protocol));
+    }
+    let name = if ready.name.is_empty() { "without a name" } else { &ready.name };
+    Ok(format!("{name}, kinds: {}", ready.kinds.join(" ")))
+}
+
+/// The whole output of a job that is to complete.
+fn completed(answer: &Answer) -> Result<Bytes, String> {
+    match &answer.end {
+        FromWorker::Done(_) => Ok(answer.pieces.concat().into()),
+        other => Err(format!("it did not complete the job: {other:?}")),
+    }
+}
+
+async fn echo(worker: &mut Peer, size: usize) -> Seen {
+    // No byte may mean anything: neither an end of line, nor one that is not UTF-8.
+    let payload: Bytes = (0..size).map(|at| (at * 7 + 10) as u8).collect();
+    let answer = worker.run(KIND, None, payload.clone()).await?;
+    let output = completed(&answer)?;
+    if output != payload {
+        return Err(format!("it returned {} bytes, and not what it was given", output.len()));
+    }
+    match &answer.end {
+        FromWorker::Done(done) if done.content_type == "application/octet-stream" => Ok(String::new()),
+        other => Err(format!("the content type is not that of the job: {other:?}")),
+    }
+}
+
+async fn many(worker: &mut Peer) -> Seen {
+    let began = Instant::now();
+    for number in 0..MANY {
+        let payload = Bytes::from(number.to_string());
+        let answer = worker.run(KIND, None, payload.clone()).await?;
+        if completed(&answer)? != payload {
+            return Err(format!("job {number} got the output of another one"));
+        }
+    }
+    Ok(format!("{} each", exact(began.elapsed() / MANY as u32)))
+}
+
+async fn chunks(worker: &mut Peer) -> Seen {
+    let answer = worker.run(KIND, Some("chunks"), Bytes::new()).await?;
+    let output = completed(&answer)?;
+    let pieces = answer.pieces.iter().filter(|piece| !piece.is_empty()).count();
+    if output != "0\n1\n2\nend\n" || pieces < 4 {
+        return Err(format!("three chunks and the end were expected, not {:?}", answer.pieces));
+    }
+    Ok(String::new())
+}
+
+async fn progress(worker: &mut Peer) -> Seen {
+    let answer = worker.run(KIND, Some("progress"), Bytes::new()).await?;
+    completed(&answer)?;
+    match answer.progress.as_slice() {
+        [0.5] => Ok(String::new()),
+        other => Err(format!("one progress of 0.5 was expected, not {other:?}")),
+    }
+}
+
+async fn failure(worker: &mut Peer) -> Seen {
+    match worker.run(KIND, Some("fail"), Bytes::new()).await?.end {
+        FromWorker::Failed(failed) if failed.code == "NOT_FOUND" => Ok(format!("NOT_FOUND: {}", failed.message)),
+        other => Err(format!("`failed` with the code NOT_FOUND was expected, not {other:?}")),
+    }
+}
+
+async fn cancel(worker: &mut Peer) -> Seen {
+    match worker.cancel(KIND, "wait").await?.end {
+        FromWorker::Failed(failed) => Ok(format!("{}: {}", failed.code, failed.message)),
+        other => Err(format!("`failed` was expected, not {other:?}")),
+    }
+}
+
+async fn unknown_kind(worker: &mut Peer) -> Seen {
+    match worker.run("no-such-kind", None, Bytes::new()).await?.end {
+        FromWorker::Failed(failed) => Ok(failed.code),
+        other => Err(format!("`failed` was expected, not {other:?}")),
+    }
+}
+
+async fn print(worker: &mut Peer) -> Seen {
+    let answer = worker.run(KIND, Some("print"), Bytes::from_static(b"x")).await?;
+    completed(&answer).map(|_| String::new())
+}
+
+async fn crash(worker: &mut Peer) -> Seen {
+    match worker.crash(KIND, "crash").await? {
+        Some(0) => Err("it exited with 0".into()),
+        Some(code) => Ok(format!("exit code {code}")),
+        None => Ok("ended by a signal".into()),
+    }
+}
+
+async fn leave(worker: &mut Peer) -> Seen {
+    match worker.leave().await? {
+        Some(0) => Ok(String::new()),
+        Some(code) => Err(format!("it exited with {code}, and not with 0")),
+        None => Err("a signal ended it".into()),
+    }
+}
+
+async fn closed(worker: &mut Peer) -> Seen {
+    worker.close().await.map(|_| String::new())
+}

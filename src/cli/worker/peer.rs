@@ -1,0 +1,204 @@
+//! A worker that a test drives over its descriptors 3 and 4.
+
+use std::{io, process::Stdio, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use command_fds::{CommandFdExt, FdMapping};
+use futures_util::StreamExt;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+use tokio::{
+    io::AsyncWriteExt,
+    net::unix::pipe::{Receiver, Sender},
+    try_join,
+};
+use tokio_util::codec::FramedRead;
+
+use crate::handler::process::protocol::{Cancel, Frame, FromWorker, Leave, Messages, Ready, Run, ToWorker, parts};
+
+/// A process that runs, with its first message. Dropping it kills the process and its group.
+pub(super) struct Peer {
+    pub(super) ready: Ready,
+    child: Child,
+    group: Option<Pid>,
+    requests: Option<Sender>,
+    responses: FramedRead<Receiver, Messages<FromWorker>>,
+    jobs: u64,
+    has_exited: bool,
+}
+
+/// What a worker sent for one job: the pieces of its output with the last one, progress, and how it ended.
+pub(super) struct Answer {
+    pub(super) pieces: Vec<Bytes>,
+    pub(super) progress: Vec<f64>,
+    pub(super) end: FromWorker,
+}
+
+impl Peer {
+    /// Starts the command, whose standard output becomes our standard error, and waits until it is ready.
+    pub(super) async fn start(command: &[String]) -> Result<Self, String> {
+        let (program, args) = command.split_first().ok_or("no command was given")?;
+        let mut peer = Self::spawn(program, args).map_err(|error| format!("cannot start `{program}`: {error}"))?;
+        match peer.next().await? {
+            (FromWorker::Ready(ready), _) => peer.ready = ready,
+            (other, _) => return Err(format!("its first message is not `ready`: {other:?}")),
+        }
+        Ok(peer)
+    }
+
+    fn spawn(program: &str, args: &[String]) -> io::Result<Self> {
+        let (their_requests, requests) = io::pipe()?;
+        let (responses, their_responses) = io::pipe()?;
+        let mut command = Command::new(program);
+        let mapped = [(their_requests.into(), 3), (their_responses.into(), 4)];
+        let mapped = mapped.map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd });
+        command.fd_mappings(mapped.into()).expect("3 is not 4");
+        command.args(args).stdin(Stdio::null()).stdout(io::stderr()).process_group(0).kill_on_drop(true);
+        let child = command.spawn()?;
+        Ok(Self {
+            ready: Ready::default(),
+            group: child.id().and_then(|id| Pid::from_raw(id.cast_signed())),
+            child,
+            requests: Some(Sender::from_owned_fd(requests.into())?),
+            responses: FramedRead::new(Receiver::from_owned_fd(responses.into())?, Messages::default()),
+            jobs: 0,
+            has_exited: false,
+        })
+    }
+
+    /// Runs one job to its end.
+    pub(super) async fn run(&mut self, kind: &str, task: Option<&str>, payload: Bytes) -> Result<Answer, String> {
+        let job = self.job(kind, task);
+        let id = job.id.clone();
+        // A worker may answer before it has read all.
+        let mut requests = self.requests.take();
+        let (sent, answer) = tokio::join!(send(&mut requests, ToWorker::Run(job), payload), self.answer(&id));
+        self.requests = requests;
+        sent?;
+        answer
+    }
+
+    /// Starts one job, and cancels it.
+    pub(super) async fn cancel(&mut self, kind: &str, task: &str) -> Result<Answer, String> {
+        let job = self.job(kind, Some(task));
+        let id = job.id.clone();
+        send(&mut self.requests, ToWorker::Run(job), Bytes::new()).await?;
+        let cancel = Cancel { id: id.clone(), reason: "DEADLINE".into(), grace_ms: 1000 };
+        send(&mut self.requests, ToWorker::Cancel(cancel), Bytes::new()).await?;
+        self.answer(&id).await
+    }
+
+    /// Asks the worker to leave; returns its exit code.
+    pub(super) async fn leave(&mut self) -> Result<Option<i32>, String> {
+        send(&mut self.requests, ToWorker::Leave(Leave { grace_ms: 5000 }), Bytes::new()).await?;
+        self.exit().await
+    }
+
+    /// Closes its descriptor 3, as the end of the service does; returns its exit code.
+    pub(super) async fn close(&mut self) -> Result<Option<i32>, String> {
+        self.requests = None;
+        self.exit().await
+    }
+
+    /// Starts a job that ends the process; returns the exit code.
+    pub(super) async fn crash(&mut self, kind: &str, task: &str) -> Result<Option<i32>, String> {
+        let job = self.job(kind, Some(task));
+        send(&mut self.requests, ToWorker::Run(job), Bytes::new()).await?;
+        self.exit().await
+    }
+
+    /// Whether it exited as a test had asked for.
+    pub(super) fn has_exited(&self) -> bool {
+        self.has_exited
+    }
+
+    fn job(&mut self, kind: &str, task: Option<&str>) -> Run {
+        self.jobs += 1;
+        Run {
+            id: self.jobs.to_string(),
+            job_id: format!("test-{}", self.jobs),
+            kind: kind.to_owned(),
+            content_type: "application/octet-stream".into(),
+            budget_ms: Duration::from_secs(10).as_millis() as u64,
+            request_id: "worker-test".into(),
+            labels: task.map(|task| ("task".to_owned(), task.to_owned())).into_iter().collect(),
+            attempt: 1,
+            ..Run::default()
+        }
+    }
+
+    async fn answer(&mut self, job: &str) -> Result<Answer, String> {
+        let (mut pieces, mut progress) = (Vec::new(), Vec::new());
+        loop {
+            let (message, bytes) = self.next().await?;
+            let named = match &message {
+                FromWorker::Output(output) => &output.id,
+                FromWorker::Progress(progress) => &progress.id,
+                FromWorker::Done(done) => &done.id,
+                FromWorker::Failed(failed) => &failed.id,
+                FromWorker::Ready(_) => return Err("it sent `ready` twice".into()),
+            };
+            if named != job {
+                return Err(format!("it named the job `{named}`, and job `{job}` was running"));
+            }
+            match &message {
+                FromWorker::Output(_) => pieces.push(bytes),
+                FromWorker::Progress(at) => progress.push(at.fraction),
+                _ => {
+                    pieces.push(bytes);
+                    return Ok(Answer { pieces, progress, end: message });
+                }
+            }
+        }
+    }
+
+    /// The next message, with all the bytes that follow its line.
+    async fn next(&mut self) -> Result<(FromWorker, Bytes), String> {
+        let mut message = None;
+        let mut bytes = BytesMut::new();
+        loop {
+            match self.responses.next().await {
+                Some(Ok(Frame::Message(read, follow))) if follow > 0 => message = Some((read, follow as usize)),
+                Some(Ok(Frame::Message(read, _))) => return Ok((read, Bytes::new())),
+                Some(Ok(Frame::Piece(piece))) => bytes.extend_from_slice(&piece),
+                Some(Err(fault)) => return Err(fault.to_string()),
+                None => return Err(format!("it closed descriptor 4{}", self.ended().await)),
+            }
+            if let Some((read, _)) = message.take_if(|(_, follow)| bytes.len() == *follow) {
+                return Ok((read, bytes.freeze()));
+            }
+        }
+    }
+
+    /// Reads until descriptor 4 is closed, and waits for the exit; returns its code, where no signal ended it.
+    async fn exit(&mut self) -> Result<Option<i32>, String> {
+        let read = async {
+            while self.responses.next().await.is_some() {}
+            Ok(())
+        };
+        let ((), status) = try_join!(read, self.child.wait()).map_err(|error: io::Error| error.to_string())?;
+        self.has_exited = true;
+        Ok(status.code())
+    }
+
+    async fn ended(&mut self) -> String {
+        self.child.wait().await.map_or_else(|error| error.to_string(), |status| format!(" ({status})"))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // A process that was waited for may be another one by now.
+        if let (Some(group), Some(_)) = (self.group, self.child.id()) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+async fn send(requests: &mut Option<Sender>, message: ToWorker, bytes: Bytes) -> Result<(), String> {
+    let Some(pipe) = requests else { return Err("descriptor 3 is closed".into()) };
+    for part in parts(message, bytes) {
+        pipe.write_all(&part).await.map_err(|error| format!("it does not read descriptor 3: {error}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Workers of other languages as `waterwheel worker new` writes them: each keeps the protocol.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+/// Languages, and the commands that run a file of them.
+const LANGUAGES: [(&str, &str, &[&str]); 6] = [
+    ("python", "py", &["python3"]),
+    ("node", "mjs", &["node"]),
+    ("go", "go", &["go", "run"]),
+    ("java", "java", &["java"]),
+    ("ruby", "rb", &["ruby"]),
+    ("bash", "sh", &["bash"]),
+];
+
+async fn waterwheel(directory: &TempDir, args: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
+    command.args(args).current_dir(directory.path()).stdin(Stdio::null()).kill_on_drop(true);
+    let output = command.output().await.unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.code().unwrap(), text)
+}
+
+/// What the tests of a worker saw: name and verdict.
+async fn verdicts(directory: &TempDir, command: &[&str]) -> (i32, Vec<(String, String)>, String) {
+    let args: Vec<_> = ["worker", "test", "--timeout", "2m", "--output", "json", "--"]
+        .into_iter()
+        .chain(command.iter().copied())
+        .collect();
+    let (exit, text) = waterwheel(directory, &args).await;
+    let rows = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let text_of = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+    let verdicts = rows.map(|row| (text_of(&row, "test"), text_of(&row, "verdict"))).collect();
+    (exit, verdicts, text)
+}
+
+/// A language that is not installed is left out; `.ci/run` installs all of them.
+#[tokio::test]
+async fn a_new_worker_of_each_language_passes_every_test() {
+    let directory = tempfile::tempdir().unwrap();
+    for (language, extension, run) in LANGUAGES {
+        if std::env::var_os("CI_ALL_LANGUAGES").is_none()
+            && Command::new(run[0]).arg("--version").output().await.is_err()
+        {
+            eprintln!("{} is not installed", run[0]);
+            continue;
+        }
+        let (exit, said) = waterwheel(&directory, &["worker", "new", "--language", language, "thumb"]).await;
+        assert_eq!(exit, 0, "{said}");
+        let file = format!("thumb.{extension}");
+        let command: Vec<_> = run.iter().copied().chain([file.as_str()]).collect();
+        let (exit, verdicts, text) = verdicts(&directory, &command).await;
+        let passed = verdicts.iter().filter(|(_, verdict)| verdict == "pass").count();
+        assert_eq!((exit, passed, verdicts.len()), (0, 15, 15), "{language}: {text}");
+    }
+}
+
+/// Each worker falls short in one way, which its line names.
+#[tokio::test]
+async fn a_worker_that_breaks_the_protocol_fails_the_test_that_shows_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let ready = r#"echo '{"ready":{"protocol":1,"kinds":["conformance"]}}' >&4; "#;
+    for (script, test, seen) in [
+        ("exit 7", "ready", "closed descriptor 4 (exit status: 7)"),
+        ("echo hello >&4; sleep 9", "ready", "hello"),
+        (r#"echo '{"ready":{"protocol":2}}' >&4; sleep 9"#, "ready", "version 2"),
+        (&format!(r#"{ready} read x <&3; echo '{{"done":{{"id":"9"}}}}' >&4; sleep 9"#), "echo of no bytes", "job `9`"),
+        (
+            &format!(r#"{ready} read x <&3; echo '{{"done":{{"id":"1"}},"bytes":3}}' >&4; printf abc >&4; sleep 9"#),
+            "echo of no bytes",
+            "3 bytes",
+        ),
+    ] {
+        let (exit, verdicts, text) = verdicts(&directory, &["bash", "-c", script]).await;
+        let failed = verdicts.iter().find(|(name, _)| name == test).expect("each test is told");
+        assert_eq!((exit, failed.1.as_str()), (1, "fail"), "{script}: {text}");
+        assert!(text.contains(seen), "{seen}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_worker_without_the_kind_of_the_tests_is_tested_in_what_is_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let own = include_str!("../../examples/workers/thumbnail.py").replace("\"conformance\": conformance", "");
+    std::fs::write(directory.path().join("own.py"), own).unwrap();
+    let (exit, verdicts, text) = verdicts(&directory, &["python3", "own.py"]).await;
+    let count = |wanted: &str| verdicts.iter().filter(|(_, verdict)| verdict == wanted).count();
+    assert_eq!((exit, count("pass"), count("skip")), (0, 4, 11), "{text}");
+}
