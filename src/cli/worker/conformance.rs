@@ -57,7 +57,7 @@ impl TestArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+enum TestVerdict {
     Pass,
     Fail,
     Skip,
@@ -65,9 +65,9 @@ enum Verdict {
 
 /// One line of the report.
 #[derive(Debug, Serialize)]
-struct Row {
+struct TestRow {
     test: &'static str,
-    verdict: Verdict,
+    verdict: TestVerdict,
     /// What was seen.
     seen: String,
     /// Time that it took.
@@ -128,17 +128,17 @@ impl Kit<'_, '_> {
         let limit = self.args.timeout;
         let seen = timeout(limit, attempt).await.unwrap_or_else(|_| Err(format!("no answer within {}", exact(limit))));
         let (verdict, seen) = match seen {
-            Ok(Some(seen)) => (Verdict::Pass, seen),
-            Ok(None) => (Verdict::Skip, format!("it does not serve the kind `{KIND}`")),
-            Err(fault) => (Verdict::Fail, fault),
+            Ok(Some(seen)) => (TestVerdict::Pass, seen),
+            Ok(None) => (TestVerdict::Skip, format!("it does not serve the kind `{KIND}`")),
+            Err(fault) => (TestVerdict::Fail, fault),
         };
-        if verdict == Verdict::Fail {
+        if verdict == TestVerdict::Fail {
             self.failed += 1;
             self.worker = None;
         }
         // One that was to exit is gone.
         self.worker.take_if(|peer| peer.has_exited());
-        let row = Row { test, verdict, seen, ms: began.elapsed().as_secs_f64() * 1e3 };
+        let row = TestRow { test, verdict, seen, ms: began.elapsed().as_secs_f64() * 1e3 };
         let line = match self.args.format() {
             Format::Json => serde_json::to_string(&row).expect("texts and numbers are JSON"),
             Format::Text => row.text(),
@@ -147,12 +147,12 @@ impl Kit<'_, '_> {
     }
 }
 
-impl Row {
+impl TestRow {
     fn text(&self) -> String {
         let (style, word) = match self.verdict {
-            Verdict::Pass => (GOOD, "pass"),
-            Verdict::Fail => (BAD, "fail"),
-            Verdict::Skip => (FAINT, "skip"),
+            TestVerdict::Pass => (GOOD, "pass"),
+            TestVerdict::Fail => (BAD, "fail"),
+            TestVerdict::Skip => (FAINT, "skip"),
         };
         let mut line = format!("{}  {:<26}", paint(style, word), self.test);
         write!(line, "{:>8}  {}", exact(Duration::from_secs_f64(self.ms / 1e3)), self.seen)

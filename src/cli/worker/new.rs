@@ -12,7 +12,7 @@ use crate::{
 
 const EXAMPLE: &str = "\
 Example:
-  waterwheel worker new --language python thumb";
+  waterwheel worker new --language python resize";
 
 /// The kind that the examples serve.
 const PLACEHOLDER: &str = "thumbnail";
