@@ -81,10 +81,13 @@ impl Faults {
 
     /// The fault of a file that could not be read.
     pub fn unreadable(path: &Path, detail: String) -> Self {
-        let path = path.display().to_string();
         let help = "check the path given with --config or WATERWHEEL_CONFIG";
-        let fault = Fault::new(format!("cannot read `{path}`: {detail}"), help);
-        Self::new(Texts::default(), vec![fault])
+        Self::of(format!("cannot read `{}`: {detail}", path.display()), help)
+    }
+
+    /// One fault that lies in no text: what is wrong, and what to do about it.
+    pub fn of(message: String, help: &str) -> Self {
+        Self::new(Texts::default(), vec![Fault::new(message, help)])
     }
 
     /// The faults, in the order of the sources.

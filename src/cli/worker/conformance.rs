@@ -51,7 +51,7 @@ pub(super) struct TestArgs {
 
 impl TestArgs {
     pub(super) fn format(&self) -> Format {
-        self.output.output
+        self.output.format
     }
 }
 
