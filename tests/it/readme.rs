@@ -124,6 +124,11 @@ async fn every_command_works_and_prints_what_is_shown() {
                 server = Some(Process::serve_file(&directory.path().join(config)).await);
                 continue;
             }
+            if let Some(file) = command.strip_prefix("waterwheel dev --worker ") {
+                let path = directory.path().join(file);
+                server = Some(Process::dev(&["--worker", path.to_str().unwrap()]).await);
+                continue;
+            }
             match (&*command, &mut scene) {
                 ("cargo test", _) => continue,
                 ("cargo run --release -- dev", _) => {
