@@ -1,4 +1,4 @@
-//! Catches panics of handlers. `src/pool/attempt.rs` and `src/pool/conclude.rs` make the job's outcome of them.
+//! Catches panics of handlers. `src/pool/attempt.rs` and `src/pool/outcome.rs` make the job's outcome of them.
 
 use std::{
     any::Any,

@@ -1,4 +1,4 @@
-//! What a job waits for. `src/pool/explain.rs` adds the rest of an explanation.
+//! What a job waits for. `src/pool/listing.rs` adds the rest of an explanation.
 
 use std::time::Duration;
 

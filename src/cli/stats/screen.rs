@@ -69,7 +69,7 @@ fn cell(text: &str, width: usize) -> String {
 
 fn head(stats: &Stats) -> String {
     let phase = stats.phase().as_str_name().trim_start_matches("PHASE_");
-    format!("{phase}  up {}   q leaves", rough(duration(stats.uptime.as_ref())))
+    format!("{phase}  up {}   q quits", rough(duration(stats.uptime.as_ref())))
 }
 
 /// A heading and rows of cells, each as wide as its column.
