@@ -1,6 +1,6 @@
-// Submits a job, streams one, and prints the reason of a refusal. The stubs are made by `buf generate` or protoc from proto/,
-// at the place that go.mod names.
+// Submits a job, streams one, and prints the reason of a refusal.
 //
+//	bash examples/go/stubs.sh
 //	cd examples/go && go run . 127.0.0.1:7070
 package main
 

@@ -39,7 +39,7 @@ function reason(error) {
 async function main(address) {
   const pool = connect(address);
   const result = await submit(pool, { kind: "sha256", payload: Buffer.from("hello") }, 2000);
-  console.log(`${result.output} by job ${result.job_id}`);
+  console.log(`${result.output} by job ${result.jobId}`);
 
   const job = { kind: "gzip", payload: Buffer.alloc(60_000, "hello ") };
   for await (const event of pool.stream({ job }, { deadline: Date.now() + 2000 })) {

@@ -1,5 +1,6 @@
 """Submits a job, streams one, and prints the reason of a refusal.
 
+    mkdir -p stubs && pip install grpcio-tools grpcio-status
     python -m grpc_tools.protoc -I proto --python_out=stubs --grpc_python_out=stubs proto/waterwheel/v1/*.proto
     PYTHONPATH=stubs python examples/python/client.py 127.0.0.1:7070
 """

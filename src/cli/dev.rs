@@ -24,6 +24,8 @@ use crate::{
 };
 
 const GREETING: &str = "hello waterwheel";
+/// Where commands find a server that is not named.
+const USUAL: &str = "http://127.0.0.1:7070";
 
 /// Start a server to try, with built-in kinds, and run a first job.
 ///
@@ -73,7 +75,13 @@ pub(super) fn run(args: &DevArgs) -> Exit {
             let first = first_job(app).await.map_err(io::Error::other)?;
             server::print(&report(&first));
         }
-        server::print("next:  waterwheel submit sha256 --file README.md      waterwheel stats      Ctrl-C drains");
+        let at = match url(app.address()) {
+            usual if usual == USUAL => String::new(),
+            other => format!(" --server {other}"),
+        };
+        server::print(&format!(
+            "next:  waterwheel submit sha256 --file README.md{at}      waterwheel stats{at}      Ctrl-C drains"
+        ));
         Ok(())
     })
 }

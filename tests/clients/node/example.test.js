@@ -13,7 +13,7 @@ test("the example runs", async (t) => {
   const env = { ...process.env, NODE_PATH: fileURLToPath(new URL("node_modules", import.meta.url)) };
   const { stdout } = await promisify(execFile)(process.execPath, [example, service.address], { env });
   const lines = stdout.trim().split("\n");
-  assert.match(lines[0], /^2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824 by job /);
+  assert.match(lines[0], /^2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824 by job [0-9a-f]+-[0-9a-f]+$/);
   assert.equal(lines[1], "1 started");
   assert.match(lines.at(-2), / finished$/);
   assert.match(lines.at(-1), /^UNKNOWN_KIND .*NOT_STARTED/);
