@@ -11,7 +11,7 @@ pub(super) use file::WorkerFile;
 
 use super::{console::Console, exit::Exit, failure::Failure, output::Format};
 
-/// Write and test workers: programs of any language that stay between jobs.
+/// Write and test workers: programs in any language that stay.
 #[derive(Debug, Args)]
 pub(super) struct WorkerCommand {
     #[command(subcommand)]

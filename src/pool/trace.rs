@@ -46,8 +46,11 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
         )
     } else if cx.span().is_none() {
         // Every job has this span, and each field costs as much as the span itself: the kind tells the pool.
-        let (request_id, kind) = (cx.request_id().as_str(), &**cx.kind());
-        cx.job().with_text(|job| error_span!(target: JOB_TARGET, parent: None, "job", request_id, job, kind))
+        cx.job().with_text(|job| {
+            let kind = &**cx.kind();
+            // A request id is made only if a subscriber takes the span.
+            error_span!(target: JOB_TARGET, parent: None, "job", request_id = cx.request_id().as_str(), job, kind)
+        })
     } else {
         return None;
     };

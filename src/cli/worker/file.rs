@@ -87,7 +87,8 @@ impl WorkerFile {
 /// Absolute path of a program.
 pub(super) fn on_path(program: &str) -> Option<String> {
     let process = Process::current();
-    let (_, path) = process.env.iter().find(|(name, _)| name == "PATH")?;
+    let path = process.env.iter().find(|(name, _)| name == "PATH");
+    let path = path.map_or("/usr/local/bin:/usr/bin:/bin", |(_, path)| path.as_str());
     let found = env::split_paths(path).map(|directory| directory.join(program)).find(|path| path.is_file())?;
     found.to_str().map(ToOwned::to_owned)
 }
