@@ -2,6 +2,9 @@
 //!
 //! A kind is one [`Kind`]: a name, options, and a factory that makes one handler for each worker. The worker keeps it
 //! from job to job and makes a new one after a panic or a forced stop.
+//!
+//! A way of running jobs beside `builtin`, `exec` and `program` is a file here, a variant of `Handler` in
+//! `src/config/model.rs`, its keys in `src/config/keys.rs`, and a line of `make` in `src/app/assemble.rs`.
 
 mod builtin;
 mod cancel;

@@ -1,4 +1,4 @@
-//! Faults with their places, and their display with carets. Their words are in `problem.rs`, and unknown keys are found in `values.rs`.
+//! Faults with their places, and their display with carets. Unknown keys are found in `values.rs`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! Reads the values of all keys by the table in `keys.rs`. Invalid values and unknown keys are found here; `problem.rs` has their words.
+//! Reads the values of all keys by the table in `keys.rs`. Invalid values and unknown keys are found here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,5 @@
-//! `Submit`: one job, its result.
+//! `Submit`: one job, its result. When the caller leaves, its future is dropped: `src/pool/permit.rs` takes a queued job
+//! out, and `src/pool/attached.rs` stops a running one.
 
 use std::{borrow::Borrow, future::poll_fn, sync::Arc, task::Poll};
 

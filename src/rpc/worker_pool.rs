@@ -1,4 +1,5 @@
-//! `WorkerPoolService`: its parts, and one method for each RPC.
+//! `WorkerPoolService`: its parts, and one method for each RPC. A new RPC is also a row in `src/auth/rpc.rs` and in
+//! `src/rpc/calls.rs`.
 
 use std::{pin::Pin, sync::Arc};
 

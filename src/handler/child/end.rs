@@ -1,4 +1,5 @@
-//! How a program ended, as a message. SIGTERM and SIGKILL are sent by `src/handler/child.rs`.
+//! How a program ended, as a message. SIGTERM and SIGKILL are sent by `src/handler/child.rs`; the grace
+//! of a job ends in `src/pool/stop.rs`.
 
 use std::{os::unix::process::ExitStatusExt, path::Path, process::ExitStatus};
 

@@ -1,4 +1,4 @@
-//! Adds the request id to every answer.
+//! Adds the request id to every answer. `src/rpc/context.rs` takes it from the metadata, or makes one.
 
 use std::{
     convert::Infallible,
