@@ -28,7 +28,7 @@ pub(super) struct Security {
     pub(super) guard: Guard,
 }
 
-/// Reads the files.
+/// Reads TLS files and token keys, and makes the quotas.
 pub(super) fn open(config: &Config) -> Result<Security, SecurityError> {
     let tls = config.server.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
     let gate = config.auth.as_ref().map(Gate::open).transpose()?.map(Arc::new);

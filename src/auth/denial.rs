@@ -80,7 +80,7 @@ pub enum Denial {
 /// What is wrong with a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFault {
-    /// Not three parts of JSON, or not a bearer token at all.
+    /// Not a JWT, or not a bearer token at all.
     #[error("it cannot be read; send \"authorization: Bearer\" with a signed JWT, once")]
     Malformed,
     /// Longer than the limit.

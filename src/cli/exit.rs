@@ -22,7 +22,7 @@ pub enum Exit {
     Unreachable,
     /// Code 2 of `probe` alone: no answer from the probed server.
     ProbeUnreachable,
-    /// Code 130: interrupted, as a shell reports SIGINT.
+    /// Code 130: interrupted; the code that shells give for SIGINT.
     Interrupted,
     /// Code 141: the reader of the output closed it, as a shell reports SIGPIPE.
     OutputClosed,

@@ -24,7 +24,7 @@ pub(crate) enum Format {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputArgs {
     /// Output format: text, or JSON lines with the field names of the contract.
-    // The heading of the flags before it would be taken for its own.
+    // Without this, clap prints it under the heading of the flags before it.
     #[arg(id = "output", long, value_name = "FORMAT", default_value = "text", help_heading = None::<&str>)]
     pub(crate) format: Format,
 }
@@ -110,7 +110,7 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// The pools of a configuration, with their workers and the room of their queues, and its kinds.
+/// The pools of a configuration, with their workers and the capacity of their queues, and its kinds.
 pub(crate) fn contents(config: &Config) -> String {
     let pool = |Pool { name, workers: min, max_workers: max, queue, .. }: &Pool| {
         let workers = if min < max { format!("{min} to {max} workers") } else { counted(*min, "worker") };

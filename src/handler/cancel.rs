@@ -1,4 +1,4 @@
-//! The request to stop a job, and who made it. The stop ladder is in `src/pool/stop.rs`.
+//! The request to stop a job, and its reason. The stop ladder is in `src/pool/stop.rs`.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

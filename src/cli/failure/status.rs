@@ -105,9 +105,9 @@ impl CallError {
     /// The code that the process ends with.
     pub(super) fn exit(&self) -> Exit {
         match (self.code, self.execution) {
-            // The handler chose the code freely.
+            // A handler may send any code, so it says nothing here.
             _ if self.known() == Some(Reason::HandlerFailed) => Exit::Failed,
-            // The job did not start, but a script would retry for ever.
+            // The job did not start, but exit code 4 would invite a retry that cannot succeed.
             _ if matches!(self.known(), Some(Reason::PayloadTooLarge | Reason::HeadersTooLarge)) => Exit::Usage,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,

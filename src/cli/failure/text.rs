@@ -1,4 +1,4 @@
-//! The text of a failed call: the server's message with its figures, and what to do, by flags of the command line.
+//! The text of a failed call: the server's message with its figures, and what to do, naming flags.
 
 use std::time::Duration;
 

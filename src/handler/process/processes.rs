@@ -262,7 +262,7 @@ impl ProcessSet {
 
     /// A job gave its place back.
     pub(super) fn freed(&self, session: &Session) {
-        // Under the lock: nobody takes a place of a process that is found to be due.
+        // Under the lock: no job takes a place of a process that is found to be due.
         let state = self.state.lock();
         session.give_place(&self.program.recycle);
         if session.is_closed() || state.slots.len() > state.wanted {

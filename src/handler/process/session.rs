@@ -269,7 +269,7 @@ impl Session {
 
     /// Ends the process of a job that has no answer.
     pub(super) fn forget(&self, id: u64) {
-        // An answer that nobody has read counts, too.
+        // An answer that its job has not read counts, too.
         if self.jobs.lock().routes.remove(&id).is_some() {
             self.close();
             self.kill.cancel();
