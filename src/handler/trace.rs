@@ -12,9 +12,9 @@ use crate::model::TraceContext;
 impl Context {
     /// The trace context to hand on to whatever the handler calls.
     ///
-    /// Where the call is sampled, its parent is the innermost exported span that is entered, which is the attempt's
-    /// unless the handler made its own; outside of any, it is the call's. Where the call is not sampled it is what was
-    /// received, unchanged. The baggage is always what was received.
+    /// If the call is sampled, the parent is the current exported span: the attempt's, or one that the handler made. Where
+    /// no such span is entered, it is the call's. Otherwise this is the received context, unchanged. The baggage is always
+    /// the received one.
     #[must_use]
     pub fn outgoing_trace(&self) -> Option<TraceContext> {
         let received = self.trace();
