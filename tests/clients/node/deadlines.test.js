@@ -5,10 +5,11 @@ import { connect, createServer } from "node:net";
 import { test } from "node:test";
 import { all, duration, job, refusal, ROOMY, serve, TINY, until } from "./service.js";
 
-const CALLS = 10;
-// A machine that is busy with other work may lose a race that has 10 ms to spare.
+const CALLS = 5;
+// A machine that is busy with other work may lose a race, even one that has 100 ms to spare.
 const ROUNDS = 5;
-// Where the race is not the point, the server has all the time to win it that it may take: a tenth of the budget.
+// The margin is at most a tenth of the budget: with 1 s the server answers 100 ms before the client gives up.
+const BUDGET = 1000;
 const EARLY = `
 [deadline]
 reply_margin = "1s"
@@ -16,7 +17,7 @@ reply_margin = "1s"
 // The promise is 50 ms. Asking for the statistics is within what is measured, on a machine that may be busy.
 const FREED_WITHIN = 500;
 
-// Of ten calls that run out of time, at least nine bring the server's reason, and not the client's own timer.
+// Calls that run out of time bring the server's reason, and not the client's own timer.
 async function assertToldWhy(t, call, reason) {
   const told = [];
   while (told.length < ROUNDS) {
@@ -32,14 +33,14 @@ async function assertToldWhy(t, call, reason) {
     }
     told.push(count);
     t.diagnostic(`${reason}: the server's answer came first in ${count} of ${CALLS} calls`);
-    if (count >= 0.9 * CALLS) return;
+    if (count === CALLS) return;
   }
   assert.fail(`of ${CALLS} calls in each round, these were told ${reason}: ${told}`);
 }
 
 test("a job that runs too long is told so", async (t) => {
-  const service = await serve(t, ROOMY);
-  await assertToldWhy(t, () => service.submit("sleep", "60000", { timeout: 250 }), "RUN_TIMEOUT");
+  const service = await serve(t, ROOMY + EARLY);
+  await assertToldWhy(t, () => service.submit("sleep", "60000", { timeout: BUDGET }), "RUN_TIMEOUT");
 });
 
 test("a stream is told why after it began", async (t) => {
