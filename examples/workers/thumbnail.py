@@ -8,9 +8,8 @@ Load what is slow to load (a model, a connection) here, once. It is kept from jo
 """
 import json
 import os
-import queue
+import select
 import sys
-import threading
 
 
 def run(job):
@@ -30,7 +29,8 @@ def conformance(job):
     elif task == "fail":
         raise Failed("NOT_FOUND", "no such picture")
     elif task == "wait":
-        job.cancelled.wait()
+        while not job.cancelled(wait=60):
+            pass
         raise Failed("CANCELLED", "stopped because of " + job.reason)
     elif task == "print":
         print("a line on standard output")
@@ -53,8 +53,7 @@ class Failed(Exception):
 class Job:
     def __init__(self, header, payload):
         self.__dict__.update(header)  # id, job_id, kind, content_type, budget_ms, request_id, tenant, labels, attempt
-        self.payload = payload
-        self.cancelled, self.reason = threading.Event(), None
+        self.payload, self.reason = payload, None
 
     def output(self, piece):
         """Sends a piece of the result now, which a caller of `Stream` gets as a chunk."""
@@ -63,38 +62,48 @@ class Job:
     def progress(self, fraction, message=""):
         send("progress", {"id": self.id, "fraction": fraction, "message": message})
 
+    def cancelled(self, wait=0):
+        """Whether the job is to stop: ask it between the steps of long work. It waits up to `wait` seconds for that."""
+        if not self.reason and comes(wait):
+            message, _ = receive()
+            self.reason = message.get("cancel", {}).get("reason")
+        return self.reason is not None
+
 
 # The protocol: a line of JSON on descriptor 3 or 4, then as many bytes as its `bytes` says.
 requests, responses = os.fdopen(3, "rb"), os.fdopen(4, "wb")
-jobs, current, lock = queue.Queue(), {}, threading.Lock()
+leaves = False
 
 
 def send(name, message, data=b""):
-    with lock:
-        responses.write(json.dumps({name: message, "bytes": len(data)}).encode() + b"\n" + data)
-        responses.flush()
+    responses.write(json.dumps({name: message, "bytes": len(data)}).encode() + b"\n" + data)
+    responses.flush()
 
 
-def read():
-    for line in requests:
-        message = json.loads(line)
-        data = requests.read(message.get("bytes", 0))
-        if "run" in message:
-            job = Job(message["run"], data)
-            current[job.id] = job
-            jobs.put(job)
-        elif "cancel" in message and message["cancel"]["id"] in current:
-            job = current[message["cancel"]["id"]]
-            job.reason = message["cancel"]["reason"]
-            job.cancelled.set()
-        elif "leave" in message:
-            jobs.put(None)
-    os._exit(0)  # The service is gone.
+def receive():
+    global leaves
+    line = requests.readline()
+    if not line:
+        sys.exit()  # The service is gone.
+    message = json.loads(line)
+    leaves |= "leave" in message
+    return message, requests.read(message.get("bytes", 0))
+
+
+def comes(wait):
+    """Whether a message comes within `wait` seconds."""
+    os.set_blocking(3, False)
+    begun = requests.peek()
+    os.set_blocking(3, True)
+    return begun or select.select([requests], [], [], wait)[0]
 
 
 send("ready", {"protocol": 1, "kinds": list(KINDS), "name": "thumbnail"})
-threading.Thread(target=read, daemon=True).start()
-while (job := jobs.get()) is not None:
+while not leaves:
+    message, data = receive()
+    if "run" not in message:
+        continue
+    job = Job(message["run"], data)
     try:
         if job.kind not in KINDS:
             raise Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind)
@@ -105,5 +114,4 @@ while (job := jobs.get()) is not None:
     except Exception as error:
         sys.excepthook(*sys.exc_info())
         answer = "failed", {"id": job.id, "code": "INTERNAL", "message": repr(error)}
-    del current[job.id]
     send(*answer)

@@ -5,6 +5,7 @@
 #   waterwheel dev --worker thumbnail.rb            serves it, and starts it anew when this file changes
 #
 # Load what is slow to load (a model, a connection) here, once. It is kept from job to job.
+require "io/wait"
 require "json"
 
 # Does one job: returns the result and its content type.
@@ -21,7 +22,7 @@ def conformance(job)
   when "progress" then job.progress(0.5, "half of it")
   when "fail" then raise Failed.new("NOT_FOUND", "no such picture")
   when "wait"
-    sleep 0.01 until job.cancelled
+    nil until job.cancelled(60)
     raise Failed.new("CANCELLED", "stopped because of #{job.cancelled}")
   when "print" then puts "a line on standard output"
   when "crash" then exit!(3)
@@ -43,8 +44,6 @@ end
 
 class Job
   attr_reader :payload
-  # Why the job is to stop, as soon as it is.
-  attr_accessor :cancelled
 
   def initialize(header, payload)
     @header, @payload = header, payload
@@ -63,40 +62,40 @@ class Job
   def progress(fraction, message = "")
     respond("progress", { id: id, fraction: fraction, message: message })
   end
+
+  # Why the job is to stop, if it is: ask it between the steps of long work. It waits up to `wait` seconds for that.
+  def cancelled(wait = 0)
+    if !@reason && REQUESTS.wait_readable(wait)
+      message, = receive
+      @reason = message.dig("cancel", "reason")
+    end
+    @reason
+  end
 end
 
 # The protocol: a line of JSON on descriptor 3 or 4, then as many bytes as its `bytes` says.
 REQUESTS = IO.new(3, "rb")
 RESPONSES = IO.new(4, "wb")
-RESPONDING = Mutex.new
 $stdout.sync = true
 
 def respond(name, message, data = "")
-  RESPONDING.synchronize do
-    RESPONSES.write(JSON.generate(name => message, "bytes" => data.bytesize), "\n", data)
-    RESPONSES.flush
-  end
+  RESPONSES.write(JSON.generate(name => message, "bytes" => data.bytesize), "\n", data)
+  RESPONSES.flush
 end
 
-jobs = Queue.new
-current = {}
+def receive
+  line = REQUESTS.gets or exit # The service is gone.
+  message = JSON.parse(line)
+  $leaves ||= message.key?("leave")
+  [message, REQUESTS.read(message.fetch("bytes", 0))]
+end
+
 respond("ready", { protocol: 1, kinds: KINDS.keys, name: "thumbnail" })
-Thread.new do
-  while (line = REQUESTS.gets)
-    message = JSON.parse(line)
-    data = REQUESTS.read(message.fetch("bytes", 0))
-    if (header = message["run"])
-      jobs << (current[header["id"]] = Job.new(header, data))
-    elsif (cancel = message["cancel"])
-      current[cancel["id"]]&.cancelled = cancel["reason"]
-    elsif message["leave"]
-      jobs << nil
-    end
-  end
-  exit!(0) # The service is gone.
-end
+until $leaves
+  message, data = receive
+  next unless message["run"]
 
-while (job = jobs.pop)
+  job = Job.new(message["run"], data)
   begin
     handler = KINDS[job.kind] or raise Failed.new("UNIMPLEMENTED", "no handler for the kind #{job.kind}")
     result, content_type = handler.call(job)
@@ -107,6 +106,5 @@ while (job = jobs.pop)
     warn error.full_message
     answer = "failed", { id: job.id, code: "INTERNAL", message: error.message }
   end
-  current.delete(job.id)
   respond(*answer)
 end
