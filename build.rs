@@ -4,10 +4,11 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message;
 
-const PROTOS: [&str; 7] = [
+const PROTOS: [&str; 8] = [
     "waterwheel/v1/job.proto",
     "waterwheel/v1/stats.proto",
     "waterwheel/v1/worker_pool_service.proto",
+    "waterwheel/v1/worker_service.proto",
     "waterwheel/v1/admin_service.proto",
     "grpc/health/v1/health.proto",
     "xds/data/orca/v3/orca_load_report.proto",
@@ -20,7 +21,13 @@ const MOVED_OFTEN: [&str; 2] =
 
 /// Bytes that are handed on as they came, or in parts. What is only written once is a vector: the codec clones a `Bytes`
 /// to write it, and its first clone allocates.
-const SHARED: [&str; 2] = [".waterwheel.v1.Job.payload", ".waterwheel.v1.OutputChunk.data"];
+const SHARED: [&str; 5] = [
+    ".waterwheel.v1.Job.payload",
+    ".waterwheel.v1.OutputChunk.data",
+    ".waterwheel.v1.AttachRequest.Output.data",
+    ".waterwheel.v1.AttachRequest.Done.data",
+    ".waterwheel.v1.AttachResponse.Run.payload",
+];
 
 #[expect(clippy::disallowed_methods, reason = "cargo speaks to a build script through the environment")]
 fn main() -> Result<(), Box<dyn Error>> {

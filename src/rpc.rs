@@ -5,6 +5,7 @@
 
 mod admin;
 mod answer_body;
+mod attach;
 mod browsers;
 mod calls;
 mod catalog;

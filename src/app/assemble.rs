@@ -1,12 +1,12 @@
 //! Builds the pools from the configuration and from Rust handlers.
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
 use crate::{
     config::{self, Config},
-    handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions, Processes, WorkerProgram},
+    handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions, Processes, RemoteWorkers, WorkerProgram},
     pool::{Pool, PoolBuilder, Settings},
 };
 
@@ -28,6 +28,14 @@ pub enum AssembleError {
     /// A Rust handler names a pool that does not exist.
     #[error("kind {kind:?} runs in pool {pool:?}, which is not configured; add [pool.{pool}]")]
     UnknownPool {
+        /// Name of the kind.
+        kind: String,
+        /// The pool that was named.
+        pool: String,
+    },
+    /// A Rust handler names a pool whose workers attach from elsewhere.
+    #[error("kind {kind:?} runs in pool {pool:?}, whose workers attach from elsewhere; give it another pool")]
+    RemotePool {
         /// Name of the kind.
         kind: String,
         /// The pool that was named.
@@ -59,8 +67,8 @@ impl OwnKind {
 }
 
 pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, AssembleError> {
-    let programs = Programs::default();
-    let setups = setups(config, own, |kind| make(kind, &programs))?.into_iter();
+    let shared = Shared::default();
+    let setups = setups(config, own, |kind| make(kind, &shared))?.into_iter();
     let build = |Setup { name, settings, kinds }: Setup| {
         kinds.into_iter().fold(Pool::builder(name).settings(settings), PoolBuilder::kind).build()
     };
@@ -94,6 +102,10 @@ fn check(config: &Config, own: &[OwnKind]) -> Result<(), AssembleError> {
         let name = kind.name();
         if !config.pools.iter().any(|declared| declared.name == *pool) {
             return Err(AssembleError::UnknownPool { kind: name.to_string(), pool: pool.clone() });
+        }
+        let is_remote = |of: &&config::Kind| of.pool == *pool && matches!(of.handler, config::Handler::Remote { .. });
+        if config.kinds.iter().any(|kind| is_remote(&kind)) {
+            return Err(AssembleError::RemotePool { kind: name.to_string(), pool: pool.clone() });
         }
         let configured = config.kinds.iter().any(|kind| kind.name == **name);
         if configured || own[..index].iter().any(|other| other.kind.name() == name) {
@@ -134,33 +146,49 @@ fn settings(config: &Config, pool: &config::Pool) -> Settings {
     }
 }
 
-/// The processes of the programs that kinds share, each with its pool.
+/// What kinds of a pool share: the processes of their program, or the workers that attach for them.
 #[derive(Default)]
-pub(super) struct Programs(Mutex<Vec<(String, Arc<Processes>)>>);
+pub(super) struct Shared {
+    processes: Mutex<Vec<(String, Arc<Processes>)>>,
+    remote: Mutex<Vec<(String, Arc<RemoteWorkers>)>>,
+}
 
-impl Programs {
-    /// Those that run already.
+impl Shared {
+    /// What runs already.
     pub(super) fn of(pools: &[Pool]) -> Self {
-        let of_pool = |pool: &Pool| {
-            let processes = pool.processes().into_iter();
-            processes.map(|processes| (pool.name().to_string(), processes)).collect::<Vec<_>>()
-        };
-        Self(Mutex::new(pools.iter().flat_map(of_pool).collect()))
+        let name = |pool: &Pool| pool.name().to_string();
+        let processes = pools.iter().flat_map(|pool| pool.processes().into_iter().map(move |it| (name(pool), it)));
+        let remote = pools.iter().filter_map(|pool| Some((name(pool), pool.remote_workers()?)));
+        Self { processes: Mutex::new(processes.collect()), remote: Mutex::new(remote.collect()) }
     }
 
-    fn get(&self, pool: &str, program: &WorkerProgram) -> Arc<Processes> {
-        let mut known = self.0.lock();
-        let same = known.iter().find(|(of, processes)| of == pool && processes.program() == program);
-        if let Some((_, processes)) = same {
-            return Arc::clone(processes);
-        }
-        let processes = Processes::new(program.clone());
-        known.push((pool.to_owned(), Arc::clone(&processes)));
-        processes
+    fn processes(&self, pool: &str, program: &WorkerProgram) -> Arc<Processes> {
+        let is_same = |it: &Processes| it.program() == program;
+        known(&mut self.processes.lock(), pool, is_same, || Processes::new(program.clone()))
+    }
+
+    fn remote(&self, pool: &str, kinds: &BTreeSet<String>, cancel_grace: Duration) -> Arc<RemoteWorkers> {
+        let is_same = |it: &RemoteWorkers| (it.kinds(), it.cancel_grace()) == (kinds, cancel_grace);
+        known(&mut self.remote.lock(), pool, is_same, || RemoteWorkers::new(kinds.clone(), cancel_grace))
     }
 }
 
-pub(super) fn make(kind: &config::Kind, programs: &Programs) -> Result<Kind, AssembleError> {
+/// The one of `pool` that is the same, or else a new one.
+fn known<T>(
+    all: &mut Vec<(String, Arc<T>)>,
+    pool: &str,
+    is_same: impl Fn(&T) -> bool,
+    make: impl FnOnce() -> Arc<T>,
+) -> Arc<T> {
+    if let Some((_, same)) = all.iter().find(|(of, it)| of == pool && is_same(it)) {
+        return Arc::clone(same);
+    }
+    let made = make();
+    all.push((pool.to_owned(), Arc::clone(&made)));
+    made
+}
+
+pub(super) fn make(kind: &config::Kind, shared: &Shared) -> Result<Kind, AssembleError> {
     let config::Kind { name, pool, options, handler } = kind;
     match handler {
         config::Handler::Builtin(builtin) => Ok(builtin.kind(name, options.clone())),
@@ -172,7 +200,10 @@ pub(super) fn make(kind: &config::Kind, programs: &Programs) -> Result<Kind, Ass
         }
         config::Handler::Program(program) => {
             let cancel_grace = Some(program.cancel_grace);
-            Ok(programs.get(pool, program).kind(name).options(KindOptions { cancel_grace, ..options.clone() }))
+            Ok(shared.processes(pool, program).kind(name).options(KindOptions { cancel_grace, ..options.clone() }))
+        }
+        config::Handler::Remote { kinds, cancel_grace } => {
+            Ok(shared.remote(pool, kinds, *cancel_grace).kind(name).options(options.clone()))
         }
     }
 }

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::{
     Control, OwnKind, assemble,
-    assemble::{Programs, Setup},
+    assemble::{Setup, Shared},
 };
 use crate::{
     auth::Quotas,
@@ -62,11 +62,11 @@ impl Reloading {
         if changes.iter().any(|change| change.needs_restart) {
             return Err(ReloadFault::NeedsRestart(changes));
         }
-        let programs = Programs::of(pools.all());
+        let shared = Shared::of(pools.all());
         let make = |kind: &config::Kind| {
             let is_kept = current.config.kinds.contains(kind);
             let live = || pools.get(&kind.pool).and_then(|pool| pool.kind(&kind.name)).cloned();
-            live().filter(|_| is_kept).map_or_else(|| assemble::make(kind, &programs), Ok)
+            live().filter(|_| is_kept).map_or_else(|| assemble::make(kind, &shared), Ok)
         };
         let setups = assemble::setups(&new.config, &self.own, make);
         let setups = setups.map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;

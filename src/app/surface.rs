@@ -67,6 +67,7 @@ pub(super) fn surface(
         started,
         calls: calls.clone(),
         watches: Watches::new(phase.clone(), MAX_STATS_WATCHES),
+        max_attached: config.server.connections.max_age,
     });
     let limits = Limits {
         max_payload: config.server.max_payload,

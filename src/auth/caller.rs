@@ -76,6 +76,25 @@ impl Caller {
         Denial::Rpc { principal: self.principal.clone(), rpc }
     }
 
+    /// Whether rules allow `rpc` for each of these kinds.
+    ///
+    /// # Errors
+    /// [`Denial::Kind`] for the first that none allows.
+    pub fn may_serve(&self, rpc: Rpc, kinds: &[String]) -> Result<(), Denial> {
+        match kinds.iter().find(|kind| self.grant(rpc, kind).is_none()) {
+            None => Ok(()),
+            Some(kind) => Err(Denial::Kind { principal: self.principal.clone(), rpc, kind: kind.clone() }),
+        }
+    }
+
+    /// The first rule that allows `rpc` for `kind`.
+    fn grant(&self, rpc: Rpc, kind: &str) -> Option<&Grant> {
+        self.grants.iter().find(|grant| {
+            let Rule { rpcs, kinds, .. } = &*grant.rule;
+            rpcs.has(rpc) && (kinds.is_empty() || kinds.iter().any(|allowed| allowed.matches(kind)))
+        })
+    }
+
     /// The tenant of a job, which the first rule that allows its kind decides.
     ///
     /// # Errors
@@ -84,11 +103,7 @@ impl Caller {
     pub fn tenant_of_job(&self, rpc: Rpc, job: &Job) -> Result<&str, Denial> {
         let Job { kind, tenant: asked, criticality, when_full, .. } = job;
         let principal = || self.principal.clone();
-        let allows = |grant: &&Grant| {
-            let Rule { rpcs, kinds, .. } = &*grant.rule;
-            rpcs.has(rpc) && (kinds.is_empty() || kinds.iter().any(|allowed| allowed.matches(kind)))
-        };
-        let Some(Grant { rule, tenant }) = self.grants.iter().find(allows) else {
+        let Some(Grant { rule, tenant }) = self.grant(rpc, kind) else {
             return Err(Denial::Kind { principal: principal(), rpc, kind: kind.to_owned() });
         };
         if !asked.is_empty() && asked != tenant {

@@ -41,6 +41,9 @@ pub enum Denial {
         /// The RPC.
         rpc: &'static str,
     },
+    /// A worker from elsewhere, without authentication.
+    #[error("without [auth], only workers on the server's own machine may attach")]
+    Elsewhere,
     /// A rule allows the call, but not with this kind of job.
     #[error("{}", Reason::KindDenied.words())]
     Kind {
@@ -155,7 +158,7 @@ impl Denial {
             Self::NoCredentials { .. } | Self::NoToken { .. } | Self::NobodyTrusted { .. } => Reason::NoCredentials,
             Self::InvalidToken(_) => Reason::InvalidToken,
             Self::InvalidCertificate(_) => Reason::InvalidCertificate,
-            Self::Rpc { .. } => Reason::RpcDenied,
+            Self::Rpc { .. } | Self::Elsewhere => Reason::RpcDenied,
             Self::Kind { .. } => Reason::KindDenied,
             Self::Tenant { .. } => Reason::TenantMismatch,
             Self::Criticality { .. } => Reason::CriticalityDenied,
@@ -171,7 +174,9 @@ impl Denial {
             Self::NoCredentials { tokens: false } => vec![("accepts", "certificate")],
             Self::NoToken { tokens: true } => vec![("accepts", "token")],
             Self::NoToken { tokens: false } => vec![("accepts", "nothing")],
-            Self::NobodyTrusted { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_) => Vec::new(),
+            Self::NobodyTrusted { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_) | Self::Elsewhere => {
+                Vec::new()
+            }
             Self::Rpc { principal, rpc } => vec![("principal", principal), ("rpc", rpc)],
             Self::Kind { principal, rpc, kind } => vec![("principal", principal), ("rpc", rpc.name()), ("kind", kind)],
             Self::Tenant { principal, tenant } => vec![("principal", principal), ("tenant", tenant)],

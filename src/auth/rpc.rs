@@ -33,15 +33,17 @@ pub enum Rpc {
     Reflection,
     /// Out-of-band load reports, for clients that balance by load.
     LoadReports,
+    /// `WorkerService.Attach`.
+    Attach,
 }
 
 /// A set of RPCs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rpcs(u16);
+pub struct Rpcs(u32);
 
 impl Rpc {
     /// Every RPC, with its name in the configuration and in errors.
-    pub const NAMES: [(&'static str, Self); 15] = [
+    pub const NAMES: [(&'static str, Self); 16] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
         ("SubmitMany", Self::SubmitMany),
@@ -57,6 +59,7 @@ impl Rpc {
         ("Reload", Self::Reload),
         ("Reflection", Self::Reflection),
         ("LoadReports", Self::LoadReports),
+        ("Attach", Self::Attach),
     ];
 
     /// Its name.
@@ -101,7 +104,7 @@ impl Rpcs {
     /// The set with one more.
     #[must_use]
     pub fn with(self, rpc: Rpc) -> Self {
-        Self(self.0 | 1 << rpc as u16)
+        Self(self.0 | 1 << rpc as u32)
     }
 
     /// The RPCs of both sets.
@@ -113,7 +116,7 @@ impl Rpcs {
     /// Whether the set contains it.
     #[must_use]
     pub fn has(self, rpc: Rpc) -> bool {
-        self.0 & 1 << rpc as u16 != 0
+        self.0 & 1 << rpc as u32 != 0
     }
 }
 

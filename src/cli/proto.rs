@@ -16,11 +16,12 @@ macro_rules! files {
     };
 }
 
-/// The contract for callers and operators, and error details.
-const FILES: [(&str, &str); 6] = files![
+/// The contract for callers, workers and operators, and error details.
+const FILES: [(&str, &str); 7] = files![
     "waterwheel/v1/job.proto",
     "waterwheel/v1/stats.proto",
     "waterwheel/v1/worker_pool_service.proto",
+    "waterwheel/v1/worker_service.proto",
     "waterwheel/v1/admin_service.proto",
     "google/rpc/status.proto",
     "google/rpc/error_details.proto",

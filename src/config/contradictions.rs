@@ -184,6 +184,7 @@ fn report_pools(values: &mut Values) {
             let help = format!("raise `{waiting}`, or set `{when_full}` to \"reject\" or \"shed\"");
             values.contradiction(&[&waiting, &when_full], message, help);
         }
+        report_remote(values, pool);
         // Probably a mistake in the name of a variable or a flag.
         if !used.contains(pool) && !in_file {
             let else_add = format!("add [pool.{pool}] to the file");
@@ -191,6 +192,25 @@ fn report_pools(values: &mut Values) {
             let message = format!("pool `{pool}` is not in the file, and no kind uses it");
             values.contradiction(&[&format!("pool.{pool}")], message, help);
         }
+    }
+}
+
+/// A pool whose workers attach has no other ones.
+fn report_remote(values: &mut Values, pool: &str) {
+    let kinds = values.names("kind").into_iter().map(|(kind, _)| kind);
+    let kinds = kinds.filter(|kind| pool_of(values, kind).as_deref() == Some(pool));
+    let (remote, own): (Vec<_>, Vec<_>) = kinds.partition(|kind| values.has(&format!("kind.{kind}.remote")));
+    let [Some(remote), own] = [remote.first(), own.first()] else { return };
+    let remote = format!("kind.{remote}.remote");
+    if let Some(own) = own {
+        let message = format!("workers attach for pool `{pool}`, and for its kind `{own}` none would");
+        let help = format!("give [kind.{own}] another pool, or `remote = true`");
+        values.contradiction(&[&format!("kind.{own}"), &remote], message, help);
+    }
+    let workers = format!("pool.{pool}.workers");
+    if values.has(&workers) {
+        let message = format!("`{workers}` has no effect: the workers of the pool attach from elsewhere");
+        values.contradiction(&[&workers, &remote], message, format!("remove `{workers}`"));
     }
 }
 
@@ -209,10 +229,10 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
         report_need(values, &key("limit.per_key.keys"), &per_key.each_ref().map(String::as_str));
         let table = format!("kind.{kind}");
         let handlers: Vec<&str> =
-            ["exec", "program", "builtin"].into_iter().filter(|name| values.has(&key(name))).collect();
+            ["exec", "program", "remote", "builtin"].into_iter().filter(|name| values.has(&key(name))).collect();
         match &handlers[..] {
             [] if *in_file => {
-                let message = format!("kind `{kind}` has none of `exec`, `program` and `builtin`");
+                let message = format!("kind `{kind}` has none of `exec`, `program`, `remote` and `builtin`");
                 let help = "add `exec = [\"/path/to/program\"]` or `builtin = \"echo\"`";
                 values.contradiction(&[&table], message, help);
             }
@@ -225,6 +245,14 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
             [one, other, ..] => {
                 let message = format!("kind `{kind}` has both `{one}` and `{other}`");
                 values.contradiction(&[&key(one), &key(other)], message, "keep one of the two");
+            }
+            ["remote"] if values.get::<bool>(&key("remote")) == Some(false) => {
+                let message = format!("kind `{kind}` has `remote = false`, and nothing else that runs its jobs");
+                values.contradiction(
+                    &[&key("remote")],
+                    message,
+                    "set it to true, or replace it by `exec` or `program`",
+                );
             }
             [_] => {}
         }

@@ -185,7 +185,7 @@ keys! {
     /// Calls that a peer may reset before the server accepts them.
     "server.http2.max_pending_resets": MILLION, default "20";
     /// Time without activity of a peer until it is pinged.
-    "server.http2.keepalive_interval": WAIT, default "'30s'";
+    "server.http2.keepalive_interval": WAIT, default "'10s'";
     /// Time that the peer has to answer the ping.
     "server.http2.keepalive_timeout": WAIT, default "'10s'";
     /// Most bytes of incomplete messages, and as many of unread answers. At least four payloads by default.
@@ -323,6 +323,8 @@ keys! {
     "kind.*.exec": Command, like "['/usr/bin/convert', '-']";
     /// `[program.NAME]` that runs the jobs. Several kinds may name one.
     "kind.*.program": Text(STRING), like "'NAME'";
+    /// Whether workers that attach from elsewhere run the jobs. Then so do those of all kinds of the pool.
+    "kind.*.remote": Boolean, like "true";
     /// Handler of this program.
     "kind.*.builtin": Text(OneOf(&["echo", "sha256", "sleep", "gzip"])), like "'echo'";
     /// Longest run of one job. By default the deadline alone bounds it.

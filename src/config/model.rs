@@ -1,7 +1,7 @@
 //! The types of a valid configuration. Each value was checked, and its default filled in, by the table in `keys.rs`,
 //! which also documents the keys; `settings.rs` fills in these types.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -155,4 +155,11 @@ pub enum Handler {
     Exec(ExecCommand),
     /// A program that stays. It was found and executable when the configuration was read.
     Program(WorkerProgram),
+    /// Workers that attach from elsewhere.
+    Remote {
+        /// All such kinds of the pool.
+        kinds: BTreeSet<String>,
+        /// Time between asking a job to stop and giving it up.
+        cancel_grace: Duration,
+    },
 }

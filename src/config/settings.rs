@@ -133,6 +133,15 @@ fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
     let handler = match (values.get(&key("builtin")), worker) {
         (Some(builtin), _) => Handler::Builtin(builtin),
         (None, Some(worker)) => Handler::Program(worker),
+        (None, None) if values.has(&key("remote")) => Handler::Remote {
+            kinds: values
+                .names("kind")
+                .into_iter()
+                .map(|(kind, _)| kind)
+                .filter(|kind| runs_in(values, kind, &pool))
+                .collect(),
+            cancel_grace: value(values, &format!("pool.{pool}.cancel_grace")),
+        },
         (None, None) => Handler::Exec(program::read(&name, values, env).expect("a kind has a handler")),
     };
     let options = KindOptions {
@@ -147,6 +156,10 @@ fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
         },
     };
     Kind { pool, options, handler, name }
+}
+
+fn runs_in(values: &Values, kind: &str, pool: &str) -> bool {
+    values.get::<String>(&format!("kind.{kind}.pool")).as_deref() == Some(pool)
 }
 
 fn limit(values: &Values, table: &str) -> Limit {

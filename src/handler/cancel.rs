@@ -19,6 +19,19 @@ pub enum StopReason {
     Operator,
 }
 
+impl StopReason {
+    /// Name in messages to workers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deadline => "DEADLINE",
+            Self::Caller => "CALLER",
+            Self::Drain => "DRAIN",
+            Self::Operator => "OPERATOR",
+        }
+    }
+}
+
 /// Tells a handler that it should stop. Clones share the state; the first reason stays.
 #[derive(Debug, Clone)]
 pub struct CancelToken(Context);

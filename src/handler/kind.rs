@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
-use super::{Context, Processes, Site, unwind::Contained};
+use super::{Context, Processes, RemoteWorkers, Site, unwind::Contained};
 use crate::{
     model::{HandlerError, Job, KindLimits, Output},
     task::off_thread,
@@ -74,7 +74,15 @@ pub struct Kind {
     name: Arc<str>,
     options: KindOptions,
     factory: Factory,
-    processes: Option<Arc<Processes>>,
+    runners: Runners,
+}
+
+/// What runs the jobs besides the handlers.
+#[derive(Clone)]
+enum Runners {
+    None,
+    Processes(Arc<Processes>),
+    Remote(Arc<RemoteWorkers>),
 }
 
 /// What an operator sets for a kind.
@@ -201,7 +209,7 @@ impl Kind {
         factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
     ) -> Self {
         let factory = Factory::Async(Arc::new(move || Ok(Box::new(factory()?))));
-        Self { name: name.into(), options: KindOptions::default(), factory, processes: None }
+        Self { name: name.into(), options: KindOptions::default(), factory, runners: Runners::None }
     }
 
     /// A kind whose jobs compute or block. `factory` makes one handler for each worker.
@@ -219,7 +227,7 @@ impl Kind {
         factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
     ) -> Self {
         let factory = Factory::Blocking(Arc::new(move || Ok(Box::new(factory()?))));
-        Self { name: name.into(), options: KindOptions::default(), factory, processes: None }
+        Self { name: name.into(), options: KindOptions::default(), factory, runners: Runners::None }
     }
 
     /// Sets the options.
@@ -232,14 +240,32 @@ impl Kind {
     /// Its jobs are run by `processes`, which the pool lets have as many as its workers need.
     pub(super) fn run_by(mut self, processes: Arc<Processes>) -> Self {
         self.options.cancel_grace = Some(processes.program().cancel_grace);
-        self.processes = Some(processes);
+        self.runners = Runners::Processes(processes);
+        self
+    }
+
+    /// Its jobs are run by `workers`, and the pool has as many workers as these have slots.
+    pub(super) fn run_remotely(mut self, workers: Arc<RemoteWorkers>) -> Self {
+        self.runners = Runners::Remote(workers);
         self
     }
 
     /// The processes that run its jobs; `None` where they are run otherwise.
     #[must_use]
     pub fn processes(&self) -> Option<&Arc<Processes>> {
-        self.processes.as_ref()
+        match &self.runners {
+            Runners::Processes(processes) => Some(processes),
+            Runners::None | Runners::Remote(_) => None,
+        }
+    }
+
+    /// The workers that attach for its jobs; `None` where they are run otherwise.
+    #[must_use]
+    pub fn remote_workers(&self) -> Option<&Arc<RemoteWorkers>> {
+        match &self.runners {
+            Runners::Remote(workers) => Some(workers),
+            Runners::None | Runners::Processes(_) => None,
+        }
     }
 
     /// Name of the kind.

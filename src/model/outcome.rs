@@ -114,6 +114,11 @@ pub enum Outcome {
     HandlerFailed,
     /// The handler's process crashed.
     WorkerCrashed,
+    /// The worker that ran it is not attached any more.
+    WorkerLost {
+        /// Whether the kind is marked safe to run twice.
+        idempotent: bool,
+    },
     /// The output was larger than allowed.
     OutputTooLarge,
     /// No handler could be made for it. It did not start.
@@ -149,6 +154,7 @@ impl Outcome {
             Self::Completed => Reason::Completed,
             Self::HandlerFailed => Reason::HandlerFailed,
             Self::WorkerCrashed => Reason::WorkerCrashed,
+            Self::WorkerLost { .. } => Reason::WorkerLost,
             Self::OutputTooLarge => Reason::OutputTooLarge,
             Self::HandlerUnavailable => Reason::HandlerUnavailable,
             Self::HandlerPanicked => Reason::HandlerPanicked,
@@ -236,6 +242,12 @@ pub enum HandlerError {
         /// What happened.
         message: String,
     },
+    /// The worker that ran the job is not attached any more.
+    #[error("{message}")]
+    Lost {
+        /// Which worker it was.
+        message: String,
+    },
     /// The handler wrote more output than its kind allows.
     #[error("{}", Reason::OutputTooLarge.words())]
     OutputTooLarge {
@@ -260,13 +272,14 @@ impl HandlerError {
         Self::Refused { code, message: message.into() }
     }
 
-    /// The outcome of a job with this error.
+    /// The outcome of a job with this error, of a kind that is not marked as idempotent.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Refused { .. } => Outcome::HandlerFailed,
             Self::Unavailable { .. } => Outcome::HandlerUnavailable,
             Self::Crashed { .. } => Outcome::WorkerCrashed,
+            Self::Lost { .. } => Outcome::WorkerLost { idempotent: false },
             Self::OutputTooLarge { .. } => Outcome::OutputTooLarge,
             Self::Stopped => Outcome::Cancelled,
             Self::Panicked { .. } => Outcome::HandlerPanicked,

@@ -116,6 +116,9 @@ reasons! {
     TenantShare "TENANT_SHARE" ResourceExhausted
         "the tenant holds its share of the queue"
         "send less for this tenant, or when its queued jobs have started"
+    NoWorkers "NO_WORKERS" Unavailable
+        "no worker is attached that runs this kind"
+        "send it with when_full = WAIT, or again later; the operator starts workers"
     Completed "COMPLETED" Ok "the job completed" ""
     HandlerFailed "HANDLER_FAILED" Unknown
         "the handler failed"
@@ -123,6 +126,9 @@ reasons! {
     WorkerCrashed "WORKER_CRASHED" Internal
         "the handler's process crashed"
         "report a bug of the handler; Explain and the server's log say more"
+    WorkerLost "WORKER_LOST" Aborted
+        "the worker that ran the job is not attached any more"
+        "send it again if the work may run twice"
     OutputTooLarge "OUTPUT_TOO_LARGE" ResourceExhausted
         "the output is larger than its kind allows"
         "use Stream, or ask the operator to raise max_output"
@@ -216,7 +222,7 @@ reasons! {
 
 impl Reason {
     /// Reasons for which jobs are refused, in the order of the pools' counters.
-    pub const REFUSALS: [Self; 9] = [
+    pub const REFUSALS: [Self; 10] = [
         Self::QueueFull,
         Self::DeadlineUnreachable,
         Self::QuotaExceeded,
@@ -226,6 +232,7 @@ impl Reason {
         Self::PayloadTooLarge,
         Self::LimitExceeded,
         Self::TenantShare,
+        Self::NoWorkers,
     ];
 
     /// The reason with this name.

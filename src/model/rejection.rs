@@ -80,6 +80,8 @@ pub enum RejectionReason {
     Draining,
     /// The operator drains the pool.
     PoolDraining,
+    /// The kind is run by workers that attach, and none is attached.
+    NoWorkers,
     /// No handler has that name.
     UnknownKind {
         /// The closest name that exists.
@@ -130,6 +132,7 @@ impl RejectionReason {
             Self::DeadlineUnreachable { .. } | Self::WaitTooLong { .. } => Reason::DeadlineUnreachable,
             Self::OverRate { .. } | Self::OverInFlight { .. } => Reason::QuotaExceeded,
             Self::Draining | Self::PoolDraining => Reason::Draining,
+            Self::NoWorkers => Reason::NoWorkers,
             Self::UnknownKind { .. } => Reason::UnknownKind,
             Self::Invalid { .. } => Reason::InvalidField,
             Self::PayloadTooLarge { .. } => Reason::PayloadTooLarge,

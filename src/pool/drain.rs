@@ -80,6 +80,7 @@ impl Pool {
         let idle = self.inner().drive(|core, _| core.retire_idle());
         self.inner().retire(idle);
         self.inner().close_processes();
+        self.inner().end_remote();
         // Closing of handlers, shielded work, and the stop ladders of jobs that were answered.
         self.inner().tasks.wait().await;
     }

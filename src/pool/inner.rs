@@ -85,8 +85,10 @@ impl PoolInner {
         let shards = settings.shards.max(1);
         let mut core = Core::new(settings.caps(), kinds.len(), shards);
         let now = Instant::now();
-        let min = settings.workers.get();
-        let bounds = Bounds { min, max: settings.max_workers.map_or(min, |max| max.get().max(min)) };
+        let is_remote = kinds.iter().any(|kind| kind.remote_workers().is_some());
+        let min = if is_remote { 0 } else { settings.workers.get() };
+        let bounds =
+            Bounds { min, max: settings.max_workers.filter(|_| !is_remote).map_or(min, |max| max.get().max(min)) };
         core.resize(now, bounds, WorkerHandlers::fresh, &mut Vec::new());
         let phase = PhaseCell::default();
         phase.advance(Phase::Serving);
@@ -212,6 +214,7 @@ impl Shared {
         });
         self.close(gone);
         self.fit_processes();
+        self.follow_remote();
         // Late jobs of removed kinds may add a little again, no more than any kind has.
         (0..self.kinds.count()).filter(|kind| !self.is_served(*kind)).for_each(|kind| self.meters.forget(kind));
     }

@@ -60,19 +60,21 @@ impl Pool {
         }
     }
 
-    /// Whether jobs are accepted and started.
+    /// Whether jobs are accepted and started. A pool without workers does not: those that attach are elsewhere.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        self.inner().phase.get() == Phase::Serving && self.hold() == Hold::None
+        let has_workers = self.inner().read(crate::scheduler::Core::configured_workers) > 0;
+        self.inner().phase.get() == Phase::Serving && self.hold() == Hold::None && has_workers
     }
 
     /// Sets the bounds of the number of workers; equal ones fix it. `max` is at least `min`.
     ///
     /// Surplus workers are removed at once if idle, else after their job. Between the bounds the pool chooses by its
-    /// load, once a second, on the runtime of this call. Returns false if the pool drains, which keeps its workers.
+    /// load, once a second, on the runtime of this call. Returns false if the pool drains, which keeps its workers, and if
+    /// its workers attach from elsewhere.
     pub fn resize(&self, min: NonZeroUsize, max: NonZeroUsize) -> bool {
         let inner = self.inner();
-        if inner.phase.get() >= Phase::Draining {
+        if inner.phase.get() >= Phase::Draining || inner.remote_workers().is_some() {
             return false;
         }
         let bounds = Bounds { min: min.get(), max: max.get().max(min.get()) };
@@ -93,7 +95,8 @@ impl Pool {
     pub fn reconfigure(&self, settings: Settings, kinds: Vec<Kind>) {
         let inner = self.inner();
         let Settings { shards, ended_jobs, workers, max_workers, .. } = *inner.settings;
-        let resize = (settings.workers, settings.max_workers) != (workers, max_workers);
+        let was_remote = inner.remote_workers().is_some();
+        let resize = was_remote || (settings.workers, settings.max_workers) != (workers, max_workers);
         let (min, max) = (settings.workers, settings.max_workers.unwrap_or(settings.workers));
         inner.settings.replace(Settings { shards, ended_jobs, ..settings });
         inner.serve(kinds);

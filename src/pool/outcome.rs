@@ -156,7 +156,13 @@ fn judge(result: Result<Output, Raised>, cx: &Context, inner: &PoolInner) -> Res
         // Whatever a handler returns after it was asked to stop, it stopped because of that.
         return Err(Fault { execution, ..stopped(cx, inner).into() });
     }
-    Err(Fault { retry_after, execution, ..error.into() })
+    let fault = Fault { retry_after, execution, ..error.into() };
+    Err(match fault.outcome {
+        Outcome::WorkerLost { .. } => {
+            Fault { outcome: Outcome::WorkerLost { idempotent: is_idempotent(cx, inner) }, ..fault }
+        }
+        _ => fault,
+    })
 }
 
 /// Records a job that a drain stops, before its end is reported, so that the end of the drain is never visible without it.
@@ -170,13 +176,16 @@ pub(super) fn note_lost(inner: &PoolInner, cx: &Context) {
 pub(super) fn stopped(cx: &Context, inner: &PoolInner) -> Outcome {
     match cx.cancel_token().reason() {
         Some(StopReason::Deadline) => timed_out(cx),
-        Some(StopReason::Drain) => {
-            let kind = inner.kind_index(cx.kind()).map(|kind| &inner.kinds[kind]);
-            Outcome::DrainKilled { idempotent: kind.is_some_and(|kind| kind.get_options().idempotent) }
-        }
+        Some(StopReason::Drain) => Outcome::DrainKilled { idempotent: is_idempotent(cx, inner) },
         Some(StopReason::Operator) => Outcome::CancelledByOperator,
         Some(StopReason::Caller) | None => Outcome::Cancelled,
     }
+}
+
+/// Whether a job may run twice.
+fn is_idempotent(cx: &Context, inner: &PoolInner) -> bool {
+    let kind = inner.kind_index(cx.kind()).map(|kind| &inner.kinds[kind]);
+    kind.is_some_and(|kind| kind.get_options().idempotent)
 }
 
 /// The outcome of a job that reached its deadline, or its run timeout.
@@ -221,7 +230,10 @@ pub(super) fn failure(
         rung,
     };
     // Failures of handlers concern the operator. Other ends are in the counters, and may come by the thousand.
-    if matches!(outcome, Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::OutputTooLarge) {
+    if matches!(
+        outcome,
+        Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::WorkerLost { .. } | Outcome::OutputTooLarge
+    ) {
         info!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
             run_ms = milliseconds(run), cause = %failure, "job failed",

@@ -83,8 +83,9 @@ impl<U: Message + Default + Name> Decoder for CopyingDecoder<U> {
 /// INTERNAL if it cannot be decoded, INVALID_ARGUMENT if it has too many labels, and RESOURCE_EXHAUSTED if its envelope
 /// is too large.
 pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, Status> {
-    let payload = match job_field::<U>() {
-        Some(job) if message.len() > MAX_COPIED => Envelope::measure(&message, job).map_err(refusal)?.payload,
+    let payload = match payload_fields::<U>() {
+        [] => 0,
+        fields if message.len() > MAX_COPIED => Envelope::measure(&message, fields).map_err(refusal)?.payload,
         _ => 0,
     };
     // A payload that is a small part of its message must not keep all of it.
@@ -96,12 +97,13 @@ pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, S
     decoded.map_err(|error| Status::internal(error.to_string()))
 }
 
-/// Number of the request's field that holds a job.
-fn job_field<U: Name>() -> Option<u32> {
+/// Numbers of the request's fields that hold a job, or the output of one.
+fn payload_fields<U: Name>() -> &'static [u32] {
     match U::NAME {
-        "SubmitRequest" | "StreamRequest" => Some(1),
-        "SubmitManyRequest" => Some(2),
-        _ => None,
+        "SubmitRequest" | "StreamRequest" => &[1],
+        "SubmitManyRequest" => &[2],
+        "AttachRequest" => &[2, 4],
+        _ => &[],
     }
 }
 

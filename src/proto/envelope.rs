@@ -38,12 +38,13 @@ pub(super) enum Oversized {
 }
 
 impl Envelope {
-    /// Measures a message whose field number `job` is a job. It stops at a violation of the wire format: the decoder
+    /// Measures a message. Those of its fields whose numbers are in `jobs` are jobs, or have their bytes at the same
+    /// number. It stops at a violation of the wire format: the decoder
     /// will report it.
-    pub(super) fn measure(message: &[u8], job: u32) -> Result<Self, Oversized> {
+    pub(super) fn measure(message: &[u8], jobs: &[u32]) -> Result<Self, Oversized> {
         let mut envelope = Self::default();
         for (number, field, size) in Fields(message) {
-            if number != job {
+            if !jobs.contains(&number) {
                 envelope.add(size)?;
                 continue;
             }
@@ -112,7 +113,7 @@ mod tests {
     }
 
     fn measured(message: &[u8], field: u32) -> Result<usize, Oversized> {
-        Envelope::measure(message, field).map(|envelope| {
+        Envelope::measure(message, &[field]).map(|envelope| {
             assert_eq!(envelope.rest + envelope.payload, message.len());
             envelope.payload
         })

@@ -1,9 +1,10 @@
 //! Authorization of calls and jobs, and quotas. The rules are applied in `src/auth/caller.rs`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use http::{HeaderValue, Request, header::AUTHORIZATION};
+use tokio::time::sleep;
 use tonic::Status;
 
 use super::{
@@ -15,8 +16,11 @@ use crate::{
     auth::{Caller, Certificate, Denial, Gate, Hold, OverQuota, Quotas, Rpc},
     model::{Criticality, Job, Origin, Peer, Rejection, RejectionReason},
     pool::Pools,
-    proto::{admin_service_server, worker_pool_service_server},
+    proto::{admin_service_server, worker_pool_service_server, worker_service_server},
 };
+
+/// Time between two looks at the credentials of a call that stays.
+const RECHECK: Duration = Duration::from_secs(10);
 
 /// Authorizes calls and jobs. Without configuration, it allows everything.
 #[derive(Clone, Default)]
@@ -98,6 +102,37 @@ impl Guard {
         match &*quotas {
             Some(quotas) => take_room(quotas, call, job),
             None => Ok(None),
+        }
+    }
+}
+
+impl Guard {
+    /// Authorizes a worker that runs `kinds` to attach. Without authentication, it must be on the server's own machine.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED and PERMISSION_DENIED, with the id of the call.
+    pub(super) fn admit_worker(&self, call: &CallContext, peer: Option<&Peer>, kinds: &[String]) -> Result<(), Status> {
+        let denied = |denial: Denial| {
+            self.gate.iter().for_each(|gate| gate.note(&denial));
+            noted(call, status::denied(&denial, call.request_id(), peer.map(|peer| &peer.origin)))
+        };
+        if self.gate.is_some() {
+            let caller = call.caller().ok_or(Denial::NoCredentials { tokens: true });
+            return caller.and_then(|caller| caller.may_serve(Rpc::Attach, kinds)).map_err(denied);
+        }
+        match peer.map(|peer| peer.origin) {
+            Some(Origin::Address(address)) if !address.ip().to_canonical().is_loopback() => {
+                Err(denied(Denial::Elsewhere))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns when the credentials of a call are not valid any more. Cancel safe.
+    pub(super) async fn expired(&self, call: &CallContext) {
+        let (Some(gate), Some(caller)) = (&self.gate, call.caller()) else { return std::future::pending().await };
+        while gate.recheck(caller).is_ok() {
+            sleep(RECHECK).await;
         }
     }
 }
@@ -198,6 +233,7 @@ fn target(path: &str) -> Target {
         "grpc.health.v1.Health" if method == "List" => Some(Rpc::Stats),
         "grpc.health.v1.Health" => return Target::Open,
         worker_pool_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_worker_pool()),
+        worker_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| *rpc == Rpc::Attach),
         admin_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_admin()),
         "grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection" => Some(Rpc::Reflection),
         "xds.service.orca.v3.OpenRcaService" => Some(Rpc::LoadReports),

@@ -18,6 +18,7 @@ use crate::proto::{
     admin_service_server::{self, AdminServiceServer},
     health::health_server::{self, HealthServer},
     worker_pool_service_server::{self, WorkerPoolServiceServer},
+    worker_service_server::{self, WorkerServiceServer},
     xds::service::orca::v3::open_rca_service_server::{self, OpenRcaServiceServer},
 };
 
@@ -63,19 +64,27 @@ pub struct PublicServices {
 #[must_use]
 pub fn public_services(services: PublicServices) -> Edge {
     let PublicServices { worker_pool, health, orca, load_in_answers, calls, browsers, limits, guard } = services;
+    let largest = limits.max_payload.saturating_add(MAX_ENVELOPE);
+    // It reads its messages itself, within the same bound.
+    let workers = WorkerServiceServer::new(worker_pool.clone()).max_encoding_message_size(usize::MAX);
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
-            .max_decoding_message_size(limits.max_payload.saturating_add(MAX_ENVELOPE))
+            .max_decoding_message_size(largest)
             // Output is bounded where it is produced.
             .max_encoding_message_size(usize::MAX)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd)
     });
-    let names = [worker_pool_service_server::SERVICE_NAME, open_rca_service_server::SERVICE_NAME];
-    let routes = Routes::new(HealthServer::new(health)).add_service(OpenRcaServiceServer::new(orca));
+    let names = [
+        worker_pool_service_server::SERVICE_NAME,
+        worker_service_server::SERVICE_NAME,
+        open_rca_service_server::SERVICE_NAME,
+    ];
+    let routes =
+        Routes::new(HealthServer::new(health)).add_service(OpenRcaServiceServer::new(orca)).add_service(workers);
     let (routes, names) = with_reflection(routes, &names);
     let catalog = Catalog::new(&names, Vec::new());
-    let sizes = Sizes { header_list: limits.max_header_list, message: limits.max_payload.saturating_add(MAX_ENVELOPE) };
+    let sizes = Sizes { header_list: limits.max_header_list, message: largest };
     let hot = Hot::new(make, calls, load_in_answers);
     let edge = Edge::new(Some(hot), routes.prepare(), catalog, sizes);
     edge.with_browsers(browsers).guarded_by(guard.entrance())

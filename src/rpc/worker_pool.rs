@@ -1,7 +1,7 @@
 //! `WorkerPoolService`: its parts, and one method for each RPC. A new RPC is also a row in `src/auth/rpc.rs` and in
 //! `src/rpc/calls.rs`.
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
 use tokio::time::Instant;
@@ -53,6 +53,8 @@ pub struct Parts {
     pub calls: Calls,
     /// Open watches of the stats.
     pub watches: Watches,
+    /// Time after which an attached worker is asked to leave, and to attach again.
+    pub max_attached: Duration,
 }
 
 /// The response of a streaming RPC.

@@ -34,6 +34,7 @@ impl<H: Host> Core<H> {
             | Outcome::CancelledByOperator
             | Outcome::Drained
             | Outcome::DrainKilled { .. }
+            | Outcome::WorkerLost { .. }
             | Outcome::HandlerUnavailable => 0.0,
         };
         self.entries[index].counted = counted;

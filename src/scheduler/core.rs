@@ -31,6 +31,9 @@ pub(crate) enum Withdrawn {
     Gone,
 }
 
+/// Retry time while there are no workers: they attach by themselves, and nobody knows when.
+const WITHOUT_WORKERS: Duration = Duration::from_secs(1);
+
 impl<H: Host> Core<H> {
     /// A job arrives. `waiter` is called only if the job does not start at once.
     pub(crate) fn offer(
@@ -87,6 +90,9 @@ impl<H: Host> Core<H> {
     ) -> Result<Verdict<H>, Refusal> {
         let kind_queue = self.limits.kind_queue(arrival.kind);
         let waits = arrival.when_full == WhenFull::Wait;
+        if !waits && self.workers.configured() == 0 {
+            return Err(Refusal { reason: RejectionReason::NoWorkers, retry_after: Some(WITHOUT_WORKERS) });
+        }
         let mut candidate = self.candidate(&arrival);
         let over = self.over_its_part(now, &candidate);
         let has_capacity = self.has_capacity(arrival.class, arrival.bytes);

@@ -37,9 +37,11 @@ impl Counts {
     pub(super) fn count(&mut self, outcome: Outcome) {
         *match outcome {
             Outcome::Completed => &mut self.completed,
-            Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::OutputTooLarge | Outcome::HandlerUnavailable => {
-                &mut self.failed
-            }
+            Outcome::HandlerFailed
+            | Outcome::WorkerCrashed
+            | Outcome::WorkerLost { .. }
+            | Outcome::OutputTooLarge
+            | Outcome::HandlerUnavailable => &mut self.failed,
             Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {
                 &mut self.cancelled
             }

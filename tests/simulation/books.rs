@@ -72,9 +72,11 @@ fn count_faults(counts: &Counts, entries: &[Entry], is_crashed: bool) -> Vec<Str
 fn column_of(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Completed => "completed",
-        Outcome::HandlerFailed | Outcome::HandlerUnavailable | Outcome::WorkerCrashed | Outcome::OutputTooLarge => {
-            "failed"
-        }
+        Outcome::HandlerFailed
+        | Outcome::HandlerUnavailable
+        | Outcome::WorkerCrashed
+        | Outcome::WorkerLost { .. }
+        | Outcome::OutputTooLarge => "failed",
         Outcome::HandlerPanicked => "panicked",
         Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => "expired",
         Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {

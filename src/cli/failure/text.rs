@@ -105,6 +105,7 @@ fn implies_the_start(reason: Reason) -> bool {
             | Reason::HandlerFailed
             | Reason::HandlerPanicked
             | Reason::WorkerCrashed
+            | Reason::WorkerLost
             | Reason::OutputTooLarge
     )
 }

@@ -38,18 +38,7 @@ impl Place {
         let (id, events) = self.session.add(cx)?;
         self.job = Some(id);
         cx.note_program(self.session.pid);
-        let run = Run {
-            id: id.to_string(),
-            job_id: cx.job().to_string(),
-            kind: cx.kind().to_string(),
-            content_type: job.content_type.clone(),
-            budget_ms: millis(cx.budget()),
-            request_id: cx.request_id().to_string(),
-            traceparent: cx.outgoing_trace().map(|trace| trace.traceparent).unwrap_or_default(),
-            tenant: job.tenant.clone(),
-            labels: job.labels.clone(),
-            attempt: 1,
-        };
+        let run = Run::of(id, job, cx);
         self.session.send(parts(ToWorker::Run(run), job.payload.clone()));
         Some(events)
     }

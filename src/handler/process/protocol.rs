@@ -9,6 +9,8 @@ use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_util::codec::Decoder;
 
+use crate::{handler::Context, model::Job};
+
 /// Version of the protocol.
 pub(crate) const VERSION: u32 = 1;
 /// Most bytes of the line of a message.
@@ -126,6 +128,24 @@ pub(crate) struct Cancel {
 pub(crate) struct Leave {
     /// Milliseconds until the worker is made to stop.
     pub(crate) grace_ms: u64,
+}
+
+impl Run {
+    /// The job of a context, under the name `id`.
+    pub(crate) fn of(id: u64, job: &Job, cx: &Context) -> Self {
+        Self {
+            id: id.to_string(),
+            job_id: cx.job().to_string(),
+            kind: cx.kind().to_string(),
+            content_type: job.content_type.clone(),
+            budget_ms: u64::try_from(cx.budget().as_millis()).unwrap_or(u64::MAX),
+            request_id: cx.request_id().to_string(),
+            traceparent: cx.outgoing_trace().map(|trace| trace.traceparent).unwrap_or_default(),
+            tenant: job.tenant.clone(),
+            labels: job.labels.clone(),
+            attempt: 1,
+        }
+    }
 }
 
 /// A part of what is read.

@@ -65,7 +65,9 @@ pub(super) fn resize(admin: &Admin, request: &ResizeRequest) -> Result<Response<
         return Err(invalid_field("max_workers", &format!("send min_workers to {MAX_WORKERS}, or 0 for min_workers")));
     };
     check_serving(pool)?;
-    pool.resize(least, most);
+    if !pool.resize(least, most) {
+        return Err(invalid_field("pool", "its workers attach from elsewhere; attach more of them, or fewer"));
+    }
     info!(pool = %pool.name(), min, max, "an operator resized the pool");
     Ok(Response::new(ResizeResponse { pool: Some(state(pool)) }))
 }

@@ -14,7 +14,10 @@ use super::{Arrived, Failure, Hot};
 use crate::{
     memory::{ConnectionMemory, HeldBack},
     model::Peer,
-    rpc::{calls::Method, catalog::Catalog, context::Arrival, single_message::SingleMessage, upload::Upload},
+    rpc::{
+        attach::ATTACH, calls::Method, catalog::Catalog, context::Arrival, single_message::SingleMessage,
+        upload::Upload,
+    },
 };
 
 /// Counts received bytes, adds the caller, and selects the service. Calls of the worker pool bypass the router, which
@@ -38,7 +41,7 @@ impl Route {
     fn takes_one(&self, hot: Option<Method>, path: &str) -> bool {
         match hot {
             Some(method) => method != Method::SubmitMany,
-            None => self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo"),
+            None => self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo") && path != ATTACH,
         }
     }
 
@@ -75,13 +78,13 @@ where
         let mut request = request.map(|body| Box::new(SingleMessage::new(upload(body), is_bound)));
         let (peer, memory) = (Some(Arc::clone(&self.peer)), Arc::clone(&self.memory));
         let mut arrival = Arrival { at, peer, caller, memory, inbound: None };
-        if method != Some(Method::SubmitMany) {
+        if method != Some(Method::SubmitMany) && request.uri().path() != ATTACH {
             request.extensions_mut().insert(arrival);
             return self.answer(method.is_some(), request);
         }
         let (mut head, body) = request.into_parts();
         arrival.inbound = Some(Arc::new(Mutex::new(Some(Body::new(body)))));
         head.extensions.insert(arrival);
-        self.answer(true, Request::from_parts(head, Body::empty()))
+        self.answer(method.is_some(), Request::from_parts(head, Body::empty()))
     }
 }

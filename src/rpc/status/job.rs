@@ -46,11 +46,14 @@ fn failed(failure: &Failure) -> Answer {
     let answer = Answer::of(failure.outcome.reason()).saying(failure.to_string());
     let code = match (failure.outcome, &failure.error) {
         (Outcome::HandlerFailed, Some(HandlerError::Refused { code, .. })) => Code::from_i32(*code as i32),
-        (Outcome::DrainKilled { idempotent: true }, _) => Code::Unavailable,
+        (Outcome::DrainKilled { idempotent: true } | Outcome::WorkerLost { idempotent: true }, _) => Code::Unavailable,
         _ => answer.code,
     };
     let pushback = match failure.outcome {
-        Outcome::HandlerUnavailable | Outcome::Drained | Outcome::DrainKilled { idempotent: true } => Pushback::Unsaid,
+        Outcome::HandlerUnavailable
+        | Outcome::Drained
+        | Outcome::DrainKilled { idempotent: true }
+        | Outcome::WorkerLost { idempotent: true } => Pushback::Unsaid,
         _ => Pushback::Never,
     };
     let pushback = failure.retry_after.map_or(pushback, Pushback::after);
@@ -106,6 +109,7 @@ fn figures(rejection: &Rejection) -> Vec<(&'static str, String)> {
         | RejectionReason::NoRoomInTime
         | RejectionReason::Draining
         | RejectionReason::PoolDraining
+        | RejectionReason::NoWorkers
         | RejectionReason::UnknownKind { .. }
         | RejectionReason::Invalid { .. } => Vec::new(),
     }

@@ -1,0 +1,86 @@
+//! One job of an attached worker.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::RemoteWorkers;
+use crate::{
+    handler::{Context, StopReason},
+    model::{FailureCode, HandlerError, Output},
+};
+
+/// What a job hears of its worker. The end of the worker is the end of the news.
+pub(super) enum JobNews {
+    Piece(Bytes),
+    Progress { fraction: f64, message: String },
+    Done { content_type: String, last: Bytes },
+    Failed { code: String, message: String },
+}
+
+/// A job that a worker runs. Dropping it gives the job up, unless it is answered.
+pub(super) struct RemoteJob {
+    workers: Arc<RemoteWorkers>,
+    worker: u64,
+    id: u64,
+    news: mpsc::Receiver<JobNews>,
+    is_answered: bool,
+}
+
+impl RemoteJob {
+    pub(super) fn new(workers: Arc<RemoteWorkers>, worker: u64, id: u64, news: mpsc::Receiver<JobNews>) -> Self {
+        Self { workers, worker, id, news, is_answered: false }
+    }
+
+    /// Hands the output on until the job is answered, or is to stop.
+    pub(super) async fn follow(mut self, cx: &Context) -> Result<Output, HandlerError> {
+        loop {
+            let news = tokio::select! {
+                biased;
+                reason = cx.cancelled() => {
+                    self.cancel(reason.name());
+                    // The pool's stop ladder bounds the wait.
+                    while self.next().await.is_some() && !self.is_answered {}
+                    return Err(HandlerError::Stopped);
+                }
+                news = self.next() => news,
+            };
+            match news {
+                Some(JobNews::Piece(piece)) => {
+                    if let Err(error) = cx.write(piece).await {
+                        let reason = cx.cancel_token().reason().map_or("OUTPUT_TOO_LARGE", StopReason::name);
+                        self.cancel(reason);
+                        return Err(error);
+                    }
+                }
+                Some(JobNews::Progress { fraction, message }) => cx.progress(fraction, message),
+                Some(JobNews::Done { content_type, last }) => return Ok(Output::typed(last, content_type)),
+                Some(JobNews::Failed { code, message }) => {
+                    let known = serde_json::from_value(code.as_str().into()).unwrap_or(FailureCode::Unknown);
+                    let message = if message.is_empty() { format!("the worker answered {code}") } else { message };
+                    return Err(HandlerError::new(known, message));
+                }
+                None => return Err(HandlerError::Lost { message: self.workers.lost(self.worker) }),
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Option<JobNews> {
+        let news = self.news.recv().await;
+        self.is_answered = matches!(news, None | Some(JobNews::Done { .. } | JobNews::Failed { .. }));
+        news
+    }
+
+    fn cancel(&self, reason: &str) {
+        self.workers.cancel(self.worker, self.id, reason);
+    }
+}
+
+impl Drop for RemoteJob {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.workers.abandon(self.worker, self.id);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The workers that are attached for the remote kinds of one pool: their slots, their jobs, and what they say.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::job::{JobNews, RemoteJob};
+use crate::{
+    handler::{
+        Context,
+        process::protocol::{Cancel, Done, Failed, FromWorker, Leave, OfJob, Run, ToWorker, ToldProgress},
+    },
+    model::{HandlerError, Job},
+};
+
+/// Pieces of the output of one job that wait for it. The output of all jobs of a worker waits for the slowest.
+const NEWS: usize = 1;
+
+/// What a worker is sent, with the payload of a job.
+pub(crate) type Order = (ToWorker, Bytes);
+
+/// The workers that run the remote kinds of one pool.
+#[derive(Default)]
+pub struct RemoteWorkers {
+    kinds: BTreeSet<String>,
+    cancel_grace: Duration,
+    state: Mutex<State>,
+    /// Notified when a slot is free.
+    freed: Notify,
+    /// Called when the number of slots changed, without a lock.
+    on_resize: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// What a worker says of itself when it attaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewWorker {
+    /// Name and version, for people.
+    pub name: String,
+    /// Where it is, for people.
+    pub peer: String,
+    /// For people.
+    pub labels: BTreeMap<String, String>,
+    /// Jobs that it runs at once, at least one.
+    pub concurrency: usize,
+}
+
+/// One attached worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachedWorkerStats {
+    /// What it said of itself.
+    pub worker: NewWorker,
+    /// Jobs that it has.
+    pub running: usize,
+    /// Jobs of these that were given up, and that it did not answer yet.
+    pub abandoned: usize,
+    /// Jobs that it answered.
+    pub jobs: u64,
+    /// Whether it gets no more jobs.
+    pub is_leaving: bool,
+}
+
+#[derive(Default)]
+struct State {
+    last_worker: u64,
+    last_job: u64,
+    workers: BTreeMap<u64, Worker>,
+    /// The workers with a free slot, each once; the next job goes to the first.
+    free: VecDeque<u64>,
+    is_closed: bool,
+}
+
+struct Worker {
+    about: NewWorker,
+    orders: mpsc::Sender<Order>,
+    /// Where the news of each job goes; `None` for one that was given up.
+    jobs: FxHashMap<u64, Option<mpsc::Sender<JobNews>>>,
+    answered: u64,
+    is_leaving: bool,
+    /// Cancelled when the worker has nothing more to do here.
+    done: CancellationToken,
+}
+
+/// An attached worker. Dropping it takes its slots away, and ends its jobs.
+pub(crate) struct Attachment {
+    workers: Arc<RemoteWorkers>,
+    id: u64,
+    orders: mpsc::Sender<Order>,
+    done: CancellationToken,
+}
+
+impl Worker {
+    fn abandoned(&self) -> usize {
+        self.jobs.values().filter(|news| news.is_none()).count()
+    }
+
+    /// Workers that the pool may have for it.
+    fn slots(&self) -> usize {
+        if self.is_leaving { self.jobs.len() - self.abandoned() } else { self.about.concurrency - self.abandoned() }
+    }
+
+    fn has_free_slot(&self) -> bool {
+        !self.is_leaving && self.jobs.len() < self.about.concurrency
+    }
+
+    fn send(&self, order: Order) {
+        // A worker that answers before it reads breaks the protocol: nothing else fills the channel.
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.orders.try_send(order) {
+            self.done.cancel();
+        }
+    }
+}
+
+impl RemoteWorkers {
+    /// None yet, for these kinds. A job that is to stop is given up after `cancel_grace`.
+    #[must_use]
+    pub fn new(kinds: BTreeSet<String>, cancel_grace: Duration) -> Arc<Self> {
+        Arc::new(Self { kinds, cancel_grace, ..Self::default() })
+    }
+
+    /// Time between asking a job to stop and giving it up.
+    #[must_use]
+    pub fn cancel_grace(&self) -> Duration {
+        self.cancel_grace
+    }
+
+    /// The kinds that each of them runs.
+    #[must_use]
+    pub fn kinds(&self) -> &BTreeSet<String> {
+        &self.kinds
+    }
+
+    /// Calls `resized` from now on when the number of slots changes. Only the first call counts.
+    pub(crate) fn on_resize(&self, resized: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_resize.set(Box::new(resized));
+    }
+
+    /// Jobs that the workers can run at once.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.state.lock().workers.values().map(Worker::slots).sum()
+    }
+
+    /// A snapshot.
+    #[must_use]
+    pub fn stats(&self) -> Vec<AttachedWorkerStats> {
+        let stats = |worker: &Worker| AttachedWorkerStats {
+            worker: worker.about.clone(),
+            running: worker.jobs.len(),
+            abandoned: worker.abandoned(),
+            jobs: worker.answered,
+            is_leaving: worker.is_leaving,
+        };
+        self.state.lock().workers.values().map(stats).collect()
+    }
+
+    /// Adds a worker, and what it is to be sent. `None` where the workers are not needed any more.
+    pub(crate) fn attach(self: &Arc<Self>, about: NewWorker) -> Option<(Attachment, mpsc::Receiver<Order>)> {
+        // For each job its run and its cancel, and one word to leave.
+        let (orders, to_send) = mpsc::channel(2 * about.concurrency + 1);
+        let done = CancellationToken::new();
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return None;
+        }
+        state.last_worker += 1;
+        let id = state.last_worker;
+        let (jobs, orders_too, done_too) = (FxHashMap::default(), orders.clone(), done.clone());
+        state
+            .workers
+            .insert(id, Worker { about, orders: orders_too, jobs, answered: 0, is_leaving: false, done: done_too });
+        state.free.push_back(id);
+        drop(state);
+        self.resized();
+        self.freed.notify_waiters();
+        Some((Attachment { workers: Arc::clone(self), id, orders, done }, to_send))
+    }
+
+    /// Asks all workers to leave, for good.
+    pub(crate) fn close(&self) {
+        let workers: Vec<u64> = {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            state.workers.keys().copied().collect()
+        };
+        workers.into_iter().for_each(|worker| self.leave(worker, true));
+    }
+
+    /// Ends the calls of all workers, for good.
+    pub(crate) fn end(&self) {
+        self.close();
+        self.state.lock().workers.values().for_each(|worker| worker.done.cancel());
+    }
+
+    /// Gives a job to a worker, as soon as one has a free slot.
+    pub(super) async fn begin(self: &Arc<Self>, job: &Job, cx: &Context) -> Result<RemoteJob, HandlerError> {
+        loop {
+            let freed = self.freed.notified();
+            {
+                let mut state = self.state.lock();
+                if state.workers.is_empty() {
+                    return Err(HandlerError::Unavailable { message: "no worker is attached any more".to_owned() });
+                }
+                if let Some((worker, id, news)) = state.give(job, cx) {
+                    return Ok(RemoteJob::new(Arc::clone(self), worker, id, news));
+                }
+            }
+            tokio::select! {
+                biased;
+                _ = cx.cancelled() => return Err(HandlerError::Stopped),
+                () = freed => {}
+            }
+        }
+    }
+
+    pub(super) fn cancel(&self, worker: u64, id: u64, reason: &str) {
+        if let Some(worker) = self.state.lock().workers.get(&worker) {
+            let grace_ms = u64::try_from(self.cancel_grace.as_millis()).unwrap_or(u64::MAX);
+            let cancel = Cancel { id: id.to_string(), reason: reason.to_owned(), grace_ms };
+            worker.send((ToWorker::Cancel(cancel), Bytes::new()));
+        }
+    }
+
+    /// Gives a job up. Its slot is not free before the worker has answered it.
+    pub(super) fn abandon(&self, worker: u64, id: u64) {
+        let is_open =
+            self.state.lock().workers.get_mut(&worker).and_then(|worker| worker.jobs.get_mut(&id)).map(Option::take);
+        if is_open.is_some() {
+            self.resized();
+        }
+    }
+
+    /// What a lost job's caller is told.
+    pub(super) fn lost(&self, worker: u64) -> String {
+        format!("worker {worker} is not attached any more")
+    }
+
+    fn leave(&self, worker: u64, tell: bool) {
+        let mut state = self.state.lock();
+        let Some(worker) = state.workers.get_mut(&worker).filter(|worker| !worker.is_leaving) else { return };
+        worker.is_leaving = true;
+        if tell {
+            worker.send((ToWorker::Leave(Leave { grace_ms: 0 }), Bytes::new()));
+        }
+        if worker.jobs.is_empty() {
+            worker.done.cancel();
+        }
+        drop(state);
+        self.resized();
+    }
+
+    fn resized(&self) {
+        if let Some(resized) = self.on_resize.get() {
+            resized();
+        }
+    }
+}
+
+impl State {
+    /// Gives a job to the first worker that has a free slot.
+    fn give(&mut self, job: &Job, cx: &Context) -> Option<(u64, u64, mpsc::Receiver<JobNews>)> {
+        while let Some(id) = self.free.pop_front() {
+            let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.has_free_slot()) else { continue };
+            self.last_job += 1;
+            let (news, received) = mpsc::channel(NEWS);
+            worker.jobs.insert(self.last_job, Some(news));
+            worker.send((ToWorker::Run(Run::of(self.last_job, job, cx)), job.payload.clone()));
+            if worker.has_free_slot() {
+                self.free.push_back(id);
+            }
+            return Some((id, self.last_job, received));
+        }
+        None
+    }
+}
+
+impl Attachment {
+    /// Passes on what the worker says. It waits for a job that is slow to take its output.
+    ///
+    /// # Errors
+    /// How the message breaks the protocol.
+    pub(crate) async fn take(&self, message: FromWorker, bytes: Bytes) -> Result<(), &'static str> {
+        match message {
+            FromWorker::Ready(_) => return Err("hello is the first message, and the only one of its sort"),
+            FromWorker::Output(OfJob { id }) => {
+                if let Some(news) = self.news(&id)? {
+                    // A job that was given up does not listen, here and below.
+                    let _ = news.send(JobNews::Piece(bytes)).await;
+                }
+            }
+            FromWorker::Progress(ToldProgress { id, fraction, message }) => {
+                if let Some(news) = self.news(&id)? {
+                    // Advice: a job that is behind does without.
+                    let _ = news.try_send(JobNews::Progress { fraction, message });
+                }
+            }
+            FromWorker::Done(Done { id, content_type }) => {
+                if let Some(news) = self.answer(&id)? {
+                    let _ = news.send(JobNews::Done { content_type, last: bytes }).await;
+                }
+            }
+            FromWorker::Failed(Failed { id, code, message, retryable: _ }) => {
+                if let Some(news) = self.answer(&id)? {
+                    let _ = news.send(JobNews::Failed { code, message }).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The worker gets no more jobs. It is told so, unless it said so itself.
+    pub(crate) fn leave(&self, tell: bool) {
+        self.workers.leave(self.id, tell);
+    }
+
+    /// Returns when the worker has nothing more to do here. Cancel safe.
+    pub(crate) async fn done(&self) {
+        self.done.cancelled().await;
+    }
+
+    /// Returns when nothing can be sent to the worker any more. Cancel safe.
+    pub(crate) async fn broken(&self) {
+        self.orders.closed().await;
+    }
+
+    fn news(&self, id: &str) -> Result<Option<mpsc::Sender<JobNews>>, &'static str> {
+        let state = self.workers.state.lock();
+        let worker = state.workers.get(&self.id).ok_or(UNKNOWN)?;
+        id.parse().ok().and_then(|id: u64| worker.jobs.get(&id).cloned()).ok_or(UNKNOWN)
+    }
+
+    /// The same for the last time, which frees the slot.
+    fn answer(&self, id: &str) -> Result<Option<mpsc::Sender<JobNews>>, &'static str> {
+        let mut state = self.workers.state.lock();
+        let State { workers, free, .. } = &mut *state;
+        let worker = workers.get_mut(&self.id).ok_or(UNKNOWN)?;
+        let was_full = !worker.has_free_slot();
+        let news = id.parse().ok().and_then(|id: u64| worker.jobs.remove(&id)).ok_or(UNKNOWN)?;
+        worker.answered += 1;
+        if was_full && worker.has_free_slot() {
+            free.push_back(self.id);
+        }
+        let is_resized = worker.is_leaving || news.is_none();
+        if worker.is_leaving && worker.jobs.is_empty() {
+            worker.done.cancel();
+        }
+        drop(state);
+        if is_resized {
+            self.workers.resized();
+        }
+        self.workers.freed.notify_waiters();
+        Ok(news)
+    }
+}
+
+const UNKNOWN: &str = "it names a job that the worker does not have";
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let worker = {
+            let mut state = self.workers.state.lock();
+            state.free.retain(|worker| *worker != self.id);
+            state.workers.remove(&self.id)
+        };
+        // First the slots, then the jobs: none of these frees a slot for another job.
+        self.workers.resized();
+        drop(worker);
+        self.workers.freed.notify_waiters();
+    }
+}
