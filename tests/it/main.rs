@@ -55,6 +55,7 @@ mod reentry;
 mod reflection;
 mod refusal;
 mod reload;
+mod remote;
 mod secrets;
 mod service;
 mod service_configs;

@@ -1,0 +1,341 @@
+//! Workers that attach from elsewhere: their slots come and go, and each job has its answer.
+
+use std::time::Duration;
+
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming, transport::Channel};
+use tonic_types::StatusExt;
+use waterwheel::proto::{
+    AttachRequest, AttachResponse, StreamRequest, SubmitResponse,
+    attach_request::{Done, Failed, Hello, Leaving, Message, Output, Progress},
+    attach_response::{self, Cancel, Run},
+    health::{HealthCheckRequest, health_check_response::ServingStatus},
+    stream_response::Event,
+    worker_service_client::WorkerServiceClient,
+};
+
+use crate::{
+    process::PATIENCE,
+    service::{Caller, Service, job, queued},
+};
+
+const CONFIG: &str = r#"
+    drain = { notice = "0s", finish = "20s", kill = "1s" }
+    pool.far = { cancel_grace = "100ms" }
+    kind.far.pool = "far"
+    kind.far.remote = true
+"#;
+
+/// An attached worker, as a test drives it.
+struct Worker {
+    say: mpsc::Sender<AttachRequest>,
+    hear: Streaming<AttachResponse>,
+}
+
+fn hello(kinds: &[&str], concurrency: u32) -> Hello {
+    let kinds = kinds.iter().map(|&kind| kind.to_owned()).collect();
+    Hello { name: "test 1".into(), kinds, concurrency, ..Hello::default() }
+}
+
+async fn attach_by(channel: Channel, first: Message) -> Result<Worker, Status> {
+    let (say, said) = mpsc::channel(64);
+    say.send(AttachRequest { message: Some(first) }).await.unwrap();
+    let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(usize::MAX);
+    let hear = client.attach(ReceiverStream::new(said)).await?.into_inner();
+    Ok(Worker { say, hear })
+}
+
+impl Worker {
+    async fn attach(service: &Service, concurrency: u32) -> Self {
+        attach_by(service.public.channel().await, Message::Hello(hello(&["far"], concurrency))).await.unwrap()
+    }
+
+    async fn say(&self, message: Message) {
+        self.say.send(AttachRequest { message: Some(message) }).await.unwrap();
+    }
+
+    /// What the server says next; `None` at the end of the call.
+    async fn hear(&mut self) -> Result<Option<attach_response::Message>, Status> {
+        let heard = timeout(PATIENCE, self.hear.message()).await.expect("a message");
+        heard.map(|heard| heard.map(|heard| heard.message.expect("a known message")))
+    }
+
+    async fn run(&mut self) -> Run {
+        match self.hear().await {
+            Ok(Some(attach_response::Message::Run(run))) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn cancelled(&mut self) -> Cancel {
+        match self.hear().await {
+            Ok(Some(attach_response::Message::Cancel(cancel))) => cancel,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn done(&self, id: &str, data: &str) {
+        let data = data.to_owned().into();
+        self.say(Message::Done(Done { id: id.into(), data, content_type: "text/plain".into() })).await;
+    }
+}
+
+fn reason(status: &Status) -> String {
+    status.get_error_details().error_info().unwrap_or_else(|| panic!("no ErrorInfo: {status:?}")).reason.clone()
+}
+
+fn output(answer: Result<tonic::Response<SubmitResponse>, Status>) -> String {
+    let result = answer.expect("a result").into_inner().result.unwrap();
+    String::from_utf8(result.output).unwrap()
+}
+
+async fn workers(caller: &Caller, count: u32) {
+    caller.until(|pool| pool.size.as_ref().unwrap().workers == count).await;
+}
+
+fn serve(more: &str) -> Service {
+    Service::start(&format!("{CONFIG}{more}"), Vec::new())
+}
+
+#[tokio::test]
+async fn a_pool_has_as_many_workers_as_slots_are_attached() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    workers(&caller, 0).await;
+    let mut first = Worker::attach(&service, 2).await;
+    let second = Worker::attach(&service, 3).await;
+    workers(&caller, 5).await;
+    drop(second);
+    workers(&caller, 2).await;
+    // Never more jobs than slots: the third waits here.
+    let calls: Vec<_> = (0..3).map(|n| caller.leave(job("far", n.to_string()))).collect();
+    let [one, two] = [first.run().await, first.run().await];
+    caller.until(|pool| pool.in_flight == 2 && queued(pool) == 1).await;
+    first.done(&two.id, "second").await;
+    let three = first.run().await;
+    for run in [one, three] {
+        assert_eq!((&*run.kind, run.attempt), ("far", 1));
+        assert!(run.budget_ms > 0 && !run.job_id.is_empty() && !run.request_id.is_empty());
+        first.done(&run.id, &String::from_utf8_lossy(&run.payload)).await;
+    }
+    let mut outputs = Vec::new();
+    for call in calls {
+        outputs.push(output(call.await.unwrap()));
+    }
+    outputs.sort();
+    assert_eq!(outputs.len(), 3);
+    assert!(outputs.contains(&"second".to_owned()), "{outputs:?}");
+}
+
+#[tokio::test]
+async fn a_pool_without_workers_says_so_and_holds_the_callers_that_wait() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let mut health = service.public.health().await;
+    let mut pool = async || {
+        let answer = health.check(HealthCheckRequest { service: "pool/far".into() }).await.unwrap();
+        answer.into_inner().status()
+    };
+    assert_eq!(pool().await, ServingStatus::NotServing);
+    let refused = caller.leave(job("far", "")).await.unwrap().unwrap_err();
+    assert_eq!((refused.code(), &*reason(&refused)), (Code::Unavailable, "NO_WORKERS"));
+    assert!(refused.metadata().contains_key("grpc-retry-pushback-ms"));
+    let waiting = caller.leave(waterwheel::proto::Job { when_full: 2, ..job("far", "held") });
+    caller.until(|pool| queued(pool) == 1).await;
+    let mut worker = Worker::attach(&service, 1).await;
+    let run = worker.run().await;
+    worker.done(&run.id, "at last").await;
+    assert_eq!(output(waiting.await.unwrap()), "at last");
+    assert_eq!(pool().await, ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn the_jobs_of_a_worker_that_is_gone_are_lost_and_the_queued_ones_are_not() {
+    for (idempotent, code) in [(false, Code::Aborted), (true, Code::Unavailable)] {
+        let service = serve(&format!("    kind.far.idempotent = {idempotent}"));
+        let caller = Caller::of(service.public).await;
+        let mut worker = Worker::attach(&service, 1).await;
+        let running = caller.leave(job("far", "runs"));
+        worker.run().await;
+        caller.queue(job("far", "waits"), 0).await;
+        drop(worker);
+        let lost = running.await.unwrap().unwrap_err();
+        assert_eq!((lost.code(), &*reason(&lost)), (code, "WORKER_LOST"));
+        let mut worker = Worker::attach(&service, 1).await;
+        assert_eq!(worker.run().await.payload, "waits");
+    }
+}
+
+#[tokio::test]
+async fn a_job_tells_its_output_its_progress_and_its_failure() {
+    let service = serve("");
+    let mut worker = Worker::attach(&service, 1).await;
+    let mut client = service.public.client().await;
+    let stream = tokio::spawn(async move {
+        let mut stream = client.stream(StreamRequest { job: Some(job("far", "")) }).await.unwrap().into_inner();
+        let mut events = Vec::new();
+        while let Some(event) = stream.message().await.unwrap() {
+            events.push(event.event.unwrap());
+        }
+        events
+    });
+    let id = worker.run().await.id;
+    worker.say(Message::Progress(Progress { id: id.clone(), fraction: 0.5, message: "half".into() })).await;
+    worker.say(Message::Output(Output { id: id.clone(), data: "a".into() })).await;
+    worker.done(&id, "b").await;
+    let events = stream.await.unwrap();
+    let progress = events.iter().any(|event| matches!(event, Event::Progress(told) if told.message == "half"));
+    assert!(progress, "{events:?}");
+    let chunk = |event: &Event| match event {
+        Event::OutputChunk(chunk) => Some(chunk.data.clone()),
+        _ => None,
+    };
+    assert_eq!(events.iter().filter_map(chunk).collect::<Vec<_>>().concat(), b"ab");
+
+    let failed = Caller::of(service.public).await.leave(job("far", ""));
+    let id = worker.run().await.id;
+    let (code, message) = ("INVALID_ARGUMENT".into(), "no image".into());
+    worker.say(Message::Failed(Failed { id, code, message, retryable: false })).await;
+    let failed = failed.await.unwrap().unwrap_err();
+    assert_eq!((failed.code(), failed.message()), (Code::InvalidArgument, "no image"));
+}
+
+#[tokio::test]
+async fn a_slot_that_ignores_a_cancel_is_gone_until_it_answers() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let mut worker = Worker::attach(&service, 2).await;
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    call.abort();
+    let Cancel { id, reason, grace_ms } = worker.cancelled().await;
+    assert_eq!((id, &*reason, grace_ms), (run.id.clone(), "CALLER", 100));
+    // After the grace one slot is left.
+    workers(&caller, 1).await;
+    let next = caller.leave(job("far", ""));
+    let other = worker.run().await;
+    worker.done(&run.id, "too late").await;
+    workers(&caller, 2).await;
+    worker.done(&other.id, "in time").await;
+    assert_eq!(output(next.await.unwrap()), "in time");
+}
+
+#[tokio::test]
+async fn a_worker_that_leaves_finishes_what_it_has() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let mut worker = Worker::attach(&service, 2).await;
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    worker.say(Message::Leaving(Leaving {})).await;
+    workers(&caller, 1).await;
+    worker.done(&run.id, "done").await;
+    assert_eq!(output(call.await.unwrap()), "done");
+    assert_eq!(worker.hear().await.unwrap(), None);
+    workers(&caller, 0).await;
+}
+
+#[tokio::test]
+async fn a_drain_keeps_the_workers_until_the_last_job() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let mut worker = Worker::attach(&service, 1).await;
+    let running = caller.leave(job("far", "1"));
+    let first = worker.run().await;
+    caller.queue(job("far", "2"), 0).await;
+    service.control.drain();
+    worker.done(&first.id, "one").await;
+    let second = worker.run().await;
+    worker.done(&second.id, "two").await;
+    assert_eq!(output(running.await.unwrap()), "one");
+    let end = loop {
+        match worker.hear().await {
+            Ok(Some(attach_response::Message::Leave(_))) => {}
+            Ok(other) => panic!("{other:?}"),
+            Err(end) => break end,
+        }
+    };
+    assert_eq!((end.code(), &*reason(&end)), (Code::Unavailable, "DRAINING"));
+    assert!(service.ended().await.is_clean());
+}
+
+#[tokio::test]
+async fn a_worker_that_breaks_the_protocol_is_told_so_and_loses_its_slots() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let done = |id: &str| Message::Done(Done { id: id.into(), ..Done::default() });
+    for message in [
+        Some(done("77")),
+        Some(done("x")),
+        Some(Message::Output(Output { id: "1000".into(), data: "a".into() })),
+        Some(Message::Hello(hello(&["far"], 1))),
+        None,
+    ] {
+        let mut worker = Worker::attach(&service, 3).await;
+        workers(&caller, 3).await;
+        worker.say.send(AttachRequest { message: message.clone() }).await.unwrap();
+        let end = worker.hear().await.unwrap_err();
+        assert_eq!((end.code(), &*reason(&end)), (Code::InvalidArgument, "INVALID_FIELD"), "{message:?}");
+        workers(&caller, 0).await;
+    }
+    // Twice the same answer.
+    let mut worker = Worker::attach(&service, 1).await;
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    worker.done(&run.id, "once").await;
+    worker.done(&run.id, "twice").await;
+    assert_eq!(output(call.await.unwrap()), "once");
+    assert_eq!(worker.hear().await.unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_hello_must_fit_a_pool() {
+    let more = r#"
+        pool.pair = {}
+        kind.a = { pool = "pair", remote = true }
+        kind.b = { pool = "pair", remote = true }
+        pool.own.workers = 1
+        kind.echo = { pool = "own", builtin = "echo" }
+    "#;
+    let service = serve(more);
+    let long = Hello { name: "n".repeat(129), ..hello(&["far"], 1) };
+    let leaving = Message::Leaving(Leaving {});
+    for (first, field) in [
+        (leaving, "hello"),
+        (Message::Hello(hello(&[], 1)), "hello.kinds"),
+        (Message::Hello(hello(&["echo"], 1)), "hello.kinds"),
+        (Message::Hello(hello(&["none"], 1)), "hello.kinds"),
+        (Message::Hello(hello(&["a"], 1)), "hello.kinds"),
+        (Message::Hello(hello(&["a", "far"], 1)), "hello.kinds"),
+        (Message::Hello(hello(&["far"], 1025)), "hello.concurrency"),
+        (Message::Hello(long), "hello.name"),
+    ] {
+        let refused = attach_by(service.public.channel().await, first).await.err().expect("it does not fit");
+        assert_eq!((refused.code(), &*reason(&refused)), (Code::InvalidArgument, "INVALID_FIELD"));
+        assert!(refused.message().contains(field), "{refused}");
+    }
+    let both = Message::Hello(hello(&["a", "b"], 0));
+    attach_by(service.public.channel().await, both).await.expect("it fits");
+}
+
+#[tokio::test]
+async fn a_worker_that_never_reads_holds_up_no_other_job() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let mut silent = Worker::attach(&service, 1).await;
+    let late = waterwheel::proto::Job { run_timeout: Some(millis(50)), ..job("far", vec![0; 4 << 20]) };
+    let cut = caller.leave(late.clone()).await.unwrap().unwrap_err();
+    assert_eq!(&*reason(&cut), "RUN_TIMEOUT");
+    workers(&caller, 0).await;
+    let mut worker = Worker::attach(&service, 1).await;
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    worker.done(&run.id, "on time").await;
+    assert_eq!(output(call.await.unwrap()), "on time");
+    assert_eq!(silent.run().await.payload.len(), 4 << 20);
+}
+
+fn millis(millis: u64) -> prost_types::Duration {
+    prost_types::Duration::try_from(Duration::from_millis(millis)).unwrap()
+}
