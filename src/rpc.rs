@@ -37,6 +37,7 @@ pub mod timeout;
 pub mod trace;
 mod upload;
 mod watches;
+pub(crate) mod worker_messages;
 mod worker_pool;
 
 pub use admin::{Admin, DrainControl, DrainProgress, ReloadFault, SettingChange};

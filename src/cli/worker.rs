@@ -1,5 +1,6 @@
 //! `waterwheel worker`: what authors of workers in other languages need.
 
+mod attach;
 mod conformance;
 mod file;
 mod new;

@@ -1,6 +1,6 @@
 //! Workers that attach: a pool of remote kinds has as many workers as these have slots.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use tokio::{sync::mpsc, time::Instant};
 
@@ -51,20 +51,22 @@ impl Pools {
         workers.attach(worker).ok_or(AttachError::Draining)
     }
 
-    /// The pool whose remote kinds these are.
+    /// The one pool of whose remote kinds some are named. All of them must be.
     fn runners(&self, kinds: &[String]) -> Result<(&Pool, Arc<RemoteWorkers>), String> {
-        let mut remote = self.all().iter().filter_map(|pool| Some((pool, pool.remote_workers()?)));
-        let list = |kinds: &BTreeSet<String>| kinds.iter().cloned().collect::<Vec<_>>().join(", ");
-        let Some(first) = kinds.first() else { return Err("name the kinds that the worker runs".to_owned()) };
-        let Some((pool, workers)) = remote.find(|(_, workers)| workers.kinds().contains(first)) else {
-            return Err(format!("no workers attach here for kind {first:?}; set `remote = true` in [kind.{first}]"));
+        let named = |workers: &RemoteWorkers| workers.kinds().iter().any(|kind| kinds.contains(kind));
+        let remote = self.all().iter().filter_map(|pool| Some((pool, pool.remote_workers()?)));
+        let mut remote = remote.filter(|(_, workers)| named(workers));
+        let Some((pool, workers)) = remote.next() else {
+            return Err(format!("no workers attach here for {}; set `remote = true` in [kind.NAME]", kinds.join(", ")));
         };
-        let named: BTreeSet<String> = kinds.iter().cloned().collect();
-        if named != *workers.kinds() {
-            let (pool, all) = (pool.name(), list(workers.kinds()));
-            return Err(format!("a worker of pool {pool} runs {all}, and this one names {}", list(&named)));
+        if let Some((other, _)) = remote.next() {
+            let (one, other) = (pool.name(), other.name());
+            return Err(format!("they run in the pools {one} and {other}; attach to each with its own kinds"));
         }
-        Ok((pool, workers))
+        match workers.kinds().iter().find(|kind| !kinds.contains(kind)) {
+            Some(missing) => Err(format!("workers of pool {} run {missing} too, which is not named", pool.name())),
+            None => Ok((pool, workers)),
+        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! `Attach`: a worker from elsewhere, its jobs and what it says of them. `src/handler/remote.rs` has its slots.
 
-use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use tokio::{
     sync::oneshot,
@@ -17,22 +16,14 @@ use super::{
     context::CallContext,
     message_stream::Messages,
     status,
+    worker_messages::{Said, response, said},
     worker_pool::{Parts, ResponseStream, WorkerPool},
 };
 use crate::{
-    handler::{
-        NewWorker,
-        process::protocol::{self, FromWorker, OfJob, ToWorker, ToldProgress},
-        remote::{Attachment, Order},
-    },
+    handler::{NewWorker, remote::Attachment},
     model::{FieldViolation, MAX_LABELS},
     pool::AttachError,
-    proto::{
-        AttachRequest, AttachResponse,
-        attach_request::{self, Hello},
-        attach_response::{self, Cancel, Leave, Run},
-        worker_service_server::WorkerService,
-    },
+    proto::{AttachRequest, AttachResponse, attach_request::Hello, worker_service_server::WorkerService},
 };
 
 /// Path of the RPC, whose messages are read here and not by the codec.
@@ -70,7 +61,7 @@ async fn attach(
     info!(name, peer, kinds = kinds.join(","), concurrency, "a worker attached");
     let (end, ended) = oneshot::channel();
     let last = stream::once(ended).filter_map(|end| std::future::ready(end.ok().map(Err)));
-    let orders = ReceiverStream::new(orders).map(|order| Ok(response(order))).chain(last);
+    let orders = ReceiverStream::new(orders).map(|(order, payload)| Ok(response(order, payload))).chain(last);
     let response = call.answer(Box::pin(orders) as _);
     let parts_too = Arc::clone(parts);
     parts.tasks.spawn(async move {
@@ -86,10 +77,10 @@ async fn attach(
 /// The kinds of a worker, and what it says of itself.
 async fn hello(inbound: &mut Messages<AttachRequest>, call: &CallContext) -> Result<(Vec<String>, NewWorker), Status> {
     let first = timeout(HELLO, inbound.message()).await.map_err(|_| status::too_late(call.request_id()))?;
-    let first = first.map_err(status::refused_by_codec)?.and_then(|first| first.message);
+    let first = first.map_err(status::refused_by_codec)?.and_then(said);
     let unreadable =
         |field, fault: String| status::unreadable(vec![FieldViolation::new(field, fault)], call.request_id());
-    let Some(attach_request::Message::Hello(Hello { name, kinds, concurrency, labels })) = first else {
+    let Some(Said::Hello(Hello { name, kinds, concurrency, labels })) = first else {
         return Err(unreadable("hello", "the first message of a worker is its hello".to_owned()));
     };
     let is_long = |text: &String| text.len() > MAX_LABEL;
@@ -102,7 +93,6 @@ async fn hello(inbound: &mut Messages<AttachRequest>, call: &CallContext) -> Res
     if labels.len() > MAX_LABELS || labels.iter().any(|(key, value)| is_long(key) || is_long(value)) {
         return Err(unreadable("hello.labels", format!("more than {MAX_LABELS}, or longer than {MAX_LABEL} bytes")));
     }
-    let labels: BTreeMap<_, _> = labels.into_iter().collect();
     Ok((kinds, NewWorker { name, peer: String::new(), labels, concurrency: concurrency.max(1) as usize }))
 }
 
@@ -132,12 +122,20 @@ async fn follow(
     };
     let read = async {
         loop {
-            let message = match inbound.message().await {
-                Ok(Some(message)) => message.message,
+            let taken = match inbound.message().await {
+                Ok(Some(message)) => match said(message) {
+                    Some(Said::OfJob(message, bytes)) => attachment.take(message, bytes).await,
+                    Some(Said::Leaving) => {
+                        attachment.leave(false);
+                        Ok(())
+                    }
+                    Some(Said::Hello(_)) => Err("hello is the first message, and the only one of its sort"),
+                    None => Err("it says nothing that this server knows"),
+                },
                 Ok(None) => return None,
                 Err(fault) => return Some(status::refused_by_codec(fault)),
             };
-            if let Err(fault) = take(attachment, message).await {
+            if let Err(fault) = taken {
                 return Some(status::unreadable(vec![FieldViolation::new("message", fault)], call.request_id()));
             }
         }
@@ -148,68 +146,5 @@ async fn follow(
         () = attachment.done() => parts.pools.is_closing().then(|| status::draining(call.request_id())),
         fault = read => fault,
         () = leave => None,
-    }
-}
-
-/// Passes on what a worker says.
-async fn take(attachment: &Attachment, message: Option<attach_request::Message>) -> Result<(), &'static str> {
-    use attach_request::{Done, Failed, Message, Output, Progress};
-    let (message, bytes) = match message {
-        Some(Message::Hello(_)) => (FromWorker::Ready(protocol::Ready::default()), Bytes::new()),
-        Some(Message::Output(Output { id, data })) => (FromWorker::Output(OfJob { id }), data),
-        Some(Message::Progress(Progress { id, fraction, message })) => {
-            (FromWorker::Progress(ToldProgress { id, fraction, message }), Bytes::new())
-        }
-        Some(Message::Done(Done { id, data, content_type })) => {
-            (FromWorker::Done(protocol::Done { id, content_type }), data)
-        }
-        Some(Message::Failed(Failed { id, code, message, retryable })) => {
-            (FromWorker::Failed(protocol::Failed { id, code, message, retryable }), Bytes::new())
-        }
-        Some(Message::Leaving(_)) => {
-            attachment.leave(false);
-            return Ok(());
-        }
-        None => return Err("it says nothing that this server knows"),
-    };
-    attachment.take(message, bytes).await
-}
-
-fn response((order, payload): Order) -> AttachResponse {
-    use attach_response::Message;
-    AttachResponse {
-        message: Some(match order {
-            ToWorker::Run(run) => {
-                let protocol::Run {
-                    id,
-                    job_id,
-                    kind,
-                    content_type,
-                    budget_ms,
-                    request_id,
-                    traceparent,
-                    tenant,
-                    labels,
-                    attempt,
-                } = run;
-                Message::Run(Run {
-                    id,
-                    job_id,
-                    kind,
-                    content_type,
-                    budget_ms,
-                    request_id,
-                    traceparent,
-                    tenant,
-                    labels,
-                    attempt,
-                    payload,
-                })
-            }
-            ToWorker::Cancel(protocol::Cancel { id, reason, grace_ms }) => {
-                Message::Cancel(Cancel { id, reason, grace_ms })
-            }
-            ToWorker::Leave(protocol::Leave { grace_ms }) => Message::Leave(Leave { grace_ms }),
-        }),
     }
 }

@@ -317,6 +317,8 @@ async fn a_hello_must_fit_a_pool() {
     }
     let both = Message::Hello(hello(&["a", "b"], 0));
     attach_by(service.public.channel().await, both).await.expect("it fits");
+    let more = Message::Hello(hello(&["more", "far"], 1));
+    attach_by(service.public.channel().await, more).await.expect("what the server does not have is ignored");
 }
 
 #[tokio::test]

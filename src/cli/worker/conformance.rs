@@ -16,6 +16,7 @@ use crate::{
         output::{Format, OutputArgs, exact},
     },
     handler::process::protocol::{FromWorker, VERSION},
+    task::Tasks,
 };
 
 const EXAMPLE: &str = "\
@@ -24,7 +25,8 @@ Exit codes:
   1  it does not: the lines that begin with fail say where
 
 Example:
-  waterwheel worker test -- python3 thumb.py";
+  waterwheel worker test -- python3 thumb.py
+  waterwheel worker test --attach -- node remote.mjs";
 
 /// Kind whose jobs do what their label `task` says.
 const KIND: &str = "conformance";
@@ -35,13 +37,17 @@ const MANY: usize = 1000;
 ///
 /// It starts the command as a server does, and runs jobs of the kind "conformance" on it, which every worker of
 /// "waterwheel worker new" serves. For one that does not, those tests are left out. What the worker prints goes to
-/// standard error.
+/// standard error. With --attach it starts the command with an address in WATERWHEEL_ADDRESS, where the worker is to
+/// attach.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct TestArgs {
     /// Longest time of one test.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     timeout: Duration,
+    /// Test a worker that attaches over gRPC, and not one that is a child of the server.
+    #[arg(long)]
+    attach: bool,
     #[command(flatten)]
     output: OutputArgs,
     /// Command that starts the worker.
@@ -79,6 +85,7 @@ struct Kit<'a, 'console> {
     args: &'a TestArgs,
     console: &'a mut Console<'console>,
     worker: Option<Peer>,
+    tasks: Tasks,
     failed: usize,
 }
 
@@ -86,7 +93,7 @@ struct Kit<'a, 'console> {
 type Seen = Result<String, String>;
 
 pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let mut kit = Kit { args, console, worker: None, failed: 0 };
+    let mut kit = Kit { args, console, worker: None, tasks: Tasks::new(), failed: 0 };
     kit.test("ready", None, async |worker| ready(worker)).await?;
     kit.test("echo of no bytes", Some(KIND), async |worker| echo(worker, 0).await).await?;
     kit.test("echo of 1 byte", Some(KIND), async |worker| echo(worker, 1).await).await?;
@@ -100,8 +107,16 @@ pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Ex
     kit.test("print to standard output", Some(KIND), print).await?;
     kit.test("crash", Some(KIND), crash).await?;
     kit.test("start after a crash", Some(KIND), async |worker| echo(worker, 1).await).await?;
-    kit.test("leave", None, leave).await?;
-    kit.test("end of the service", None, closed).await?;
+    if args.attach {
+        kit.test("leave and return", None, async |worker| worker.leave_and_return().await.map(|()| String::new()))
+            .await?;
+        kit.test("end of the service", None, async |worker| worker.refuse_and_return().await.map(|()| String::new()))
+            .await?;
+        kit.test("SIGTERM", None, async |worker| exited(worker.terminate().await?)).await?;
+    } else {
+        kit.test("leave", None, async |worker| exited(worker.leave().await?)).await?;
+        kit.test("end of the service", None, async |worker| worker.close().await.map(|_| String::new())).await?;
+    }
     Ok(if kit.failed == 0 { Exit::Done } else { Exit::Failed })
 }
 
@@ -118,7 +133,7 @@ impl Kit<'_, '_> {
         let attempt = async {
             let peer = match worker {
                 Some(peer) => peer,
-                None => worker.insert(Peer::start(&self.args.command).await?),
+                None => worker.insert(Peer::start(&self.args.command, self.args.attach.then_some(&self.tasks)).await?),
             };
             match kind {
                 Some(kind) if !peer.ready.kinds.iter().any(|served| served == kind) => Ok(None),
@@ -257,14 +272,10 @@ async fn crash(worker: &mut Peer) -> Seen {
     }
 }
 
-async fn leave(worker: &mut Peer) -> Seen {
-    match worker.leave().await? {
+fn exited(code: Option<i32>) -> Seen {
+    match code {
         Some(0) => Ok(String::new()),
         Some(code) => Err(format!("it exited with {code}, and not with 0")),
         None => Err("a signal ended it".into()),
     }
-}
-
-async fn closed(worker: &mut Peer) -> Seen {
-    worker.close().await.map(|_| String::new())
 }

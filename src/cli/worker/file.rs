@@ -74,7 +74,9 @@ impl WorkerFile {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let peer = runtime.block_on(async {
-            timeout(START, Peer::start(&self.command)).await.map_err(|_| "it is not ready after a minute".to_owned())?
+            timeout(START, Peer::start(&self.command, None))
+                .await
+                .map_err(|_| "it is not ready after a minute".to_owned())?
         })?;
         if peer.ready.kinds.is_empty() {
             return Err("it names no kinds when it is ready".to_owned());

@@ -1,6 +1,10 @@
-//! A worker that a test drives over its descriptors 3 and 4.
+//! A worker that a test drives, over its descriptors 3 and 4 or over the call that it makes.
 
-use std::{io, process::Stdio, time::Duration};
+use std::{
+    io,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use command_fds::{CommandFdExt, FdMapping};
@@ -14,17 +18,42 @@ use tokio::{
 };
 use tokio_util::codec::FramedRead;
 
-use crate::handler::process::protocol::{Cancel, Frame, FromWorker, Leave, Messages, Ready, Run, ToWorker, parts};
+use tonic::{Status, Streaming};
+
+use super::attach::{self, AttachCall, AttachPoint, ToAttached};
+use crate::{
+    handler::process::protocol::{Cancel, Frame, FromWorker, Leave, Messages, Ready, Run, ToWorker, parts},
+    proto::AttachRequest,
+    rpc::worker_messages::Said,
+    task::Tasks,
+};
+
+/// Variable that tells a worker where to attach.
+const ADDRESS: &str = "WATERWHEEL_ADDRESS";
 
 /// A process that runs, with its first message. Dropping it kills the process and its group.
 pub(super) struct Peer {
     pub(super) ready: Ready,
     child: Child,
     group: Option<Pid>,
-    requests: Option<Sender>,
-    responses: FramedRead<Receiver, Messages<FromWorker>>,
+    requests: Option<Requests>,
+    responses: Responses,
+    /// Where it attaches, if it does.
+    point: Option<AttachPoint>,
     jobs: u64,
     has_exited: bool,
+}
+
+enum Requests {
+    Pipe(Sender),
+    Call(ToAttached),
+}
+
+enum Responses {
+    Pipe(FramedRead<Receiver, Messages<FromWorker>>),
+    Call(Streaming<AttachRequest>),
+    /// It has not attached yet.
+    None,
 }
 
 /// What a worker sent for one job: the pieces of its output with the last one, progress, and how it ended.
@@ -35,35 +64,59 @@ pub(super) struct Answer {
 }
 
 impl Peer {
-    /// Starts the command, whose standard output becomes our standard error, and waits until it is ready.
-    pub(super) async fn start(command: &[String]) -> Result<Self, String> {
+    /// Starts the command, whose standard output becomes our standard error, and waits until it is ready, or attached.
+    pub(super) async fn start(command: &[String], attach: Option<&Tasks>) -> Result<Self, String> {
         let (program, args) = command.split_first().ok_or("no command was given")?;
-        let mut peer = Self::spawn(program, args).map_err(|error| format!("cannot start `{program}`: {error}"))?;
-        match peer.next().await? {
-            (FromWorker::Ready(ready), _) => peer.ready = ready,
-            (other, _) => return Err(format!("its first message is not `ready`: {other:?}")),
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null()).stdout(io::stderr()).process_group(0).kill_on_drop(true);
+        let unstarted = |error| format!("cannot start `{program}`: {error}");
+        match attach {
+            Some(tasks) => {
+                let point = AttachPoint::open(tasks).map_err(|error| format!("cannot listen: {error}"))?;
+                command.env(ADDRESS, &point.address);
+                let mut peer = Self::spawn(command, None, Responses::None).map_err(unstarted)?;
+                peer.point = Some(point);
+                peer.attached().await?;
+                Ok(peer)
+            }
+            None => {
+                let mut peer = Self::pipes(command).map_err(unstarted)?;
+                match peer.next().await? {
+                    (FromWorker::Ready(ready), _) => peer.ready = ready,
+                    (other, _) => return Err(format!("its first message is not `ready`: {other:?}")),
+                }
+                Ok(peer)
+            }
         }
-        Ok(peer)
     }
 
-    fn spawn(program: &str, args: &[String]) -> io::Result<Self> {
+    fn pipes(mut command: Command) -> io::Result<Self> {
         let (their_requests, requests) = io::pipe()?;
         let (responses, their_responses) = io::pipe()?;
-        let mut command = Command::new(program);
         let mapped = [(their_requests.into(), 3), (their_responses.into(), 4)];
         let mapped = mapped.map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd });
         command.fd_mappings(mapped.into()).expect("3 is not 4");
-        command.args(args).stdin(Stdio::null()).stdout(io::stderr()).process_group(0).kill_on_drop(true);
+        let requests = Requests::Pipe(Sender::from_owned_fd(requests.into())?);
+        let responses = FramedRead::new(Receiver::from_owned_fd(responses.into())?, Messages::default());
+        Self::spawn(command, Some(requests), Responses::Pipe(responses))
+    }
+
+    fn spawn(mut command: Command, requests: Option<Requests>, responses: Responses) -> io::Result<Self> {
         let child = command.spawn()?;
-        Ok(Self {
-            ready: Ready::default(),
-            group: child.id().and_then(|id| Pid::from_raw(id.cast_signed())),
-            child,
-            requests: Some(Sender::from_owned_fd(requests.into())?),
-            responses: FramedRead::new(Receiver::from_owned_fd(responses.into())?, Messages::default()),
-            jobs: 0,
-            has_exited: false,
-        })
+        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let ready = Ready::default();
+        Ok(Self { ready, group, child, requests, responses, point: None, jobs: 0, has_exited: false })
+    }
+
+    /// Waits until the worker attaches, for the first time or again.
+    async fn attached(&mut self) -> Result<(), String> {
+        let point = self.point.as_mut().ok_or("it does not attach")?;
+        let (AttachCall { to, from }, ready) = tokio::select! {
+            attached = point.call() => attached?,
+            status = self.child.wait() => return Err(format!("it exited ({})", text(status))),
+        };
+        (self.requests, self.responses, self.ready) = (Some(Requests::Call(to)), Responses::Call(from), ready);
+        Ok(())
     }
 
     /// Runs one job to its end.
@@ -94,7 +147,35 @@ impl Peer {
         self.exit().await
     }
 
-    /// Closes its descriptor 3, as the end of the service does; returns its exit code.
+    /// Asks an attached worker to leave: it attaches again once its call has ended.
+    pub(super) async fn leave_and_return(&mut self) -> Result<(), String> {
+        send(&mut self.requests, ToWorker::Leave(Leave { grace_ms: 5000 }), Bytes::new()).await?;
+        self.requests = None;
+        self.attached().await
+    }
+
+    /// Ends the call of an attached worker as a server does that drains: it attaches again.
+    pub(super) async fn refuse_and_return(&mut self) -> Result<(), String> {
+        if let Some(Requests::Call(to)) = self.requests.take() {
+            // A worker that is gone does not listen.
+            let _ = to.send(Err(Status::unavailable("the server is draining"))).await;
+        }
+        self.attached().await
+    }
+
+    /// Sends SIGTERM to an attached worker, which says that it leaves; returns its exit code.
+    pub(super) async fn terminate(&mut self) -> Result<Option<i32>, String> {
+        if let Some(group) = self.group {
+            kill_process_group(group, Signal::TERM).map_err(|error| error.to_string())?;
+        }
+        let Responses::Call(from) = &mut self.responses else { return Err("it is not attached".to_owned()) };
+        match attach::next(from).await? {
+            Said::Leaving => self.close().await,
+            other => Err(format!("`leaving` was expected, not {other:?}")),
+        }
+    }
+
+    /// Closes its descriptor 3, as the end of the service does, or ends its call; returns its exit code.
     pub(super) async fn close(&mut self) -> Result<Option<i32>, String> {
         self.requests = None;
         self.exit().await
@@ -156,8 +237,16 @@ impl Peer {
     async fn next(&mut self) -> Result<(FromWorker, Bytes), String> {
         let mut message = None;
         let mut bytes = BytesMut::new();
+        let responses = match &mut self.responses {
+            Responses::Pipe(responses) => responses,
+            Responses::Call(from) => match attach::next(from).await? {
+                Said::OfJob(message, bytes) => return Ok((message, bytes)),
+                other => return Err(format!("a message about its job was expected, not {other:?}")),
+            },
+            Responses::None => return Err("it is not attached".to_owned()),
+        };
         loop {
-            match self.responses.next().await {
+            match responses.next().await {
                 Some(Ok(Frame::Message(read, follow))) if follow > 0 => message = Some((read, follow as usize)),
                 Some(Ok(Frame::Message(read, _))) => return Ok((read, Bytes::new())),
                 Some(Ok(Frame::Piece(piece))) => bytes.extend_from_slice(&piece),
@@ -173,7 +262,11 @@ impl Peer {
     /// Reads until descriptor 4 is closed, and waits for the exit; returns its code, where no signal ended it.
     async fn exit(&mut self) -> Result<Option<i32>, String> {
         let read = async {
-            while self.responses.next().await.is_some() {}
+            match &mut self.responses {
+                Responses::Pipe(responses) => while responses.next().await.is_some() {},
+                Responses::Call(from) => while attach::next(from).await.is_ok() {},
+                Responses::None => {}
+            }
             Ok(())
         };
         let ((), status) = try_join!(read, self.child.wait()).map_err(|error: io::Error| error.to_string())?;
@@ -182,7 +275,7 @@ impl Peer {
     }
 
     async fn ended(&mut self) -> String {
-        self.child.wait().await.map_or_else(|error| error.to_string(), |status| format!(" ({status})"))
+        format!(" ({})", text(self.child.wait().await))
     }
 }
 
@@ -195,10 +288,19 @@ impl Drop for Peer {
     }
 }
 
-async fn send(requests: &mut Option<Sender>, message: ToWorker, bytes: Bytes) -> Result<(), String> {
-    let Some(pipe) = requests else { return Err("descriptor 3 is closed".into()) };
-    for part in parts(message, bytes) {
-        pipe.write_all(&part).await.map_err(|error| format!("it does not read descriptor 3: {error}"))?;
+async fn send(requests: &mut Option<Requests>, message: ToWorker, bytes: Bytes) -> Result<(), String> {
+    match requests {
+        Some(Requests::Pipe(pipe)) => {
+            for part in parts(message, bytes) {
+                pipe.write_all(&part).await.map_err(|error| format!("it does not read descriptor 3: {error}"))?;
+            }
+            Ok(())
+        }
+        Some(Requests::Call(to)) => attach::send(to, message, bytes).await,
+        None => Err("nothing can be sent to it".into()),
     }
-    Ok(())
+}
+
+fn text(status: io::Result<ExitStatus>) -> String {
+    status.map_or_else(|error| error.to_string(), |status| status.to_string())
 }

@@ -288,7 +288,7 @@ impl Attachment {
     /// How the message breaks the protocol.
     pub(crate) async fn take(&self, message: FromWorker, bytes: Bytes) -> Result<(), &'static str> {
         match message {
-            FromWorker::Ready(_) => return Err("hello is the first message, and the only one of its sort"),
+            FromWorker::Ready(_) => return Err("it is ready twice"),
             FromWorker::Output(OfJob { id }) => {
                 if let Some(news) = self.news(&id)? {
                     // A job that was given up does not listen, here and below.

@@ -1,0 +1,159 @@
+"""A worker that attaches to servers from anywhere, and runs their jobs of the kind `thumbnail`.
+
+    mkdir -p stubs && pip install grpcio-tools
+    python -m grpc_tools.protoc -I proto --python_out=stubs --grpc_python_out=stubs proto/waterwheel/v1/worker_service.proto
+    PYTHONPATH=stubs python examples/python/worker.py 127.0.0.1:7070 [ADDRESS...]
+
+Load what is slow to load (a model, a connection) here, once. It is kept from job to job.
+"""
+
+import concurrent.futures
+import os
+import queue
+import random
+import signal
+import sys
+import threading
+
+import grpc
+from waterwheel.v1 import worker_service_pb2_grpc as rpcs
+from waterwheel.v1.worker_service_pb2 import AttachRequest
+
+# Jobs at once from each server.
+CONCURRENCY = 4
+
+
+def run(job):
+    """Does one job: returns the result, as bytes and their content type."""
+    return job.payload, job.content_type
+
+
+def conformance(job):
+    """What `waterwheel worker test` asks for. It shows all that a handler can do; yours may do without it."""
+    task = job.labels.get("task")
+    if task == "chunks":
+        for number in range(3):
+            job.output(b"%d\n" % number)
+        return b"end\n", "text/plain"
+    if task == "progress":
+        job.progress(0.5, "half of it")
+    elif task == "fail":
+        raise Failed("NOT_FOUND", "no such picture")
+    elif task == "wait":
+        job.stop.wait()
+        raise Failed("CANCELLED", "stopped because of " + job.reason)
+    elif task == "print":
+        print("a line on standard output")
+    elif task == "crash":
+        os._exit(3)
+    return job.payload, job.content_type
+
+
+KINDS = {"thumbnail": run, "conformance": conformance}
+
+
+class Failed(Exception):
+    """Ends a job with a gRPC status code. Any other exception ends it with INTERNAL."""
+
+    def __init__(self, code, message, retryable=False):
+        super().__init__(message)
+        self.code, self.message, self.retryable = code, message, retryable
+
+
+class Job:
+    def __init__(self, run, say):
+        self.id, self.kind, self.payload, self.content_type = run.id, run.kind, run.payload, run.content_type
+        self.labels, self.budget_ms, self.request_id = dict(run.labels), run.budget_ms, run.request_id
+        self.stop, self.reason, self.say = threading.Event(), None, say
+
+    def output(self, piece):
+        """Sends a piece of the result now, which a caller of `Stream` gets as a chunk."""
+        self.say(output=AttachRequest.Output(id=self.id, data=piece))
+
+    def progress(self, fraction, message=""):
+        self.say(progress=AttachRequest.Progress(id=self.id, fraction=fraction, message=message))
+
+    def cancelled(self):
+        """Whether the job is to stop: ask it between the steps of long work."""
+        return self.stop.is_set()
+
+    def cancel(self, reason):
+        self.reason = reason
+        self.stop.set()
+
+
+def serve(job):
+    try:
+        if job.kind not in KINDS:
+            raise Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind)
+        data, content_type = KINDS[job.kind](job)
+        job.say(done=AttachRequest.Done(id=job.id, data=data, content_type=content_type))
+    except Exception as error:
+        if not isinstance(error, Failed):
+            sys.excepthook(*sys.exc_info())
+            error = Failed("INTERNAL", repr(error))
+        failed = AttachRequest.Failed(id=job.id, code=error.code, message=error.message, retryable=error.retryable)
+        job.say(failed=failed)
+
+
+# The keepalive finds a server that is gone, and payloads may be larger than gRPC's default of 4 MiB.
+OPTIONS = [("grpc.keepalive_time_ms", 10_000), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+leaving = threading.Event()
+outboxes = set()
+
+
+def attach(address, threads):
+    """Attaches to one server, and runs its jobs until the call ends."""
+    outbox, jobs = queue.SimpleQueue(), {}
+
+    def say(**message):
+        outbox.put(AttachRequest(**message))
+
+    say(hello=AttachRequest.Hello(name="thumbnail", kinds=list(KINDS), concurrency=CONCURRENCY))
+    outboxes.add(outbox)
+    try:
+        with grpc.insecure_channel(address, options=OPTIONS) as channel:
+            for response in rpcs.WorkerServiceStub(channel).Attach(iter(outbox.get, None)):
+                if response.HasField("run"):
+                    job = jobs[response.run.id] = Job(response.run, say)
+                    threads.submit(serve, job).add_done_callback(lambda _, id=job.id: jobs.pop(id))
+                elif response.HasField("cancel") and response.cancel.id in jobs:
+                    jobs[response.cancel.id].cancel(response.cancel.reason)
+    finally:
+        outboxes.discard(outbox)
+        outbox.put(None)
+        # Nobody waits for these any more.
+        for job in list(jobs.values()):
+            job.cancel("DETACHED")
+
+
+def stay_attached(address, threads):
+    """Attaches again whenever the call ends: the server restarts, or the network breaks."""
+    while not leaving.is_set():
+        try:
+            attach(address, threads)
+        except grpc.RpcError as error:
+            print(f"{address}: {error.code().name}: {error.details()}", file=sys.stderr)
+        leaving.wait(random.uniform(0.1, 1))
+
+
+def leave(*_):
+    """Takes no more jobs, and ends once those that run are answered."""
+    leaving.set()
+    for outbox in list(outboxes):
+        outbox.put(AttachRequest(leaving=AttachRequest.Leaving()))
+
+
+def main(addresses):
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    with concurrent.futures.ThreadPoolExecutor(CONCURRENCY * len(addresses)) as threads:
+        loops = [threading.Thread(target=stay_attached, args=(address, threads)) for address in addresses]
+        for loop in loops:
+            loop.start()
+        for loop in loops:
+            loop.join()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or os.environ["WATERWHEEL_ADDRESS"].split(","))

@@ -1,0 +1,60 @@
+//! The messages of `Attach`, as those of a worker that is a child.
+
+use bytes::Bytes;
+
+use crate::{
+    handler::process::protocol::{self, FromWorker, OfJob, ToWorker, ToldProgress},
+    proto::{
+        AttachRequest, AttachResponse,
+        attach_request::{Done, Failed, Hello, Message, Output, Progress},
+        attach_response::{self, Cancel, Leave, Run},
+    },
+};
+
+/// What an attached worker says.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Said {
+    /// What it runs.
+    Hello(Hello),
+    /// Something about a job, with the bytes of it.
+    OfJob(FromWorker, Bytes),
+    /// It takes no more jobs.
+    Leaving,
+}
+
+/// What a worker says; `None` for a message that this version does not have.
+
+pub(crate) fn said(request: AttachRequest) -> Option<Said> {
+    let (message, bytes) = match request.message? {
+        Message::Hello(hello) => return Some(Said::Hello(hello)),
+        Message::Leaving(_) => return Some(Said::Leaving),
+        Message::Output(Output { id, data }) => (FromWorker::Output(OfJob { id }), data),
+        Message::Progress(Progress { id, fraction, message }) => {
+            (FromWorker::Progress(ToldProgress { id, fraction, message }), Bytes::new())
+        }
+        Message::Done(Done { id, data, content_type }) => (FromWorker::Done(protocol::Done { id, content_type }), data),
+        Message::Failed(Failed { id, code, message, retryable }) => {
+            (FromWorker::Failed(protocol::Failed { id, code, message, retryable }), Bytes::new())
+        }
+    };
+    Some(Said::OfJob(message, bytes))
+}
+
+/// What a worker is sent; `payload` is that of a job.
+
+pub(crate) fn response(order: ToWorker, payload: Bytes) -> AttachResponse {
+    let message = match order {
+        ToWorker::Run(run) => attach_response::Message::Run(of_run(run, payload)),
+        ToWorker::Cancel(protocol::Cancel { id, reason, grace_ms }) => {
+            attach_response::Message::Cancel(Cancel { id, reason, grace_ms })
+        }
+        ToWorker::Leave(protocol::Leave { grace_ms }) => attach_response::Message::Leave(Leave { grace_ms }),
+    };
+    AttachResponse { message: Some(message) }
+}
+
+fn of_run(run: protocol::Run, payload: Bytes) -> Run {
+    let protocol::Run { id, job_id, kind, content_type, budget_ms, request_id, traceparent, tenant, labels, attempt } =
+        run;
+    Run { id, job_id, kind, content_type, budget_ms, request_id, traceparent, tenant, labels, attempt, payload }
+}
