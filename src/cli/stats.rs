@@ -1,5 +1,6 @@
 //! `waterwheel stats`.
 
+mod runners;
 mod screen;
 mod text;
 mod watch;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{FactoryStats, Pool, inner::PoolInner};
 use crate::{
-    handler::{Context, ProgramStats},
+    handler::{AttachedWorkerStats, Context, ProgramStats},
     model::{Durations, JobId},
     phase::Phase,
     scheduler::{Core, CoreLoad, CoreSnapshot, Counts, LimitStats, SizeStats, WorkerCondition, WorkerSnapshot},
@@ -52,6 +52,9 @@ pub struct PoolStats {
     pub kinds: Vec<KindStats>,
     /// The programs that run jobs and stay.
     pub programs: Vec<ProgramStats>,
+    /// The workers that are attached from elsewhere, in the order in which they came; `None` for a pool with workers of
+    /// its own.
+    pub attached: Option<Vec<AttachedWorkerStats>>,
     /// The workers, by id.
     pub workers: Vec<WorkerStats>,
 }
@@ -177,6 +180,7 @@ impl PoolStats {
             slow_polls: inner.slow_polls(),
             kinds: kinds.collect(),
             programs: inner.program_stats(),
+            attached: inner.remote_workers().map(|workers| workers.stats()),
             workers: workers.into_iter().map(|worker| worker_stats(worker, closed, now)).collect(),
         }
     }

@@ -1,5 +1,7 @@
 //! `Stats` and `WatchStats`. The figures come from `src/pool/stats.rs`.
 
+mod runners;
+
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
@@ -75,7 +77,8 @@ fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
 
 fn pool_stats(stats: PoolStats) -> proto::PoolStats {
     let PoolStats {
-        programs: _,
+        programs,
+        attached,
         name,
         phase,
         paused,
@@ -118,6 +121,8 @@ fn pool_stats(stats: PoolStats) -> proto::PoolStats {
         size: Some(size_stats(&size)),
         kinds,
         workers: workers.into_iter().map(worker_stats).collect(),
+        programs: programs.into_iter().map(runners::program).collect(),
+        attached: attached.into_iter().flatten().map(runners::attached).collect(),
     }
 }
 

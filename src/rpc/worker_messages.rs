@@ -23,7 +23,6 @@ pub(crate) enum Said {
 }
 
 /// What a worker says; `None` for a message that this version does not have.
-
 pub(crate) fn said(request: AttachRequest) -> Option<Said> {
     let (message, bytes) = match request.message? {
         Message::Hello(hello) => return Some(Said::Hello(hello)),
@@ -41,7 +40,6 @@ pub(crate) fn said(request: AttachRequest) -> Option<Said> {
 }
 
 /// What a worker is sent; `payload` is that of a job.
-
 pub(crate) fn response(order: ToWorker, payload: Bytes) -> AttachResponse {
     let message = match order {
         ToWorker::Run(run) => attach_response::Message::Run(of_run(run, payload)),

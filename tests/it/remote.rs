@@ -1,5 +1,7 @@
 //! Workers that attach from elsewhere: their slots come and go, and each job has its answer.
 
+mod network;
+
 use std::time::Duration;
 
 use tokio::{sync::mpsc, time::timeout};

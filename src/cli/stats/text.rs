@@ -1,5 +1,6 @@
 //! A snapshot of `stats` as text.
 
+use super::runners;
 use crate::{
     cli::{
         console::{BAD, FAINT, GOOD, STRONG, WARN, paint},
@@ -58,6 +59,8 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
     lines.extend(pool.kinds.iter().filter_map(factory));
     lines.extend(indented(kinds(&pool.kinds)));
     lines.extend(indented(limits(&pool.kinds).collect()));
+    lines.extend(indented(runners::programs(&pool.programs)));
+    lines.extend(indented(runners::attached(&pool.attached)));
     lines.extend(indented(workers_table(&pool.workers)));
     lines
 }

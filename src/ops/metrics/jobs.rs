@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     model::{Durations, Limit, Reason},
-    pool::{KindDurations, LimitStats, Pool, PoolStats, ProcessState, ProgramStats},
+    pool::{AttachedWorkerStats, KindDurations, LimitStats, Pool, PoolStats, ProcessState, ProgramStats},
 };
 
 /// The pools.
@@ -94,6 +94,7 @@ impl Collector for JobMetrics {
         }
         workers(&mut families, &stats);
         programs(&mut families, &stats);
+        attached(&mut families, &stats);
         limits(&mut families, &stats);
         counts(&mut families, &stats);
         families.counter("waterwheel_jobs_unknown_kind", "Jobs of unknown kinds", |family| {
@@ -174,6 +175,26 @@ fn programs(families: &mut Families<'_>, stats: &[PoolStats]) {
             of_programs(stats, |pool, program| {
                 family.count(&[("pool", pool), ("program", &program.name)], read(program))
             })
+        });
+    }
+}
+
+/// A figure of the workers of a pool that are attached from elsewhere.
+type AttachedLevel = (&'static str, &'static str, fn(&[AttachedWorkerStats]) -> usize);
+
+const ATTACHED_LEVELS: [AttachedLevel; 2] = [
+    ("waterwheel_attached_workers", "Workers that are attached from elsewhere", <[_]>::len),
+    ("waterwheel_attached_abandoned_jobs", "Jobs of these that were given up and are not answered", |workers| {
+        workers.iter().map(|worker| worker.abandoned).sum()
+    }),
+];
+
+/// The workers that are attached from elsewhere. Their names are theirs to choose, and so no labels.
+fn attached(families: &mut Families<'_>, stats: &[PoolStats]) {
+    for (name, help, read) in ATTACHED_LEVELS {
+        families.gauge(name, help, |family| {
+            let mut pools = stats.iter().filter_map(|pool| Some((&pool.name, pool.attached.as_ref()?)));
+            pools.try_for_each(|(pool, workers)| family.level(&[("pool", &**pool)], read(workers) as f64))
         });
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::snapshot;
 use crate::proto::{
-    Distribution, FactoryStats, JobCounts, KindStats, Phase, PoolStats, QueueStats, RejectedCount, SizeStats, Stats,
-    WorkerState, WorkerStats,
+    AttachedWorkerStats, Distribution, FactoryStats, JobCounts, KindStats, Phase, PoolStats, ProcessState,
+    ProcessStats, ProgramStats, QueueStats, RejectedCount, SizeStats, Stats, WorkerState, WorkerStats,
 };
 
 fn us(micros: u64) -> Option<prost_types::Duration> {
@@ -148,4 +148,41 @@ fn what_an_operator_did_and_what_fails_stands_out() {
     let fixed = SizeStats { min: 2, max: 2, workers: 2, ..SizeStats::default() };
     let pool = PoolStats { size: Some(fixed), ..busy_pool() };
     assert!(!plain(&Stats { pools: vec![pool], ..Stats::default() }).contains("size"));
+}
+
+#[test]
+fn programs_and_attached_workers_are_shown() {
+    let process = |state: ProcessState| ProcessStats {
+        state: state.into(),
+        jobs: 500,
+        memory_bytes: 8 << 20,
+        ..ProcessStats::default()
+    };
+    let thumbs = ProgramStats {
+        name: "thumbs".into(),
+        processes: vec![process(ProcessState::Idle), process(ProcessState::Failing)],
+        starts: 3,
+        failures: 1,
+        last_failure: "thumbs exited with 1".into(),
+    };
+    let far = AttachedWorkerStats {
+        name: "far 2".into(),
+        peer: "192.0.2.1:9".into(),
+        concurrency: 4,
+        running: 2,
+        abandoned: 1,
+        jobs: 7,
+        ..AttachedWorkerStats::default()
+    };
+    let pool = PoolStats { name: "cpu".into(), programs: vec![thumbs], attached: vec![far], ..PoolStats::default() };
+    let text = snapshot(&Stats { pools: vec![pool], ..Stats::default() });
+    for told in [
+        "program thumbs  1 idle  ",
+        "  1000 jobs  16MiB  3 started",
+        "1 failed, the last one: thumbs exited with 1",
+        "far 2     192.0.2.1:9      4        2     7  ",
+        "1 ignored a cancel",
+    ] {
+        assert!(text.contains(told), "{told}: {text}");
+    }
 }

@@ -1,0 +1,124 @@
+//! Who may attach, and what becomes of a worker that the network cuts off.
+
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncWriteExt, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint, Uri},
+};
+use tower::service_fn;
+use waterwheel::proto::attach_request::Message;
+
+use super::{CONFIG, attach_by, hello, reason, serve, workers};
+use crate::{
+    service::{Address, Caller, Service, job},
+    support::{Files, toml_string},
+};
+
+/// The public key of RFC 7517's example: with it there are rules, which name those without a token.
+const KEYS: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "kid": "1",
+    "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4", "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
+
+fn far() -> Message {
+    Message::Hello(hello(&["far"], 1))
+}
+
+/// A channel through a relay, which forwards nothing more once it is told.
+async fn relayed(to: Address) -> (Channel, oneshot::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let relay = Address(listener.local_addr().unwrap());
+    let (cut, is_cut) = oneshot::channel();
+    tokio::spawn(async move {
+        let (mut near, _) = listener.accept().await.unwrap();
+        let mut far = TcpStream::connect(to.0).await.unwrap();
+        tokio::select! {
+            _ = copy_bidirectional(&mut near, &mut far) => {}
+            _ = is_cut => {}
+        }
+        // Both connections stay open, as those of a network that has lost its way do.
+        std::future::pending::<()>().await;
+    });
+    (relay.channel().await, cut)
+}
+
+#[tokio::test]
+async fn the_jobs_of_a_worker_that_is_cut_off_end_within_the_keepalive() {
+    let service = serve(r#"    server.http2 = { keepalive_interval = "200ms", keepalive_timeout = "300ms" }"#);
+    let caller = Caller::of(service.public).await;
+    let (channel, cut) = relayed(service.public).await;
+    let mut worker = attach_by(channel, far()).await.unwrap();
+    let call = caller.leave(job("far", ""));
+    worker.run().await;
+    cut.send(()).unwrap();
+    let lost = call.await.unwrap().unwrap_err();
+    assert_eq!((lost.code(), &*reason(&lost)), (Code::Aborted, "WORKER_LOST"));
+    workers(&caller, 0).await;
+}
+
+#[tokio::test]
+async fn without_rules_only_workers_of_this_machine_attach() {
+    let service = serve("    server.proxies = [\"127.0.0.1\"]");
+    for (source, is_local) in [("127.0.0.1", true), ("192.0.2.7", false)] {
+        let header = format!("PROXY TCP4 {source} 127.0.0.1 40000 7070\r\n");
+        let address = service.public.0;
+        let connect = service_fn(move |_: Uri| {
+            let header = header.clone();
+            async move {
+                let mut stream = TcpStream::connect(address).await?;
+                stream.write_all(header.as_bytes()).await?;
+                Ok::<_, std::io::Error>(TokioIo::new(stream))
+            }
+        });
+        let channel = Endpoint::from_static("http://there").connect_with_connector(connect).await.unwrap();
+        match attach_by(channel, far()).await {
+            Ok(_) => assert!(is_local, "{source}"),
+            Err(denied) => {
+                assert!(!is_local, "{source}: {denied}");
+                assert_eq!((denied.code(), &*reason(&denied)), (Code::PermissionDenied, "RPC_DENIED"));
+                assert!(denied.message().contains("server's own machine"), "{denied}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_rule_says_which_kinds_a_worker_may_run() {
+    let files = Files::new();
+    files.put("keys.json", KEYS);
+    for (rule, expected) in [
+        (r#"rpcs = ["Attach"], kinds = ["f*"]"#, None),
+        (r#"rpcs = ["Attach"], kinds = ["near"]"#, Some("KIND_DENIED")),
+        (r#"rpcs = ["Submit", "Stats"]"#, Some("RPC_DENIED")),
+    ] {
+        let keys = toml_string(&files.path("keys.json"));
+        let auth = format!(
+            "    auth.jwt = {{ jwks = {keys}, issuer = \"issuer\", audience = [\"here\"] }}\n    \
+             auth.rule.workers = {{ principals = [\"anonymous\"], {rule} }}"
+        );
+        let service = Service::start(&format!("{CONFIG}{auth}"), Vec::new());
+        let attached = attach_by(service.public.channel().await, far()).await;
+        assert_eq!(attached.err().map(|denied| reason(&denied)).as_deref(), expected, "{rule}");
+    }
+}
+
+#[tokio::test]
+async fn the_figures_tell_of_attached_workers() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let mut worker = attach_by(service.public.channel().await, far()).await.unwrap();
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    worker.done(&run.id, "").await;
+    call.await.unwrap().unwrap();
+    let pool = caller.pool().await;
+    let [told] = &pool.attached[..] else { panic!("{pool:?}") };
+    assert_eq!((&*told.name, told.concurrency, told.running, told.jobs, told.leaving), ("test 1", 1, 0, 1, false));
+    assert!(told.peer.starts_with("127.0.0.1:"), "{told:?}");
+    let metrics = crate::ops_pages::metrics(service.ops).await;
+    assert_eq!(metrics[r#"waterwheel_attached_workers{pool="far"}"#], 1.0);
+    assert_eq!(metrics[r#"waterwheel_attached_abandoned_jobs{pool="far"}"#], 0.0);
+}
