@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::Args;
+use serde_json::json;
 use tonic::Request;
 
 use super::{
@@ -14,7 +15,7 @@ use super::{
     exit::Exit,
     output,
     server::{self, Printed},
-    worker::WorkerFile,
+    worker::{WorkerFile, on_path},
 };
 use crate::{
     app::App,
@@ -23,14 +24,16 @@ use crate::{
     proto::{Job, JobResult, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
 };
 
+/// The least that a worker needs; docs/workers.md shows it.
+const PYTHON: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/workers/upper.py"));
 const GREETING: &str = "hello waterwheel";
 /// Where commands find a server that is not named.
 const USUAL: &str = "http://127.0.0.1:7070";
 
 /// Start a server to try, with built-in kinds, and run a first job.
 ///
-/// It needs no file. It serves the kinds sha256, gzip, sleep and echo in the pools cpu and io: callers on
-/// 127.0.0.1:7070, operators on 127.0.0.1:7071. A file, variables and flags change that, as they do for "waterwheel
+/// It needs no file. It serves the kinds sha256, gzip, sleep and echo in the pools cpu and io, and the kind upper, a worker
+/// in Python, where python3 is installed: callers on 127.0.0.1:7070, operators on 127.0.0.1:7071. A file, variables and flags change that, as they do for "waterwheel
 /// serve". Ctrl-C drains it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
@@ -57,8 +60,9 @@ pub(super) fn run(args: &DevArgs) -> Exit {
     let (args, served) = (args.config.clone(), worker.clone());
     let load = move || {
         let mut file = starter::dev_file();
-        if let Some(worker) = &served {
-            file.text += &worker.sections().map_err(|fault| unusable(&worker.path, fault))?;
+        match &served {
+            Some(worker) => file.text += &worker.sections().map_err(|fault| unusable(&worker.path, fault))?,
+            None => file.text += &on_path("python3").map(|python| python_kind(&python)).unwrap_or_default(),
         }
         args.load(&Process::current(), Some(file))
     };
@@ -84,6 +88,15 @@ pub(super) fn run(args: &DevArgs) -> Exit {
         ));
         Ok(())
     })
+}
+
+/// A kind in Python, in a pool of its own.
+fn python_kind(python: &str) -> String {
+    format!(
+        "\n[pool.python]\nworkers = 1\nqueue.jobs = 64\n\n[program.upper]\ncommand = {}\n\n\
+         [kind.upper]\npool = \"python\"\nprogram = \"upper\"\n",
+        json!([python, "-c", PYTHON]),
+    )
 }
 
 /// The fault of a worker that cannot be served.

@@ -8,7 +8,7 @@ mod peer;
 
 use clap::{Args, Subcommand};
 
-pub(super) use file::WorkerFile;
+pub(super) use file::{WorkerFile, on_path};
 
 use super::{console::Console, exit::Exit, failure::Failure, output::Format};
 

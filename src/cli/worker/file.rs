@@ -87,7 +87,7 @@ impl WorkerFile {
 }
 
 /// Absolute path of a program.
-pub(super) fn on_path(program: &str) -> Option<String> {
+pub(in crate::cli) fn on_path(program: &str) -> Option<String> {
     let process = Process::current();
     let path = process.env.iter().find(|(name, _)| name == "PATH");
     let path = path.map_or("/usr/local/bin:/usr/bin:/bin", |(_, path)| path.as_str());

@@ -34,5 +34,6 @@ async fn the_worker_of_the_page_serves_its_configuration() {
     assert_eq!(response.result.unwrap().output, b"HELLO");
     let metrics = ops_pages::metrics(process.ops).await;
     assert_eq!(metrics[r#"waterwheel_program_starts_total{pool="text",program="upper"}"#], 2.0);
+    assert_eq!(block("python"), include_str!("../../../examples/workers/upper.py"));
     assert_eq!(metrics[r#"waterwheel_program_processes{pool="text",program="upper",state="idle"}"#], 2.0);
 }
