@@ -96,8 +96,14 @@ def serve(job):
         job.say(failed=failed)
 
 
-# The keepalive finds a server that is gone, and payloads may be larger than gRPC's default of 4 MiB.
-OPTIONS = [("grpc.keepalive_time_ms", 10_000), ("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+# The keepalive finds a server that is gone, also while no job runs. Payloads may be larger than gRPC's default of 4 MiB.
+OPTIONS = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+]
 leaving = threading.Event()
 outboxes = set()
 
@@ -111,6 +117,8 @@ def attach(address, threads):
 
     say(hello=AttachRequest.Hello(name="thumbnail", kinds=list(KINDS), concurrency=CONCURRENCY))
     outboxes.add(outbox)
+    if leaving.is_set():
+        say(leaving=AttachRequest.Leaving())
     try:
         with grpc.insecure_channel(address, options=OPTIONS) as channel:
             for response in rpcs.WorkerServiceStub(channel).Attach(iter(outbox.get, None)):
@@ -122,7 +130,7 @@ def attach(address, threads):
     finally:
         outboxes.discard(outbox)
         outbox.put(None)
-        # Nobody waits for these any more.
+        # No caller waits for these any more.
         for job in list(jobs.values()):
             job.cancel("DETACHED")
 

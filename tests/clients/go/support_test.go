@@ -4,6 +4,7 @@ package clients
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,6 +71,11 @@ func serviceConfig(t *testing.T, change func(map[string]any)) string {
 	return string(text)
 }
 
+// binary is the program under test.
+func binary() string {
+	return cmp.Or(os.Getenv("WATERWHEEL_BIN"), "../../../target/debug/waterwheel")
+}
+
 // start runs a server with the given configuration, and flags that go before it, until the test ends.
 func start(t *testing.T, config string, flags ...string) *server {
 	t.Helper()
@@ -77,15 +83,11 @@ func start(t *testing.T, config string, flags ...string) *server {
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	binary := os.Getenv("WATERWHEEL_BIN")
-	if binary == "" {
-		binary = "../../../target/debug/waterwheel"
-	}
 	if len(flags) == 0 {
 		flags = []string{"--listen", "127.0.0.1:0"}
 	}
 	flags = append([]string{"serve", "--config", file, "--ops-listen", "127.0.0.1:0", "--set", "telemetry.log=warn"}, flags...)
-	process := exec.Command(binary, flags...)
+	process := exec.Command(binary(), flags...)
 	var stderr bytes.Buffer
 	process.Stderr = &stderr
 	stdout, err := process.StdoutPipe()

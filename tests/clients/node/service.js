@@ -13,7 +13,7 @@ import * as grpc from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
-const PROGRAM = process.env.WATERWHEEL_BIN ?? join(ROOT, "target/debug/waterwheel");
+export const PROGRAM = process.env.WATERWHEEL_BIN ?? join(ROOT, "target/debug/waterwheel");
 const LOADING = { longs: Number, enums: String, defaults: true, oneofs: true };
 
 const PROTO = { ...LOADING, includeDirs: [join(ROOT, "proto")] };

@@ -24,6 +24,9 @@ final class Server implements AutoCloseable {
   /** Bounds every wait for something that must happen; a busy machine needs most of it. */
   static final int PATIENCE_SECONDS = 20;
 
+  /** The program under test. */
+  static final String BINARY = System.getenv().getOrDefault("WATERWHEEL_BIN", "../../../target/debug/waterwheel");
+
   /** A server as many will run it. */
   static final String EVERYDAY =
       """
@@ -106,12 +109,11 @@ final class Server implements AutoCloseable {
   }
 
   static Server start(String... config) throws IOException {
-    var binary = System.getenv().getOrDefault("WATERWHEEL_BIN", "../../../target/debug/waterwheel");
     var file = Files.createTempFile("waterwheel", ".toml");
     try {
       Files.writeString(file, String.join("", config));
       var flags = new String[] {
-        binary, "serve", "--config", file.toString(),
+        BINARY, "serve", "--config", file.toString(),
         "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--set", "telemetry.log=warn"
       };
       return new Server(new ProcessBuilder(flags).redirectError(ProcessBuilder.Redirect.INHERIT).start());

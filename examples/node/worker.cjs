@@ -1,0 +1,148 @@
+// A worker that attaches to servers from anywhere, and runs their jobs of the kind `thumbnail`.
+//
+//     npm install @grpc/grpc-js @grpc/proto-loader
+//     node examples/node/worker.cjs 127.0.0.1:7070 [ADDRESS...]
+//
+// Load what is slow to load (a model, a connection) here, once. It is kept from job to job.
+
+const { join } = require("node:path");
+const { setTimeout } = require("node:timers/promises");
+const grpc = require("@grpc/grpc-js");
+const { loadSync } = require("@grpc/proto-loader");
+
+// Jobs at once from each server.
+const CONCURRENCY = 4;
+
+// Does one job: returns the result, as bytes and their content type.
+async function run(job) {
+  return [job.payload, job.contentType];
+}
+
+// What `waterwheel worker test` asks for. It shows all that a handler can do; yours may do without it.
+async function conformance(job) {
+  switch (job.labels.task) {
+    case "chunks":
+      for (let number = 0; number < 3; number++) await job.output(Buffer.from(`${number}\n`));
+      return [Buffer.from("end\n"), "text/plain"];
+    case "progress":
+      job.progress(0.5, "half of it");
+      break;
+    case "fail":
+      throw new Failed("NOT_FOUND", "no such picture");
+    case "wait":
+      // `job.signal` also stops what takes one, such as `fetch`.
+      if (!job.signal.aborted) await new Promise((resolve) => job.signal.addEventListener("abort", resolve));
+      throw new Failed("CANCELLED", `stopped because of ${job.signal.reason}`);
+    case "print":
+      console.log("a line on standard output");
+      break;
+    case "crash":
+      process.exit(3);
+  }
+  return [job.payload, job.contentType];
+}
+
+const KINDS = { thumbnail: run, conformance };
+
+// Ends a job with a gRPC status code. Any other error ends it with INTERNAL.
+class Failed extends Error {
+  constructor(code, message, retryable = false) {
+    super(message);
+    Object.assign(this, { code, retryable });
+  }
+}
+
+class Job {
+  #abort = new AbortController();
+  #say;
+
+  constructor(run, say) {
+    Object.assign(this, run); // id, jobId, kind, contentType, budgetMs, requestId, tenant, labels, attempt, payload
+    this.signal = this.#abort.signal;
+    this.#say = say;
+  }
+
+  // Sends a piece of the result now, which a caller of `Stream` gets as a chunk.
+  output(data) {
+    return this.#say({ output: { id: this.id, data } });
+  }
+
+  progress(fraction, message = "") {
+    return this.#say({ progress: { id: this.id, fraction, message } });
+  }
+
+  cancel(reason) {
+    this.#abort.abort(reason);
+  }
+}
+
+// The answer to a job.
+async function serve(job) {
+  try {
+    const handler = KINDS[job.kind];
+    if (!handler) throw new Failed("UNIMPLEMENTED", `no handler for the kind ${job.kind}`);
+    const [data, contentType] = await handler(job);
+    return { done: { id: job.id, data, contentType } };
+  } catch (error) {
+    if (!(error instanceof Failed)) console.error(error);
+    const code = error instanceof Failed ? error.code : "INTERNAL";
+    return { failed: { id: job.id, code, message: String(error.message), retryable: error.retryable ?? false } };
+  }
+}
+
+const includeDirs = [join(__dirname, "../../proto")];
+const contract = loadSync("waterwheel/v1/worker_service.proto", { includeDirs, defaults: true, longs: Number });
+const { WorkerService } = grpc.loadPackageDefinition(contract).waterwheel.v1;
+// The keepalive finds a server that is gone, and payloads may be larger than gRPC's default of 4 MiB. A connection that
+// other channels do not share has no pause of theirs before its next try.
+const OPTIONS = {
+  "grpc.keepalive_time_ms": 10_000,
+  "grpc.keepalive_timeout_ms": 10_000,
+  "grpc.max_receive_message_length": -1,
+  "grpc.max_send_message_length": -1,
+  "grpc.use_local_subchannel_pool": 1,
+};
+const leaving = new AbortController();
+
+// Attaches to one server, and runs its jobs until the call ends.
+async function attach(address) {
+  const client = new WorkerService(address, grpc.credentials.createInsecure(), OPTIONS);
+  const call = client.attach();
+  const jobs = new Map();
+  const say = (message) => new Promise((resolve) => call.write(message, resolve));
+  const leave = () => say({ leaving: {} });
+  leaving.signal.addEventListener("abort", leave);
+  say({ hello: { name: "thumbnail", kinds: Object.keys(KINDS), concurrency: CONCURRENCY } });
+  try {
+    for await (const { run, cancel } of call) {
+      if (run) {
+        const job = new Job(run, say);
+        jobs.set(job.id, job);
+        serve(job).then((answer) => {
+          jobs.delete(job.id);
+          return say(answer);
+        });
+      }
+      if (cancel) jobs.get(cancel.id)?.cancel(cancel.reason);
+    }
+  } finally {
+    leaving.signal.removeEventListener("abort", leave);
+    client.close();
+    // No caller waits for these any more.
+    jobs.forEach((job) => job.cancel("DETACHED"));
+  }
+}
+
+// Attaches again whenever the call ends: the server restarts, or the network breaks.
+async function stayAttached(address) {
+  while (!leaving.signal.aborted) {
+    await attach(address).catch((error) => console.error(`${address}: ${error.message}`));
+    await setTimeout(100 + 900 * Math.random(), null, leaving).catch(() => {});
+  }
+}
+
+// Takes no more jobs, and ends once those that run are answered.
+for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, () => leaving.abort());
+
+const addresses = process.argv.slice(2);
+(addresses.length ? addresses : process.env.WATERWHEEL_ADDRESS.split(",")).forEach(stayAttached);
