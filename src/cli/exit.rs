@@ -10,7 +10,7 @@ pub enum Exit {
     /// Code 1: the job or the call failed, the output could not be written, the probed service does not serve, or
     /// `check --env` found the environment insufficient.
     Failed,
-    /// Code 2: an argument, a file or a request is wrong.
+    /// Code 2: an argument, a file or a request is wrong, or the caller may not do that.
     Usage,
     /// Code 3: the drain lost jobs, or left answers unfinished.
     JobsLost,
@@ -57,7 +57,7 @@ Exit codes:
     0  done
     1  the job or the call failed, the output could not be written, or `check --env` found
        the environment insufficient
-    2  wrong usage: an argument, a file, or a request that the server calls invalid
+    2  wrong usage: an argument, a file, or a request that the server calls invalid or denies
     3  a drain lost jobs or left answers unfinished
     4  refused: the job did not start, so that sending it again is safe
     5  the deadline passed

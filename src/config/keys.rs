@@ -206,7 +206,8 @@ keys! {
     "deadline.default": RUN, default "'30s'";
     /// Longest deadline of any job. A longer one from the caller is cut to it.
     "deadline.max": RUN, default "'10m'";
-    /// Time before the deadline at which the answer is sent, so that its reason arrives.
+    /// Time before the deadline at which the answer is sent, so that its reason arrives. A hundredth of the time until the
+    /// deadline is added.
     "deadline.reply_margin": Duration(Time::ZERO, SECOND), default "'10ms'";
 
     /// Phase of a drain in which health says NOT_SERVING and jobs are still accepted.

@@ -66,7 +66,8 @@ impl Catalog {
         let path = path.strip_prefix('/').unwrap_or(path);
         let service = path.rsplit_once('/').map_or(path, |(service, _)| service);
         let Some(Service { name, methods }) = self.services.iter().find(|served| served.name == service) else {
-            let message = format!("no such service here; there are {}", self.service_names());
+            let listener = if self.pages.is_empty() { "here" } else { "on the operators' listener" };
+            let message = format!("no such service {listener}; there are {}", self.service_names());
             return status::unimplemented(Reason::UnknownService, message);
         };
         let message = format!("no such method; {name} has {}", methods.join(", "));

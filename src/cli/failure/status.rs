@@ -111,6 +111,7 @@ impl CallError {
             _ if matches!(self.known(), Some(Reason::PayloadTooLarge | Reason::HeadersTooLarge)) => Exit::Usage,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
+            (Code::Unauthenticated | Code::PermissionDenied, _) => Exit::Usage,
             (_, Execution::NotStarted) => Exit::Refused,
             _ => Exit::Failed,
         }

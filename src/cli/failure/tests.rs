@@ -142,7 +142,7 @@ const CASES: [Case; 29] = [
         retry: None,
         text: "CRITICALITY_DENIED  what the server says (max criticality SHEDDABLE_PLUS)\n  \
                help: send a lower one, or ask the operator for a higher max_criticality in [auth.rule]",
-        exit: Exit::Refused,
+        exit: Exit::Usage,
     },
     Case {
         code: Code::ResourceExhausted,
@@ -357,7 +357,7 @@ fn violations_are_listed_by_field() {
 fn a_status_without_details_shows_its_code() {
     let failure = Failure::of_status(Status::permission_denied("not you"), &address());
     assert_eq!(plain(&failure.text()), "PERMISSION_DENIED  not you");
-    assert_eq!(failure.exit(), Exit::Failed);
+    assert_eq!(failure.exit(), Exit::Usage);
 }
 
 #[test]

@@ -83,10 +83,11 @@ impl CallError {
     }
 
     /// A deadline that is long enough for the job to be accepted. The server speaks of the time until its answer goes
-    /// out. That is its reply margin before the deadline: at most a second, and at most a tenth of the deadline.
+    /// out. That is its reply margin before the deadline: at most a second and a hundredth of the deadline, and at most a
+    /// tenth of it.
     fn needed_deadline(&self) -> Option<Duration> {
         let needed = self.milliseconds("needed_budget_ms")?;
-        (!needed.is_zero()).then(|| needed + (needed / 9).min(MAX_REPLY_MARGIN))
+        (!needed.is_zero()).then(|| needed + (needed / 9).min(MAX_REPLY_MARGIN + needed / 99))
     }
 
     /// The failed job. If the command named the job, the message has it already.
