@@ -99,7 +99,7 @@ def serve(job):
 # The keepalive finds a server that is gone, also while no job runs. Payloads may be larger than gRPC's default of 4 MiB.
 OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
