@@ -72,6 +72,17 @@ func (r *replicas) stop(address string) uint64 {
 	return receipt.Finished
 }
 
+// kill ends one as a power failure does.
+func (r *replicas) kill(address string) {
+	r.t.Helper()
+	process := r.running[address].process
+	delete(r.running, address)
+	if err := process.Process.Kill(); err != nil {
+		r.t.Fatal(err)
+	}
+	process.Wait()
+}
+
 // works waits until one has done some jobs.
 func (r *replicas) works(address string) {
 	r.t.Helper()
