@@ -199,7 +199,8 @@ fn report_pools(values: &mut Values) {
 fn report_remote(values: &mut Values, pool: &str) {
     let kinds = values.names("kind").into_iter().map(|(kind, _)| kind);
     let kinds = kinds.filter(|kind| pool_of(values, kind).as_deref() == Some(pool));
-    let (remote, own): (Vec<_>, Vec<_>) = kinds.partition(|kind| values.has(&format!("kind.{kind}.remote")));
+    let (remote, own): (Vec<_>, Vec<_>) =
+        kinds.partition(|kind| values.get::<bool>(&format!("kind.{kind}.remote")) == Some(true));
     let [Some(remote), own] = [remote.first(), own.first()] else { return };
     let remote = format!("kind.{remote}.remote");
     if let Some(own) = own {

@@ -209,7 +209,7 @@ impl Values {
         let (default, origin) = self.default_of(path, key);
         let Some(default) = default else {
             // Of the handlers a kind has one.
-            if !matches!(key.path, "kind.*.exec" | "kind.*.builtin" | "kind.*.program") {
+            if !matches!(key.path, "kind.*.exec" | "kind.*.builtin" | "kind.*.program" | "kind.*.remote") {
                 self.settings.push(Setting::unset(path.to_owned()));
             }
             return;
@@ -273,6 +273,8 @@ impl Values {
             } else if table.get("program").is_some() {
                 let help = "remove it, or set what the program has in [program.NAME]";
                 self.contradiction_at(&[entry.key_span], message, help);
+            } else if table.get("remote").is_some() {
+                self.contradiction_at(&[entry.key_span], message, "remove it: what a worker runs is its own matter");
             }
         }
         let is_of_program = |key: &Key| key.segment(2).is_some_and(|name| OF_PROGRAMS.contains(&name));

@@ -53,6 +53,7 @@ impl Deadline {
     #[must_use]
     pub fn new(arrival: Instant, budget: Duration, margin: Duration) -> Self {
         let end = after(arrival, budget);
+        let budget = end - arrival;
         let margin = margin.saturating_add(budget / 100).min(budget / 10);
         Self { arrival, end, reply_by: end - margin }
     }

@@ -94,7 +94,7 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     assert!(!explained.job.stopping);
     let Stage::Running { queue, run, left, stuck: false, .. } = explained.job.stage else { panic!("{explained:?}") };
     assert_eq!((queue, run), (Duration::ZERO, SECOND));
-    assert_eq!(left, Duration::from_millis(28_990), "thirty, but the margin and the second that it ran");
+    assert_eq!(left, Duration::from_millis(28_690), "thirty, but the margin and the second that it ran");
     assert!(pool.pause());
     assert_eq!([binding(behind), binding(over), binding(other)], [Binding::Pause; 3]);
     assert_eq!(queued(&pool, other).1.expected_start, None, "nothing starts until it is resumed");
@@ -186,7 +186,7 @@ async fn an_ended_job_keeps_its_waterfall_and_its_rung_until_it_is_forgotten() {
     pass_time(SECOND).await;
     let told = ended(&pool, late);
     assert_eq!((told.outcome, told.rung), (Outcome::DeadlineExceeded, Some(Rung::Forced)));
-    assert_eq!((told.waterfall.budget, told.waterfall.run), (SECOND, Duration::from_millis(990)));
+    assert_eq!((told.waterfall.budget, told.waterfall.run), (SECOND, Duration::from_millis(980)));
     let told = ended(&pool, expired);
     assert_eq!((told.outcome, told.started, told.waterfall.queue), (Outcome::ExpiredInQueue, false, SECOND / 2));
     pass_time(SECOND).await;

@@ -122,7 +122,7 @@ async fn no_room_in_time_is_a_refusal() {
     let error = full.pool.submit(job).await.expect_err("the worker stays busy");
     let JobError::Rejected(rejection) = error else { panic!("{error}") };
     assert_eq!(rejection.reason, RejectionReason::NoRoomInTime);
-    assert_eq!(start.elapsed(), Duration::from_millis(1_990), "the margin before the deadline");
+    assert_eq!(start.elapsed(), Duration::from_millis(1_970), "the margin before the deadline");
     let stats = full.pool.stats();
     assert_eq!((stats.waiting, stats.counts.accepted), (0, 1));
     full.give(Full::job("leaves").when_full(WhenFull::Wait)).expect("a place to wait");

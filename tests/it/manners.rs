@@ -197,14 +197,14 @@ async fn a_slip_in_a_name_is_answered_with_the_names_that_exist() {
             process.public,
             "/waterwheel.v1.WorkerPool/Submit",
             "UNKNOWN_SERVICE",
-            "no such service here; there are waterwheel.v1.WorkerPoolService, xds.service.orca.v3.OpenRcaService, grpc.health.v1.Health, \
+            "no such service here; there are waterwheel.v1.WorkerPoolService, waterwheel.v1.WorkerService, xds.service.orca.v3.OpenRcaService, grpc.health.v1.Health, \
              grpc.reflection.v1.ServerReflection, grpc.reflection.v1alpha.ServerReflection",
         ),
         (
             process.ops,
             "/waterwheel.v1.WorkerPoolService/Submit",
             "UNKNOWN_SERVICE",
-            "no such service here; there are waterwheel.v1.AdminService, grpc.health.v1.Health, grpc.reflection.v1.ServerReflection, \
+            "no such service on the operators' listener; there are waterwheel.v1.AdminService, grpc.health.v1.Health, grpc.reflection.v1.ServerReflection, \
              grpc.reflection.v1alpha.ServerReflection",
         ),
         (
@@ -239,7 +239,8 @@ async fn reflection_lists_what_its_listener_serves() {
     let process = Process::serve(CONFIG).await;
     let both =
         ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
-    let public = ["waterwheel.v1.WorkerPoolService", "xds.service.orca.v3.OpenRcaService"];
+    let public =
+        ["waterwheel.v1.WorkerPoolService", "waterwheel.v1.WorkerService", "xds.service.orca.v3.OpenRcaService"];
     assert_eq!(listed(process.public).await, [&public[..], &both[..]].concat());
     assert_eq!(listed(process.ops).await, [&["waterwheel.v1.AdminService"], &both[..]].concat());
     for address in [process.public, process.ops] {

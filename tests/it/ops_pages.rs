@@ -193,6 +193,10 @@ async fn docs_metrics_lists_what_is_there_and_nothing_else() {
         [kind.stays]
         pool = "one"
         program = "stays"
+        [pool.far]
+        [kind.far]
+        pool = "far"
+        remote = true
         [quota]
         rate = 1000
         [auth.rule.all]

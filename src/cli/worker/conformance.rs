@@ -25,8 +25,7 @@ Exit codes:
   1  it does not: the lines that begin with fail say where
 
 Example:
-  waterwheel worker test -- python3 thumb.py
-  waterwheel worker test --attach -- node remote.mjs";
+  waterwheel worker test -- python3 thumb.py";
 
 /// Kind whose jobs do what their label `task` says.
 const KIND: &str = "conformance";

@@ -39,6 +39,60 @@ error: kind `k` runs in pool `thumb`, which is not declared
 "#,
         ..Case::NONE
     },
+    Case {
+        file: r#"[pool.far]
+workers = 2
+[kind.a]
+pool = "far"
+remote = true
+kill_grace = "1s"
+[kind.b]
+pool = "far"
+builtin = "echo"
+[kind.c]
+pool = "base"
+remote = false"#,
+        faults: r#"
+error: `pool.far.workers` has no effect: the workers of the pool attach from elsewhere
+ --> ww.toml:2:11
+  |
+2 | workers = 2
+  |           ^
+...
+5 | remote = true
+  |          ----
+  |
+  = help: remove `pool.far.workers`
+
+error: `kind.a.kill_grace` works only with `exec`
+ --> ww.toml:6:1
+  |
+6 | kill_grace = "1s"
+  | ^^^^^^^^^^
+  |
+  = help: remove it: what a worker runs is its own matter
+
+error: workers attach for pool `far`, and for its kind `b` none would
+ --> ww.toml:7:7
+  |
+5 | remote = true
+  |          ----
+6 | kill_grace = "1s"
+7 | [kind.b]
+  |       ^
+  |
+  = help: give [kind.b] another pool, or `remote = true`
+
+error: kind `c` has `remote = false`, and nothing else that runs its jobs
+  --> ww.toml:12:10
+   |
+12 | remote = false
+   |          ^^^^^
+   |
+   = help: set it to true, or replace it by `exec` or `program`
+"#,
+        ..Case::NONE
+    },
     // The kind has no pool because of it, which is the same fault.
     Case {
         file: r#"[pools.cpu]
@@ -76,7 +130,7 @@ error: kind `k` runs in pool `gpu`, which is not declared
 pool = "base"
 env = { A = "b" }"#,
         faults: r#"
-error: kind `k` has none of `exec`, `program` and `builtin`
+error: kind `k` has none of `exec`, `program`, `remote` and `builtin`
  --> ww.toml:1:7
   |
 1 | [kind.k]
@@ -147,7 +201,7 @@ error: `kind.k.pass_env` works only with `exec`
     Case {
         file: "[kind.k]",
         faults: r#"
-error: kind `k` has none of `exec`, `program` and `builtin`
+error: kind `k` has none of `exec`, `program`, `remote` and `builtin`
  --> ww.toml:1:7
   |
 1 | [kind.k]
