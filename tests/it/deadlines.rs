@@ -126,7 +126,7 @@ async fn the_caller_is_answered_at_once_and_the_handler_has_its_grace() {
     asked.reached(1).await;
     assert_eq!((left.get(), pool.stats().in_flight), (0, 1));
     meet(&pool, 1).await;
-    assert_eq!(start.elapsed().as_millis() / 10, 399, "the grace, from the answer on");
+    assert_eq!(start.elapsed().as_millis() / 10, 398, "the grace, from the answer on");
     assert_eq!(left.get(), 1);
     assert_idle(&pool, 1);
 }
