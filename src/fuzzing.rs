@@ -5,6 +5,7 @@
 
 pub use crate::auth::fuzzing::{authorization, jwks, jwt};
 pub use crate::config::fuzzing::{config, overlay, quantity};
+pub use crate::handler::process::fuzzing::worker;
 pub use crate::net::fuzzing::proxy;
 pub use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
 
@@ -14,7 +15,7 @@ type Target = fn(&[u8]);
 
 /// All targets, by the name of their corpus file.
 #[cfg(test)]
-const TARGETS: [(&str, Target); 12] = [
+const TARGETS: [(&str, Target); 13] = [
     ("authorization", authorization),
     ("config", config),
     ("grpc_timeout", grpc_timeout),
@@ -27,6 +28,7 @@ const TARGETS: [(&str, Target); 12] = [
     ("quantity", quantity),
     ("request_id", request_id),
     ("trace", trace),
+    ("worker", worker),
 ];
 
 /// The corpus of a target: lines of a name and hexadecimal digits.

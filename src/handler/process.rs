@@ -10,6 +10,9 @@ use std::sync::Arc;
 use super::{Context, Handler, Kind};
 use crate::model::{HandlerError, Job, Output};
 
+#[cfg(any(test, fuzzing))]
+#[path = "process/tests/fuzzing.rs"]
+pub(crate) mod fuzzing;
 mod keeper;
 mod place;
 mod processes;
