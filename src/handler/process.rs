@@ -2,8 +2,8 @@
 //!
 //! [`WorkerProgram`] says what runs. The handlers of all its kinds in one pool share its [`Processes`], each with a place for
 //! one job or more. A process belongs to one task (`keeper`), which starts it, and again after its end; one life of it is a
-//! [`session`], which reads, writes and watches it. A handler takes a place, and follows its own job ([`place`]). They speak
-//! the [`protocol`].
+//! [`session`]. They speak the [`protocol`]. A handler takes a [`place`]. It writes its job to the pipe of the process, and
+//! reads the answer from the other one, both on its own thread: no message crosses threads.
 
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ mod program;
 pub(crate) mod protocol;
 mod reading;
 mod session;
+mod writing;
 
 pub use processes::{ProcessState, ProcessStats, Processes, ProgramStats};
 pub use program::{Recycle, WorkerProgram};
@@ -34,9 +35,9 @@ impl Handler for WorkerHandler {
         loop {
             let mut place = self.processes.place(&cx).await?;
             // A process that has just ended takes none.
-            if let Some(events) = place.begin(&job, &cx) {
+            if place.begin(&job, &cx).is_some() {
                 drop(job);
-                return place.follow(events, &cx).await;
+                return place.follow(&cx).await;
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod faults;
 mod lives;
+mod load;
 mod service;
 
 use std::{num::NonZeroUsize, time::Duration};

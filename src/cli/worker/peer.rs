@@ -212,13 +212,7 @@ impl Peer {
         let (mut pieces, mut progress) = (Vec::new(), Vec::new());
         loop {
             let (message, bytes) = self.next().await?;
-            let named = match &message {
-                FromWorker::Output(output) => &output.id,
-                FromWorker::Progress(progress) => &progress.id,
-                FromWorker::Done(done) => &done.id,
-                FromWorker::Failed(failed) => &failed.id,
-                FromWorker::Ready(_) => return Err("it sent `ready` twice".into()),
-            };
+            let named = message.job().ok_or("it sent `ready` twice")?;
             if named != job {
                 return Err(format!("it named the job `{named}`, and job `{job}` was running"));
             }

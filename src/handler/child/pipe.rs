@@ -1,9 +1,12 @@
 //! Reads what a program writes.
 
-use std::os::fd::AsFd;
+use std::{io, os::fd::AsFd};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    net::unix::pipe::Receiver,
+};
 use tokio_util::sync::CancellationToken;
 
 /// Most bytes of one read: what a pipe holds unless its writer asked for more.
@@ -56,5 +59,13 @@ impl<R: AsyncRead + AsFd + Unpin> Pipe<R> {
     fn unread(&self) -> usize {
         let unread = rustix::io::ioctl_fionread(&self.reader).unwrap_or(0);
         usize::try_from(unread).unwrap_or(usize::MAX)
+    }
+}
+
+impl Pipe<Receiver> {
+    /// The same pipe, driven by the runtime of the caller.
+    pub(in crate::handler) fn moved(self) -> io::Result<Self> {
+        let reader = Receiver::from_owned_fd_unchecked(self.reader.into_nonblocking_fd()?)?;
+        Ok(Self { reader, ..self })
     }
 }

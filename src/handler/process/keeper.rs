@@ -1,6 +1,6 @@
 //! Keeps one process running: starts it, and again after its end, with a back-off.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use rand::RngExt;
 use tokio::time::sleep;
@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::{
     processes::KeptSlot,
-    session::{Session, SessionEnd},
+    session::{self, SessionEnd},
 };
 use crate::task::Tasks;
 
@@ -60,12 +60,7 @@ async fn live(slot: &KeptSlot, tasks: &Tasks) -> SessionEnd {
     };
     let pid = child.process.pid();
     info!(program = %slot.set.name, pid, "a process of a program starts");
-    let (session, orders) = Session::new(program, pid);
-    let end = Arc::clone(&session).live(slot, child, orders).await;
-    if matches!(end, SessionEnd::Left) {
-        info!(program = %slot.set.name, pid, jobs = session.answered(), "a process of a program left");
-    }
-    end
+    session::live(slot, child).await
 }
 
 /// Half to one and a half of a time that doubles with each failure.

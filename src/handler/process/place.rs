@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     processes::ProcessSet,
-    protocol::{Cancel, Run, ToWorker, parts},
-    session::{JobEvent, Session},
+    protocol::{Cancel, Run, ToWorker},
+    session::{Events, JobEvent, Session},
 };
 use crate::{
     handler::{Context, StopReason, child::quoting},
@@ -22,8 +22,8 @@ const SLACK: Duration = Duration::from_millis(500);
 pub(super) struct Place {
     set: Arc<ProcessSet>,
     session: Arc<Session>,
-    /// The job, as long as it is not answered.
-    job: Option<u64>,
+    /// The job and its events, as long as it is not answered.
+    job: Option<(u64, Events)>,
 }
 
 impl Place {
@@ -33,79 +33,76 @@ impl Place {
         Self { set, session, job: None }
     }
 
-    /// Sends the job, whose events come back. `None` where the process has ended.
-    pub(super) fn begin(&mut self, job: &Job, cx: &Context) -> Option<mpsc::Receiver<JobEvent>> {
-        let (id, events) = self.session.add(cx)?;
-        self.job = Some(id);
+    /// Sends the job. `None` where the process takes none any more.
+    pub(super) fn begin(&mut self, job: &Job, cx: &Context) -> Option<()> {
+        let run = |id| Run {
+            id,
+            job_id: cx.job().to_string(),
+            kind: cx.kind().to_string(),
+            content_type: job.content_type.clone(),
+            budget_ms: millis(cx.budget()),
+            request_id: cx.request_id().to_string(),
+            traceparent: cx.outgoing_trace().map(|trace| trace.traceparent).unwrap_or_default(),
+            tenant: job.tenant.clone(),
+            labels: job.labels.clone(),
+            attempt: 1,
+        };
+        self.job = Some(self.session.run(cx, job.payload.clone(), run)?);
         cx.note_program(self.session.pid);
-        let run = Run::of(id, job, cx);
-        self.session.send(parts(ToWorker::Run(run), job.payload.clone()));
-        Some(events)
+        Some(())
     }
 
     /// Hands the output on until the job is answered, or is to stop.
-    pub(super) async fn follow(
-        mut self,
-        mut events: mpsc::Receiver<JobEvent>,
-        cx: &Context,
-    ) -> Result<Output, HandlerError> {
+    pub(super) async fn follow(mut self, cx: &Context) -> Result<Output, HandlerError> {
         loop {
             let event = tokio::select! {
                 biased;
                 reason = cx.cancelled() => {
-                    self.stop(events, told(reason)).await;
+                    self.stop(told(reason)).await;
                     return Err(HandlerError::Stopped);
                 }
-                event = events.recv() => event,
+                event = self.next() => event,
             };
             match event {
                 Some(JobEvent::Piece(piece)) => {
                     if let Err(error) = cx.write(piece).await {
-                        let reason = cx.cancel_token().reason().map_or("OUTPUT_TOO_LARGE", told);
-                        self.stop(events, reason).await;
+                        self.stop(cx.cancel_token().reason().map_or("OUTPUT_TOO_LARGE", told)).await;
                         return Err(error);
                     }
                 }
                 Some(JobEvent::Progress { fraction, message }) => cx.progress(fraction, message),
-                Some(JobEvent::Done { content_type, last }) => {
-                    self.job = None;
-                    return Ok(Output::typed(last, content_type));
-                }
-                Some(JobEvent::Failed { code, message }) => {
-                    self.job = None;
-                    return Err(self.refused(&code, message, cx));
-                }
+                Some(JobEvent::Done { content_type, last }) => return Ok(Output::typed(last, content_type)),
+                Some(JobEvent::Failed { code, message }) => return Err(self.refused(&code, message, cx)),
                 None => return Err(self.crashed(cx)),
             }
         }
     }
 
+    /// The next event; `None` where the job is answered, or the process has ended. Cancel safe.
+    async fn next(&mut self) -> Option<JobEvent> {
+        let (id, events) = self.job.as_mut()?;
+        let event = self.session.next(*id, events).await?;
+        if event.is_answer() {
+            self.job = None;
+        }
+        Some(event)
+    }
+
     /// Asks the job to stop, and then the process; what is not answered then dies with the place.
-    async fn stop(&mut self, mut events: mpsc::Receiver<JobEvent>, reason: &str) {
-        let Some(id) = self.job else { return };
+    async fn stop(&mut self, reason: &str) {
+        let Some((id, _)) = &self.job else { return };
         let program = &self.set.program;
         let (ask, terminate) = (program.ask_grace(), program.terminate_grace());
         let cancel = Cancel { id: id.to_string(), reason: reason.to_owned(), grace_ms: millis(ask) };
-        self.session.send(parts(ToWorker::Cancel(cancel), Bytes::new()));
-        let mut answered = async || {
-            loop {
-                match events.recv().await {
-                    Some(JobEvent::Done { .. } | JobEvent::Failed { .. }) => return true,
-                    Some(JobEvent::Piece(_) | JobEvent::Progress { .. }) => {}
-                    None => return false,
-                }
-            }
-        };
-        let is_answered = match timeout(ask, answered()).await {
-            Ok(is_answered) => is_answered,
-            Err(_) => {
-                self.session.terminate();
-                timeout(terminate + SLACK, answered()).await.unwrap_or(false)
-            }
-        };
-        if is_answered {
-            self.job = None;
+        self.session.send(ToWorker::Cancel(cancel), Bytes::new());
+        if timeout(ask, self.end()).await.is_err() {
+            self.session.terminate();
+            let _ = timeout(terminate + SLACK, self.end()).await;
         }
+    }
+
+    async fn end(&mut self) {
+        while self.next().await.is_some() {}
     }
 
     fn refused(&self, code: &str, message: String, cx: &Context) -> HandlerError {
@@ -130,8 +127,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(id) = self.job {
-            self.session.forget(id);
+        match self.job {
+            Some((id, _)) => self.session.forget(id),
+            None => drop(self.session.is_silent()),
         }
         self.set.freed(&self.session);
     }

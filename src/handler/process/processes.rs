@@ -240,8 +240,8 @@ impl ProcessSet {
     fn find(self: &Arc<Self>, tasks: &Tasks) -> Found {
         let mut state = self.state.lock();
         let sessions = state.slots.iter().filter_map(Slot::session);
-        let free = sessions.filter(|session| session.has_place()).min_by_key(|session| session.taken());
-        if let Some(session) = free {
+        let free = sessions.filter(|session| session.has_place());
+        if let Some(session) = free.min_by_key(|session| (session.taken(), !session.is_here())) {
             return Found::Place(Place::take(Arc::clone(self), Arc::clone(session)));
         }
         let has_just_failed = || state.failed_at.is_some_and(|at| at.elapsed() < LATE_PAUSE);

@@ -157,6 +157,19 @@ pub(crate) enum Frame<M> {
     Piece(Bytes),
 }
 
+impl FromWorker {
+    /// The id of its job.
+    pub(crate) fn job(&self) -> Option<&str> {
+        match self {
+            Self::Ready(_) => None,
+            Self::Output(OfJob { id })
+            | Self::Progress(ToldProgress { id, .. })
+            | Self::Done(Done { id, .. })
+            | Self::Failed(Failed { id, .. }) => Some(id),
+        }
+    }
+}
+
 /// How a message breaks the protocol.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProtocolFault {

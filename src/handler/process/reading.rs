@@ -1,33 +1,40 @@
-//! Reads the messages of a process and passes them to its jobs.
+//! Reads the messages of a process for its jobs.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::io;
 
 use bytes::{Bytes, BytesMut};
-use tokio::{net::unix::pipe::Receiver, sync::mpsc};
+use tokio::{
+    net::unix::pipe::Receiver,
+    runtime::{self, Handle},
+    sync::mpsc,
+};
 use tokio_util::{codec::Decoder, sync::CancellationToken};
 
 use super::{
-    processes::KeptSlot,
-    protocol::{Done, Failed, Frame, FromWorker, Messages, OfJob, ProtocolFault, Ready, ToldProgress, VERSION},
+    protocol::{Done, Failed, Frame, FromWorker, Messages, ProtocolFault, Ready, ToldProgress},
     session::{Cause, JobEvent, Session},
 };
 use crate::handler::child::Pipe;
 
-/// Reads what a process says, and hands it to its jobs. It waits for a job that is slow to take its output.
-pub(super) struct Reader<'a> {
-    session: Arc<Session>,
-    slot: &'a KeptSlot,
-    is_ready: AtomicBool,
+/// What a process says. A job that waits owns it, and reads for all jobs of the process: on its own thread, so that no
+/// message wakes another one.
+pub(super) struct Reader {
+    /// `None` once it has ended, or brought what breaks the protocol.
+    pipe: Option<Pipe<Receiver>>,
+    /// The runtime that tells of what comes.
+    runtime: runtime::Id,
+    codec: Messages<FromWorker>,
+    buffer: BytesMut,
+    following: Following,
+    /// An event that another job has no room for yet.
+    undelivered: Option<(mpsc::Sender<JobEvent>, JobEvent)>,
 }
 
 /// Whose bytes follow.
 enum Following {
     None,
-    Output(mpsc::Sender<JobEvent>),
-    Last { done: Done, left: u64 },
+    Output(u64),
+    Last { id: u64, content_type: String, left: u64 },
 }
 
 impl From<ProtocolFault> for Cause {
@@ -36,115 +43,149 @@ impl From<ProtocolFault> for Cause {
     }
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(session: Arc<Session>, slot: &'a KeptSlot) -> Self {
-        Self { session, slot, is_ready: AtomicBool::new(false) }
+impl Reader {
+    /// On the runtime that the pipe was made on.
+    pub(super) fn new(pipe: Pipe<Receiver>) -> Self {
+        Self {
+            pipe: Some(pipe),
+            runtime: Handle::current().id(),
+            codec: Messages::default(),
+            buffer: BytesMut::new(),
+            following: Following::None,
+            undelivered: None,
+        }
     }
 
-    pub(super) fn is_ready(&self) -> bool {
-        self.is_ready.load(Ordering::Relaxed)
+    /// Its first word.
+    pub(super) async fn ready(&mut self, ended: &CancellationToken) -> Result<Ready, Cause> {
+        match self.frame(ended).await? {
+            Frame::Message(FromWorker::Ready(ready), _) => Ok(ready),
+            Frame::Message(message, _) => Err(fault("it was not ready before", &message)),
+            Frame::Piece(_) => unreachable!("bytes follow a message"),
+        }
     }
 
-    /// Reads until the pipe ends, the process has `ended` or the protocol is broken.
-    pub(super) async fn read(&self, mut pipe: Pipe<Receiver>, ended: &CancellationToken) -> Cause {
-        let (mut codec, mut buffer, mut following) = (Messages::default(), BytesMut::new(), Following::None);
+    /// The next event of the job `own`, once those of others are passed on. `None` at the end, whose cause it tells.
+    /// Cancel safe.
+    pub(super) async fn next(&mut self, session: &Session, own: u64) -> Option<JobEvent> {
+        let next = self.read_for(session, own).await;
+        next.map_err(|cause| {
+            self.pipe = None;
+            session.tell(cause);
+        })
+        .ok()
+    }
+
+    async fn read_for(&mut self, session: &Session, own: u64) -> Result<JobEvent, Cause> {
+        self.come_here().map_err(ProtocolFault::Io)?;
         loop {
-            match codec.decode(&mut buffer) {
-                Ok(Some(frame)) => match self.take(frame, following).await {
-                    Ok(next) => following = next,
-                    Err(cause) => return cause,
-                },
-                Ok(None) => match pipe.next(ended).await {
-                    Some(chunk) => buffer.extend_from_slice(&chunk),
-                    // A message that was cut off is no news: the process has ended, or is made to.
-                    None => return Cause::Closed,
-                },
-                Err(fault) => return fault.into(),
+            if let Some((events, _)) = &self.undelivered {
+                // A job that was given up does not listen.
+                let room = events.clone().reserve_owned().await.ok();
+                let event = self.undelivered.take();
+                room.zip(event).map(|(room, (_, event))| room.send(event));
             }
-        }
-    }
-
-    async fn take(&self, frame: Frame<FromWorker>, following: Following) -> Result<Following, Cause> {
-        match frame {
-            Frame::Message(message, bytes) => self.message(message, bytes).await,
-            Frame::Piece(piece) => Ok(self.piece(piece, following).await),
-        }
-    }
-
-    async fn message(&self, message: FromWorker, bytes: u64) -> Result<Following, Cause> {
-        let fault = |what| Cause::from(ProtocolFault::out_of_turn(what, &message));
-        let unknown = || fault("it names a job that it does not run");
-        match &message {
-            FromWorker::Ready(_) if self.is_ready() => return Err(fault("it is ready twice")),
-            FromWorker::Ready(ready) => return self.ready(ready).map(|()| Following::None),
-            _ if !self.is_ready() => return Err(fault("it was not ready before")),
-            FromWorker::Progress(_) | FromWorker::Failed(_) if bytes > 0 => return Err(fault("it has no bytes")),
-            FromWorker::Output(OfJob { id }) => {
-                let events = self.session.route(id).ok_or_else(unknown)?;
-                return Ok(Following::Output(events));
+            let frame = self.frame(&session.ended).await?;
+            let Some((id, event)) = self.event(session, frame)? else { continue };
+            let events = if event.is_answer() { session.answer(id) } else { session.route(id) };
+            if id == own {
+                return Ok(event);
             }
-            FromWorker::Progress(ToldProgress { id, fraction, message }) => {
-                let events = self.session.route(id).ok_or_else(unknown)?;
+            if let Some(events) = events
+                && let Err(mpsc::error::TrySendError::Full(event)) = events.try_send(event)
                 // Advice: a job that is behind does without.
-                let _ = events.try_send(JobEvent::Progress { fraction: *fraction, message: message.clone() });
-            }
-            // The job is answered once all of its bytes are there.
-            FromWorker::Done(done) if bytes > 0 => {
-                self.session.route(&done.id).ok_or_else(unknown)?;
-                return Ok(Following::Last { done: done.clone(), left: bytes });
-            }
-            FromWorker::Done(Done { id, content_type }) => {
-                let events = self.session.answer(id).ok_or_else(unknown)?;
-                // A job that was given up does not listen, here and below.
-                let _ = events.send(JobEvent::Done { content_type: content_type.clone(), last: Bytes::new() }).await;
-            }
-            FromWorker::Failed(Failed { id, code, message, retryable: _ }) => {
-                let events = self.session.answer(id).ok_or_else(unknown)?;
-                let _ = events.send(JobEvent::Failed { code: code.clone(), message: message.clone() }).await;
+                && !matches!(event, JobEvent::Progress { .. })
+            {
+                self.undelivered = Some((events, event));
             }
         }
-        Ok(Following::None)
     }
 
-    fn ready(&self, Ready { protocol, kinds, name }: &Ready) -> Result<(), Cause> {
-        if *protocol != VERSION {
-            return Err(Cause::Unfit(format!("speaks version {protocol} of the protocol, and not {VERSION}")));
+    /// Whether the runtime of the caller tells of what comes.
+    pub(super) fn is_here(&self) -> bool {
+        Handle::try_current().is_ok_and(|handle| handle.id() == self.runtime)
+    }
+
+    /// Has the runtime of the caller tell of what comes. Another one would wake it across threads, and may have ended.
+    fn come_here(&mut self) -> io::Result<()> {
+        if !self.is_here()
+            && let Some(pipe) = self.pipe.take()
+        {
+            self.pipe = Some(pipe.moved()?);
+            self.runtime = Handle::current().id();
         }
-        let missing = self.slot.set.program.kinds.iter().find(|kind| !kinds.is_empty() && !kinds.contains(kind));
-        if let Some(kind) = missing {
-            return Err(Cause::Unfit(format!(
-                "does not run the kind {kind}; it says that it runs {}",
-                kinds.join(", ")
-            )));
-        }
-        self.is_ready.store(true, Ordering::Relaxed);
-        tracing::info!(program = %self.slot.set.name, pid = self.session.pid, name, "a process of a program is ready");
-        self.slot.is_ready(&self.session);
         Ok(())
     }
 
-    /// Hands on some of the bytes of a message.
-    async fn piece(&self, piece: Bytes, following: Following) -> Following {
-        match following {
-            Following::Output(events) => {
-                let _ = events.send(JobEvent::Piece(piece)).await;
-                Following::Output(events)
+    /// The next part of what it says. Cancel safe.
+    async fn frame(&mut self, ended: &CancellationToken) -> Result<Frame<FromWorker>, Cause> {
+        loop {
+            if let Some(frame) = self.codec.decode(&mut self.buffer)? {
+                return Ok(frame);
             }
-            Following::Last { done, left } if left > piece.len() as u64 => {
-                let left = left - piece.len() as u64;
-                if let Some(events) = self.session.route(&done.id) {
-                    let _ = events.send(JobEvent::Piece(piece)).await;
-                }
-                Following::Last { done, left }
-            }
-            Following::Last { done, left: _ } => {
-                if let Some(events) = self.session.answer(&done.id) {
-                    let _ = events.send(JobEvent::Done { content_type: done.content_type, last: piece }).await;
-                }
-                Following::None
-            }
-            // Bytes that follow `ready` belong to no job.
-            Following::None => Following::None,
+            // A message that was cut off is no news: the process has ended, or is made to.
+            let pipe = self.pipe.as_mut().ok_or(Cause::Closed)?;
+            let chunk = pipe.next(ended).await.ok_or(Cause::Closed)?;
+            self.buffer.extend_from_slice(&chunk);
         }
     }
+
+    /// What a frame means for which job.
+    fn event(&mut self, session: &Session, frame: Frame<FromWorker>) -> Result<Option<(u64, JobEvent)>, Cause> {
+        let (message, bytes) = match frame {
+            Frame::Message(message, bytes) => (message, bytes),
+            Frame::Piece(piece) => return Ok(self.following.piece(piece)),
+        };
+        let id = message.job().ok_or_else(|| fault("it is ready twice", &message))?;
+        let Some(id) = id.parse().ok().filter(|id| session.route(*id).is_some()) else {
+            return Err(fault("it names a job that it does not run", &message));
+        };
+        self.following = Following::None;
+        Ok(match message {
+            FromWorker::Progress(_) | FromWorker::Failed(_) if bytes > 0 => {
+                return Err(fault("it has no bytes", &message));
+            }
+            FromWorker::Ready(_) => None,
+            FromWorker::Output(_) => {
+                self.following = Following::Output(id);
+                None
+            }
+            // The job is answered once all of its bytes are there.
+            FromWorker::Done(Done { content_type, .. }) if bytes > 0 => {
+                self.following = Following::Last { id, content_type, left: bytes };
+                None
+            }
+            FromWorker::Done(Done { content_type, .. }) => {
+                Some((id, JobEvent::Done { content_type, last: Bytes::new() }))
+            }
+            FromWorker::Progress(ToldProgress { fraction, message, .. }) => {
+                Some((id, JobEvent::Progress { fraction, message }))
+            }
+            FromWorker::Failed(Failed { code, message, .. }) => Some((id, JobEvent::Failed { code, message })),
+        })
+    }
+}
+
+impl Following {
+    /// What some of the bytes mean for which job.
+    fn piece(&mut self, piece: Bytes) -> Option<(u64, JobEvent)> {
+        match self {
+            // Bytes that follow `ready` belong to no job.
+            Self::None => None,
+            Self::Output(id) => Some((*id, JobEvent::Piece(piece))),
+            Self::Last { id, left, .. } if *left > piece.len() as u64 => {
+                *left -= piece.len() as u64;
+                Some((*id, JobEvent::Piece(piece)))
+            }
+            Self::Last { id, content_type, .. } => {
+                let (id, content_type) = (*id, std::mem::take(content_type));
+                *self = Self::None;
+                Some((id, JobEvent::Done { content_type, last: piece }))
+            }
+        }
+    }
+}
+
+fn fault(what: &'static str, message: &FromWorker) -> Cause {
+    ProtocolFault::out_of_turn(what, message).into()
 }

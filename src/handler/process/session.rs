@@ -5,23 +5,27 @@ mod watch;
 use std::{
     path::Path,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
-use tokio::{io::AsyncWriteExt, net::unix::pipe::Sender, sync::mpsc, time::Instant};
+use tokio::{
+    sync::{self, SetOnce, mpsc},
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Recycle, WorkerProgram,
     processes::{KeptSlot, memory},
-    protocol::ProtocolFault,
+    protocol::{ProtocolFault, Ready, Run, ToWorker, VERSION},
     reading::Reader,
+    writing::Writer,
 };
 use crate::{
     handler::{
@@ -42,6 +46,9 @@ pub(super) enum JobEvent {
     Failed { code: String, message: String },
 }
 
+/// The events of one job.
+pub(super) type Events = mpsc::Receiver<JobEvent>;
+
 /// How the life of a process ended.
 pub(super) enum SessionEnd {
     /// It was asked to leave. It may have been killed for not doing so.
@@ -53,8 +60,15 @@ pub(super) enum SessionEnd {
     },
 }
 
-/// What is written: a message in two parts.
-type Order = [Bytes; 2];
+/// What one job at a time has, also while it waits.
+#[expect(
+    clippy::disallowed_types,
+    reason = "the job that reads does so for all, and wakes those that wait for their turn"
+)]
+type Turn<T> = sync::Mutex<T>;
+
+/// An id that no job has.
+const NO_JOB: u64 = 0;
 
 /// A process that runs jobs, as they see it.
 pub(super) struct Session {
@@ -67,20 +81,23 @@ pub(super) struct Session {
     closed: AtomicBool,
     answered: AtomicU64,
     jobs: Mutex<Jobs>,
-    orders: Mutex<Option<mpsc::Sender<Order>>>,
+    writer: Writer,
+    reader: Turn<Reader>,
     /// The end of what it printed; of its job alone where it runs one at a time.
     tail: Mutex<Tail>,
     stderr_tail: usize,
     terminate: CancellationToken,
-    kill: CancellationToken,
-    end: OnceLock<ProgramEnd>,
+    /// Cancelled when it has exited.
+    pub(super) ended: CancellationToken,
+    /// Takes the first cause of its end.
+    causes: mpsc::Sender<Cause>,
+    end: SetOnce<ProgramEnd>,
 }
 
 #[derive(Default)]
 struct Jobs {
     last: u64,
     routes: FxHashMap<u64, Route>,
-    has_ended: bool,
 }
 
 struct Route {
@@ -97,84 +114,72 @@ pub(super) enum Cause {
     Fault(ProtocolFault),
     /// It does not run one of its kinds, or speaks another protocol.
     Unfit(String),
-    NotReady(Duration),
+    NotReady,
     /// A job did not stop, or the server does.
     Forced,
 }
 
+/// Reads, writes and watches a process until it is dead, and all that it printed is read.
+pub(super) async fn live(slot: &KeptSlot, child: Child) -> SessionEnd {
+    let Child { mut process, input: _, stdout, stderr, messages } = child;
+    let (program, messages) = (&slot.set.program, messages.expect("they were asked for"));
+    let (tell, causes) = mpsc::channel(1);
+    let session = Arc::new(Session {
+        pid: process.pid(),
+        places: program.jobs_per_process.max(1),
+        born: Instant::now(),
+        taken: AtomicUsize::new(0),
+        closed: AtomicBool::new(false),
+        answered: AtomicU64::new(0),
+        jobs: Mutex::default(),
+        writer: Writer::new(messages.input),
+        reader: Turn::new(Reader::new(messages.output)),
+        tail: Mutex::new(Tail::new(program.stderr_tail)),
+        stderr_tail: program.stderr_tail,
+        terminate: CancellationToken::new(),
+        ended: CancellationToken::new(),
+        causes: tell,
+        end: SetOnce::new(),
+    });
+    let watch = async {
+        let cause = session.watch(slot, &mut process, causes).await;
+        session.ended.cancel();
+        cause
+    };
+    let write_rest = async {
+        if let Some(Err(_)) = session.ended.run_until_cancelled(session.writer.write_rest()).await {
+            session.tell(Cause::Closed);
+        }
+    };
+    let (cause, (), (), (), ()) = tokio::join!(
+        watch,
+        session.begin(slot),
+        write_rest,
+        session.log(slot, "stdout", stdout),
+        session.log(slot, "stderr", stderr),
+    );
+    session.conclude(program, process, cause)
+}
+
+impl JobEvent {
+    /// Whether it is the last one.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self, Self::Done { .. } | Self::Failed { .. })
+    }
+}
+
 impl Session {
-    pub(super) fn new(program: &WorkerProgram, pid: u32) -> (Arc<Self>, mpsc::Receiver<Order>) {
-        let places = program.jobs_per_process.max(1);
-        // For each job that it runs its run and its cancel; what came before was read, or the later one would not run.
-        let (orders, to_write) = mpsc::channel(2 * places + 2);
-        let session = Self {
-            pid,
-            places,
-            born: Instant::now(),
-            taken: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
-            answered: AtomicU64::new(0),
-            jobs: Mutex::default(),
-            orders: Mutex::new(Some(orders)),
-            tail: Mutex::new(Tail::new(program.stderr_tail)),
-            stderr_tail: program.stderr_tail,
-            terminate: CancellationToken::new(),
-            kill: CancellationToken::new(),
-            end: OnceLock::new(),
-        };
-        (Arc::new(session), to_write)
-    }
-
-    /// Reads, writes and watches the process until it is dead, and all that it wrote is read.
-    pub(super) async fn live(
-        self: Arc<Self>,
-        slot: &KeptSlot,
-        child: Child,
-        orders: mpsc::Receiver<Order>,
-    ) -> SessionEnd {
-        let Child { mut process, input: _, stdout, stderr, messages } = child;
-        let messages = messages.expect("they were asked for");
-        let ended = CancellationToken::new();
-        // The first cause counts.
-        let (tell, causes) = mpsc::channel(1);
-        let reader = Reader::new(Arc::clone(&self), slot);
-        let watch = async {
-            let cause = self.watch(slot, &mut process, causes, &reader).await;
-            ended.cancel();
-            cause
-        };
-        let (cause, (), (), (), ()) = tokio::join!(
-            watch,
-            async { drop(tell.try_send(reader.read(messages.output, &ended).await)) },
-            async {
-                if self.write(messages.input, orders, &ended).await.is_err() {
-                    let _ = tell.try_send(Cause::Closed);
-                }
-            },
-            self.log(slot, "stdout", stdout, &ended),
-            self.log(slot, "stderr", stderr, &ended),
-        );
-        self.conclude(&slot.set.program, process, cause)
-    }
-
-    async fn write(
-        &self,
-        mut to: Sender,
-        mut orders: mpsc::Receiver<Order>,
-        ended: &CancellationToken,
-    ) -> std::io::Result<()> {
-        let write = async {
-            while let Some(order) = orders.recv().await {
-                for part in order {
-                    to.write_all(&part).await?;
-                }
+    /// Waits until it is ready; from then on its jobs read.
+    async fn begin(self: &Arc<Self>, slot: &KeptSlot) {
+        let program = &slot.set.program;
+        let ready = async { self.reader.lock().await.ready(&self.ended).await };
+        let ready = timeout(program.start_timeout, ready).await;
+        match ready.unwrap_or(Err(Cause::NotReady)).and_then(|ready| fit(program, ready)) {
+            Ok(name) => {
+                tracing::info!(program = %slot.set.name, pid = self.pid, name, "a process of a program is ready");
+                slot.is_ready(self);
             }
-            Ok(())
-        };
-        tokio::select! {
-            biased;
-            () = ended.cancelled() => Ok(()),
-            written = write => written,
+            Err(cause) => self.tell(cause),
         }
     }
 
@@ -184,7 +189,6 @@ impl Session {
         slot: &KeptSlot,
         stream: &'static str,
         mut pipe: Pipe<impl tokio::io::AsyncRead + std::os::fd::AsFd + Unpin>,
-        ended: &CancellationToken,
     ) {
         let (mut lines, program) = (LineLog::new(), &slot.set.name);
         let tell = |line: &str, suppressed: u64| {
@@ -197,7 +201,7 @@ impl Session {
             let request_id = cx.as_ref().map(|cx| tracing::field::display(cx.request_id()));
             tracing::info!(%program, pid = self.pid, job, request_id, stream, suppressed, "{line}");
         };
-        while let Some(chunk) = pipe.next(ended).await {
+        while let Some(chunk) = pipe.next(&self.ended).await {
             self.tail.lock().push(&chunk);
             lines.push(&chunk, tell);
         }
@@ -219,50 +223,85 @@ impl Session {
             Cause::Closed => format!("{name} closed descriptor 3 or 4, and was ended"),
             Cause::Fault(fault) => format!("{name} broke the protocol, and was ended: {fault}"),
             Cause::Unfit(why) => format!("{name} {why}"),
-            Cause::NotReady(limit) => {
-                format!("{name} did not say that it is ready within {} ms, and was ended", limit.as_millis())
+            Cause::NotReady => {
+                let limit = program.start_timeout.as_millis();
+                format!("{name} did not say that it is ready within {limit} ms, and was ended")
             }
             Cause::Forced => format!("{name} was ended, for a job of it did not stop"),
         };
         let _ = self.end.set(ProgramEnd { told: told.clone(), ..exit });
-        let mut jobs = self.jobs.lock();
-        jobs.has_ended = true;
-        jobs.routes.clear();
         match cause {
-            Cause::Left => SessionEnd::Left,
+            Cause::Left => {
+                tracing::info!(program = name, pid = self.pid, jobs = self.answered(), "a process of a program left");
+                SessionEnd::Left
+            }
             _ => {
-                let was_stopped = self.kill.is_cancelled() || self.terminate.is_cancelled();
+                let was_stopped = matches!(cause, Cause::Forced) || self.terminate.is_cancelled();
                 let told = quoting(told, &tail, program.stderr_tail);
                 SessionEnd::Failed { told, has_worked: was_stopped || self.answered() > 0 }
             }
         }
     }
 
-    /// Opens the way of a job's events. `None` where the process has ended.
-    pub(super) fn add(&self, cx: &Context) -> Option<(u64, mpsc::Receiver<JobEvent>)> {
-        let (events, received) = mpsc::channel(EVENTS);
-        let mut jobs = self.jobs.lock();
-        if jobs.has_ended {
+    /// Sends a job, whose events come back. `None` where the process takes none any more.
+    pub(super) fn run(&self, cx: &Context, payload: Bytes, run: impl FnOnce(String) -> Run) -> Option<(u64, Events)> {
+        if !self.is_silent() {
             return None;
         }
         if self.places == 1 {
             *self.tail.lock() = Tail::new(self.stderr_tail);
         }
+        let (events, received) = mpsc::channel(EVENTS);
+        let mut jobs = self.jobs.lock();
         jobs.last += 1;
         let id = jobs.last;
         jobs.routes.insert(id, Route { events, cx: cx.clone() });
-        Some((id, received))
+        drop(jobs);
+        if self.send(ToWorker::Run(run(id.to_string())), payload) {
+            return Some((id, received));
+        }
+        self.jobs.lock().routes.remove(&id);
+        None
+    }
+
+    /// The next event of a job; `None` where the process has ended. Cancel safe.
+    pub(super) async fn next(&self, job: u64, events: &mut Events) -> Option<JobEvent> {
+        let mut reader = tokio::select! {
+            biased;
+            event = events.recv() => return event,
+            reader = self.reader.lock() => reader,
+        };
+        // Whoever read before may have passed one on.
+        if let Ok(event) = events.try_recv() {
+            return Some(event);
+        }
+        let event = reader.next(self, job).await;
+        drop(reader);
+        if event.is_none() {
+            self.end.wait().await;
+        }
+        event
+    }
+
+    /// Whether the process says nothing that belongs to no job. What does ends it.
+    pub(super) fn is_silent(&self) -> bool {
+        // Where another job reads, it finds out.
+        self.reader.try_lock().map_or(true, |mut reader| reader.next(self, NO_JOB).now_or_never().is_none())
+    }
+
+    /// Whether a job of the caller's thread was the last that read it.
+    pub(super) fn is_here(&self) -> bool {
+        self.reader.try_lock().is_ok_and(|reader| reader.is_here())
     }
 
     /// Where the events of a job go.
-    pub(super) fn route(&self, id: &str) -> Option<mpsc::Sender<JobEvent>> {
-        let jobs = self.jobs.lock();
-        Some(jobs.routes.get(&id.parse().ok()?)?.events.clone())
+    pub(super) fn route(&self, job: u64) -> Option<mpsc::Sender<JobEvent>> {
+        Some(self.jobs.lock().routes.get(&job)?.events.clone())
     }
 
     /// The same, for the last time.
-    pub(super) fn answer(&self, id: &str) -> Option<mpsc::Sender<JobEvent>> {
-        let route = self.jobs.lock().routes.remove(&id.parse().ok()?)?;
+    pub(super) fn answer(&self, job: u64) -> Option<mpsc::Sender<JobEvent>> {
+        let route = self.jobs.lock().routes.remove(&job)?;
         self.answered.fetch_add(1, Ordering::Relaxed);
         Some(route.events)
     }
@@ -271,14 +310,23 @@ impl Session {
     pub(super) fn forget(&self, id: u64) {
         // An answer that its job has not read counts, too.
         if self.jobs.lock().routes.remove(&id).is_some() {
-            self.close();
-            self.kill.cancel();
+            self.tell(Cause::Forced);
         }
     }
 
-    pub(super) fn send(&self, order: Order) {
-        let sent = self.orders.lock().as_ref().map(|orders| orders.try_send(order));
-        debug_assert!(!matches!(sent, Some(Err(mpsc::error::TrySendError::Full(_)))), "there is room for each job");
+    /// Sends a message. Returns whether the process still reads.
+    pub(super) fn send(&self, message: ToWorker, bytes: Bytes) -> bool {
+        let sent = self.writer.send(message, bytes);
+        if sent.is_err() {
+            self.tell(Cause::Closed);
+        }
+        sent.is_ok()
+    }
+
+    /// Has the process ended. The first cause counts.
+    pub(super) fn tell(&self, cause: Cause) {
+        let _ = self.causes.try_send(cause);
+        self.close();
     }
 
     pub(super) fn terminate(&self) {
@@ -330,5 +378,19 @@ impl Session {
 
     pub(super) fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock()
+    }
+}
+
+/// Whether a process serves the program. Returns its name.
+fn fit(program: &WorkerProgram, Ready { protocol, kinds, name }: Ready) -> Result<String, Cause> {
+    if protocol != VERSION {
+        return Err(Cause::Unfit(format!("speaks version {protocol} of the protocol, and not {VERSION}")));
+    }
+    match program.kinds.iter().find(|kind| !kinds.is_empty() && !kinds.contains(kind)) {
+        Some(kind) => {
+            let kinds = kinds.join(", ");
+            Err(Cause::Unfit(format!("does not run the kind {kind}; it says that it runs {kinds}")))
+        }
+        None => Ok(name),
     }
 }

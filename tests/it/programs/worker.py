@@ -35,6 +35,10 @@ def run(id, told, payload):
         for _ in range(64):
             say("output", bytes(1 << 20), id=id)
         say("done", id=id)
+    elif what == b"pour":
+        for _ in range(int(rest)):
+            say("output", bytes(1 << 16), id=id)
+        say("done", id=id)
     elif what == b"fail":
         print("look here", file=sys.stderr, flush=True)
         say("failed", id=id, code=rest.decode(), message="no", retryable=False)
@@ -80,6 +84,9 @@ def main():
         signal.pause()
     if "broken" in sys.argv:
         sys.exit("no model here")
+    for arg in sys.argv:
+        if arg.startswith("model="):
+            kept.append(b"x" * (int(arg[6:]) << 20))
     say("ready", protocol=1, kinds=["do", "echo"], name="test 1")
     while line := come.readline():
         message = json.loads(line)

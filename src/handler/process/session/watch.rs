@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::{
-    sync::mpsc,
-    time::{sleep, sleep_until},
-};
+use tokio::{sync::mpsc, time::sleep};
 
 use super::{Cause, Session};
 use crate::handler::{
@@ -14,8 +11,7 @@ use crate::handler::{
     process::{
         place::millis,
         processes::KeptSlot,
-        protocol::{Leave, ToWorker, parts},
-        reading::Reader,
+        protocol::{Leave, ToWorker},
     },
 };
 
@@ -29,15 +25,12 @@ impl Session {
         slot: &KeptSlot,
         process: &mut Process,
         mut causes: mpsc::Receiver<Cause>,
-        reader: &Reader<'_>,
     ) -> Cause {
         let program = &slot.set.program;
-        let start_by = self.born + program.start_timeout;
         let age = program.recycle.age.unwrap_or(Duration::MAX);
         let mut has_asked = false;
         loop {
             let is_old = self.born.elapsed() >= age;
-            let is_ready = reader.is_ready();
             tokio::select! {
                 biased;
                 () = process.exited() => return Cause::Exited,
@@ -47,7 +40,7 @@ impl Session {
                     process.kill().await;
                     return if exits { Cause::Exited } else { cause };
                 }
-                () = self.forced(slot) => {
+                () = slot.set.kill.cancelled() => {
                     process.kill().await;
                     return Cause::Forced;
                 }
@@ -55,17 +48,15 @@ impl Session {
                     has_asked = true;
                     process.ask();
                 }
-                () = sleep_until(start_by), if !is_ready => {
-                    process.kill().await;
-                    return Cause::NotReady(program.start_timeout);
-                }
                 () = sleep(age.saturating_sub(self.born.elapsed())), if !is_old && !self.is_closed() => {}
                 () = slot.wake.notified() => {}
             }
             if self.born.elapsed() >= age {
                 self.close();
             }
-            if (self.is_closed() && self.taken() == 0) || slot.is_surplus(Some(self)) {
+            // What breaks the protocol also closes it.
+            let is_due = self.is_closed() && self.taken() == 0 && causes.is_empty();
+            if is_due || slot.is_surplus(Some(self)) {
                 self.leave(slot, process).await;
                 return Cause::Left;
             }
@@ -76,8 +67,8 @@ impl Session {
     async fn leave(&self, slot: &KeptSlot, process: &mut Process) {
         let program = &slot.set.program;
         let leave = Leave { grace_ms: millis(program.ask_grace()) };
-        self.send(parts(ToWorker::Leave(leave), Bytes::new()));
-        self.orders.lock().take();
+        self.send(ToWorker::Leave(leave), Bytes::new());
+        self.writer.close();
         if !self.exits_within(slot, process, program.ask_grace()).await {
             process.ask();
             self.exits_within(slot, process, program.terminate_grace()).await;
@@ -89,15 +80,8 @@ impl Session {
         tokio::select! {
             biased;
             () = process.exited() => true,
-            () = self.forced(slot) => false,
+            () = slot.set.kill.cancelled() => false,
             () = sleep(time) => false,
-        }
-    }
-
-    async fn forced(&self, slot: &KeptSlot) {
-        tokio::select! {
-            () = self.kill.cancelled() => {}
-            () = slot.set.kill.cancelled() => {}
         }
     }
 }
