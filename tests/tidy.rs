@@ -86,7 +86,7 @@ const LAYERS: &[Layer] = &[
         wire: false,
     },
     // It exists in tests and under a fuzzer only.
-    Layer { name: "fuzzing", imports: Imports::Only(&["auth", "config", "net", "rpc"]), wire: false },
+    Layer { name: "fuzzing", imports: Imports::Only(&["auth", "config", "net", "rpc", "handler"]), wire: false },
     Layer { name: "app", imports: Imports::All, wire: true },
     Layer { name: "cli", imports: Imports::All, wire: true },
 ];
