@@ -160,7 +160,9 @@ def main(addresses):
         for loop in loops:
             loop.start()
         for loop in loops:
-            loop.join()
+            while loop.is_alive():
+                # A signal that another thread got is handled when this one runs again.
+                loop.join(timeout=0.5)
 
 
 if __name__ == "__main__":
