@@ -168,8 +168,10 @@ impl Shared {
     }
 
     fn remote(&self, pool: &str, kinds: &BTreeSet<String>, cancel_grace: Duration) -> Arc<RemoteWorkers> {
-        let is_same = |it: &RemoteWorkers| (it.kinds(), it.cancel_grace()) == (kinds, cancel_grace);
-        known(&mut self.remote.lock(), pool, is_same, || RemoteWorkers::new(kinds.clone(), cancel_grace))
+        let is_same = |it: &RemoteWorkers| it.kinds() == kinds;
+        let workers = known(&mut self.remote.lock(), pool, is_same, || RemoteWorkers::new(kinds.clone(), cancel_grace));
+        workers.set_cancel_grace(cancel_grace);
+        workers
     }
 }
 

@@ -54,7 +54,10 @@ async fn attach(
     let peer = arrival.and_then(|arrival| arrival.peer.clone());
     let mut inbound = Messages::new(body, request.metadata().as_ref(), parts.largest_message);
     let (kinds, worker) = hello(&mut inbound, &call).await?;
-    parts.guard.admit_worker(&call, peer.as_deref(), &kinds)?;
+    // Kinds that the server does not have are ignored.
+    let known: Vec<_> =
+        kinds.iter().filter(|kind| parts.pools.kinds().any(|known| **known == ***kind)).cloned().collect();
+    parts.guard.admit_worker(&call, peer.as_deref(), &known)?;
     let worker = NewWorker { peer: peer.map(|peer| peer.origin.to_string()).unwrap_or_default(), ..worker };
     let NewWorker { name, peer, concurrency, labels: _ } = worker.clone();
     let (attachment, orders) = parts.pools.attach(&kinds, worker).map_err(|error| refusal(&error, &call))?;

@@ -7,7 +7,7 @@ use crate::{
     proto::{
         AttachRequest, AttachResponse,
         attach_request::{Done, Failed, Hello, Message, Output, Progress},
-        attach_response::{self, Cancel, Leave, Run},
+        attach_response::{self, Cancel, Leave, Run, Taken},
     },
 };
 
@@ -47,6 +47,7 @@ pub(crate) fn response(order: ToWorker, payload: Bytes) -> AttachResponse {
             attach_response::Message::Cancel(Cancel { id, reason, grace_ms })
         }
         ToWorker::Leave(protocol::Leave { grace_ms }) => attach_response::Message::Leave(Leave { grace_ms }),
+        ToWorker::Taken(OfJob { id }) => attach_response::Message::Taken(Taken { id }),
     };
     AttachResponse { message: Some(message) }
 }

@@ -340,6 +340,46 @@ async fn a_worker_that_never_reads_holds_up_no_other_job() {
     assert_eq!(silent.run().await.payload.len(), 4 << 20);
 }
 
+/// A worker that keeps to its four pieces goes on with its other jobs, however slowly one is read.
+#[tokio::test]
+async fn a_slow_reader_holds_up_its_own_job_alone() {
+    let service = serve("    kind.far.max_output = \"64MiB\"");
+    let mut worker = Worker::attach(&service, 2).await;
+    let mut client = service.public.client().await;
+    let stream = client.stream(StreamRequest { job: Some(job("far", "slow")) });
+    let (mut unread, slow) = tokio::join!(async { stream.await.unwrap().into_inner() }, worker.run());
+    // As much as is taken, and then four pieces.
+    let piece = || Message::Output(Output { id: slow.id.clone(), data: vec![7; 256 << 10].into() });
+    let (mut sent, mut taken) = (0, 0);
+    loop {
+        while sent < taken + 4 {
+            worker.say(piece()).await;
+            sent += 1;
+        }
+        match timeout(Duration::from_secs(1), worker.hear.message()).await {
+            Ok(Ok(Some(AttachResponse { message: Some(attach_response::Message::Taken(of)) }))) => {
+                assert_eq!(of.id, slow.id);
+                taken += 1;
+            }
+            Ok(other) => panic!("{other:?}"),
+            // The reader's window is full.
+            Err(_) => break,
+        }
+    }
+    let quick = Caller::of(service.public).await.leave(job("far", "quick"));
+    let run = worker.run().await;
+    worker.done(&run.id, "in time").await;
+    assert_eq!(output(quick.await.unwrap()), "in time");
+    worker.done(&slow.id, "").await;
+    let mut bytes = 0;
+    while let Some(event) = unread.message().await.unwrap() {
+        if let Some(Event::OutputChunk(chunk)) = event.event {
+            bytes += chunk.data.len();
+        }
+    }
+    assert_eq!(bytes, sent * (256 << 10));
+}
+
 fn millis(millis: u64) -> prost_types::Duration {
     prost_types::Duration::try_from(Duration::from_millis(millis)).unwrap()
 }

@@ -25,7 +25,7 @@ const PAYLOAD: usize = 1 << 20;
 const SENT: usize = 900 << 10;
 
 /// Memory of the process, in bytes.
-fn resident(pid: u32) -> usize {
+pub(crate) fn resident(pid: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10

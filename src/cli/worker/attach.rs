@@ -54,7 +54,7 @@ impl WorkerService for Accept {
 
 impl AttachPoint {
     pub(super) fn open(tasks: &Tasks) -> io::Result<Self> {
-        let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?;
+        let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
         let address = incoming.local_addr()?.to_string();
         let (accepted, calls) = mpsc::channel(1);
         let stop = CancellationToken::new();

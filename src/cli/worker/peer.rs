@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::{
     io::AsyncWriteExt,
+    sync::mpsc,
     net::unix::pipe::{Receiver, Sender},
     try_join,
 };
@@ -22,8 +23,8 @@ use tonic::{Status, Streaming};
 
 use super::attach::{self, AttachCall, AttachPoint, ToAttached};
 use crate::{
-    handler::process::protocol::{Cancel, Frame, FromWorker, Leave, Messages, Ready, Run, ToWorker, parts},
-    proto::AttachRequest,
+    handler::process::protocol::{Cancel, Frame, FromWorker, Leave, Messages, OfJob, Ready, Run, ToWorker, parts},
+    proto::{AttachRequest, AttachResponse},
     rpc::worker_messages::Said,
     task::Tasks,
 };
@@ -40,6 +41,8 @@ pub(super) struct Peer {
     responses: Responses,
     /// Where it attaches, if it does.
     point: Option<AttachPoint>,
+    /// Tells an attached worker what was taken, as long as its call is open.
+    taken: Option<mpsc::WeakSender<Result<AttachResponse, Status>>>,
     jobs: u64,
     has_exited: bool,
 }
@@ -105,7 +108,7 @@ impl Peer {
         let child = command.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let ready = Ready::default();
-        Ok(Self { ready, group, child, requests, responses, point: None, jobs: 0, has_exited: false })
+        Ok(Self { ready, group, child, requests, responses, point: None, taken: None, jobs: 0, has_exited: false })
     }
 
     /// Waits until the worker attaches, for the first time or again.
@@ -115,6 +118,7 @@ impl Peer {
             attached = point.call() => attached?,
             status = self.child.wait() => return Err(format!("it exited ({})", text(status))),
         };
+        self.taken = Some(to.downgrade());
         (self.requests, self.responses, self.ready) = (Some(Requests::Call(to)), Responses::Call(from), ready);
         Ok(())
     }
@@ -217,7 +221,10 @@ impl Peer {
                 return Err(format!("it named the job `{named}`, and job `{job}` was running"));
             }
             match &message {
-                FromWorker::Output(_) => pieces.push(bytes),
+                FromWorker::Output(_) => {
+                    pieces.push(bytes);
+                    self.took(job).await?;
+                }
                 FromWorker::Progress(at) => progress.push(at.fraction),
                 _ => {
                     pieces.push(bytes);
@@ -225,6 +232,12 @@ impl Peer {
                 }
             }
         }
+    }
+
+    /// Tells an attached worker that a piece was taken.
+    async fn took(&self, job: &str) -> Result<(), String> {
+        let Some(to) = self.taken.as_ref().and_then(mpsc::WeakSender::upgrade) else { return Ok(()) };
+        attach::send(&to, ToWorker::Taken(OfJob { id: job.to_owned() }), Bytes::new()).await
     }
 
     /// The next message, with all the bytes that follow its line.

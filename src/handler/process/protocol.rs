@@ -50,6 +50,8 @@ pub(crate) enum ToWorker {
     Cancel(Cancel),
     /// Asks the worker to finish what it runs, and to exit.
     Leave(Leave),
+    /// A piece of output was passed on. Only attached workers are told: others wait for their pipe.
+    Taken(OfJob),
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

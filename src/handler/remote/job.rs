@@ -41,7 +41,13 @@ impl RemoteJob {
                 reason = cx.cancelled() => {
                     self.cancel(reason.name());
                     // The pool's stop ladder bounds the wait.
-                    while self.next().await.is_some() && !self.is_answered {}
+                    while let Some(news) = self.next().await
+                        && !self.is_answered
+                    {
+                        if let JobNews::Piece(_) = news {
+                            self.workers.took(self.worker, self.id);
+                        }
+                    }
                     return Err(HandlerError::Stopped);
                 }
                 news = self.next() => news,
@@ -53,6 +59,7 @@ impl RemoteJob {
                         self.cancel(reason);
                         return Err(error);
                     }
+                    self.workers.took(self.worker, self.id);
                 }
                 Some(JobNews::Progress { fraction, message }) => cx.progress(fraction, message),
                 Some(JobNews::Done { content_type, last }) => return Ok(Output::typed(last, content_type)),

@@ -21,8 +21,9 @@ use crate::{
     model::{HandlerError, Job},
 };
 
-/// Pieces of the output of one job that wait for it. The output of all jobs of a worker waits for the slowest.
-const NEWS: usize = 1;
+/// Pieces of the output of one job that wait for it, and its end. Only a worker that sends more than it may is held up
+/// by the slowest of its jobs.
+const NEWS: usize = 5;
 
 /// What a worker is sent, with the payload of a job.
 pub(crate) type Order = (ToWorker, Bytes);
@@ -31,7 +32,7 @@ pub(crate) type Order = (ToWorker, Bytes);
 #[derive(Default)]
 pub struct RemoteWorkers {
     kinds: BTreeSet<String>,
-    cancel_grace: Duration,
+    cancel_grace: Mutex<Duration>,
     state: Mutex<State>,
     /// Notified when a slot is free.
     freed: Notify,
@@ -122,13 +123,12 @@ impl RemoteWorkers {
     /// None yet, for these kinds. A job that is to stop is given up after `cancel_grace`.
     #[must_use]
     pub fn new(kinds: BTreeSet<String>, cancel_grace: Duration) -> Arc<Self> {
-        Arc::new(Self { kinds, cancel_grace, ..Self::default() })
+        Arc::new(Self { kinds, cancel_grace: Mutex::new(cancel_grace), ..Self::default() })
     }
 
-    /// Time between asking a job to stop and giving it up.
-    #[must_use]
-    pub fn cancel_grace(&self) -> Duration {
-        self.cancel_grace
+    /// Changes the time between asking a job to stop and giving it up.
+    pub fn set_cancel_grace(&self, cancel_grace: Duration) {
+        *self.cancel_grace.lock() = cancel_grace;
     }
 
     /// The kinds that each of them runs.
@@ -163,8 +163,8 @@ impl RemoteWorkers {
 
     /// Adds a worker, and what it is to be sent. `None` where the workers are not needed any more.
     pub(crate) fn attach(self: &Arc<Self>, about: NewWorker) -> Option<(Attachment, mpsc::Receiver<Order>)> {
-        // For each job its run and its cancel, and one word to leave.
-        let (orders, to_send) = mpsc::channel(2 * about.concurrency + 1);
+        // For each job its run, its cancel and its taken pieces, and one word to leave.
+        let (orders, to_send) = mpsc::channel((2 + NEWS) * about.concurrency + 1);
         let done = CancellationToken::new();
         let mut state = self.state.lock();
         if state.is_closed {
@@ -222,9 +222,15 @@ impl RemoteWorkers {
 
     pub(super) fn cancel(&self, worker: u64, id: u64, reason: &str) {
         if let Some(worker) = self.state.lock().workers.get(&worker) {
-            let grace_ms = u64::try_from(self.cancel_grace.as_millis()).unwrap_or(u64::MAX);
+            let grace_ms = u64::try_from(self.cancel_grace.lock().as_millis()).unwrap_or(u64::MAX);
             let cancel = Cancel { id: id.to_string(), reason: reason.to_owned(), grace_ms };
             worker.send((ToWorker::Cancel(cancel), Bytes::new()));
+        }
+    }
+
+    pub(super) fn took(&self, worker: u64, id: u64) {
+        if let Some(worker) = self.state.lock().workers.get(&worker) {
+            worker.send((ToWorker::Taken(OfJob { id: id.to_string() }), Bytes::new()));
         }
     }
 
@@ -290,9 +296,14 @@ impl Attachment {
         match message {
             FromWorker::Ready(_) => return Err("it is ready twice"),
             FromWorker::Output(OfJob { id }) => {
-                if let Some(news) = self.news(&id)? {
-                    // A job that was given up does not listen, here and below.
-                    let _ = news.send(JobNews::Piece(bytes)).await;
+                let news = self.news(&id)?;
+                // A job that was given up does not listen, here and below.
+                let is_heard = match &news {
+                    Some(news) => news.send(JobNews::Piece(bytes)).await.is_ok(),
+                    None => false,
+                };
+                if !is_heard && let Ok(id) = id.parse() {
+                    self.workers.took(self.id, id);
                 }
             }
             FromWorker::Progress(ToldProgress { id, fraction, message }) => {

@@ -1,6 +1,8 @@
 //! Who may attach, and what becomes of a worker that the network cuts off.
 
+use futures_util::future::join_all;
 use hyper_util::rt::TokioIo;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -15,8 +17,10 @@ use waterwheel::proto::attach_request::Message;
 
 use super::{CONFIG, attach_by, hello, reason, serve, workers};
 use crate::{
+    process::Process,
     service::{Address, Caller, Service, job},
     support::{Files, toml_string},
+    uploads::resident,
 };
 
 /// The public key of RFC 7517's example: with it there are rules, which name those without a token.
@@ -102,6 +106,36 @@ async fn a_rule_says_which_kinds_a_worker_may_run() {
         let service = Service::start(&format!("{CONFIG}{auth}"), Vec::new());
         let attached = attach_by(service.public.channel().await, far()).await;
         assert_eq!(attached.err().map(|denied| reason(&denied)).as_deref(), expected, "{rule}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_workers_take_less_than_64_mib() {
+    const WORKERS: usize = 1_000;
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let process = Process::serve(CONFIG).await;
+    let caller = Caller::of(process.public).await;
+    workers(&caller, 0).await;
+    let before = resident(process.id());
+    let mut attached = Vec::new();
+    for _ in 0..WORKERS / 50 {
+        let attach = || async { attach_by(process.public.channel().await, far()).await.unwrap() };
+        attached.extend(join_all([(); 50].map(|()| attach())).await);
+    }
+    workers(&caller, WORKERS as u32).await;
+    let taken = resident(process.id()) - before;
+    eprintln!("{WORKERS} workers take {} KiB each", (taken / WORKERS) >> 10);
+    assert!(taken < 64 << 20, "{taken} bytes");
+    // All of them are there: each gets one job.
+    let calls: Vec<_> = attached.iter().map(|_| caller.leave(job("far", ""))).collect();
+    join_all(attached.iter_mut().map(async |worker| {
+        let run = worker.run().await;
+        worker.done(&run.id, "").await;
+    }))
+    .await;
+    for call in calls {
+        call.await.unwrap().unwrap();
     }
 }
 
