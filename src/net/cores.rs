@@ -6,11 +6,13 @@ use std::{
         Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, oneshot},
+    time::sleep,
 };
 
 use super::listener::Accepted;
@@ -18,6 +20,9 @@ use crate::task::spawn_thread;
 
 /// Sockets that may wait for their core.
 const BACKLOG: usize = 1024;
+/// Longest sleep of a core with connections. A timer that is set to end before all others costs system calls, also on its own
+/// core. Most jobs that wait set one, which then ends after this.
+const TICK: Duration = Duration::from_millis(500);
 
 /// Where the connections of a server are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +153,7 @@ fn run<F, Fut>(
                     // The asker may be gone.
                     let _ = question.send(());
                 }
+                () = sleep(TICK), if !connections.is_empty() => {}
             }
         }
         connections.wait().await;
