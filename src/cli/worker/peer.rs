@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::{
     io::AsyncWriteExt,
-    sync::mpsc,
     net::unix::pipe::{Receiver, Sender},
+    sync::mpsc,
     try_join,
 };
 use tokio_util::codec::FramedRead;
