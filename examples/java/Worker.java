@@ -22,6 +22,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
@@ -78,14 +79,17 @@ public final class Worker {
     final CompletableFuture<String> cancelled = new CompletableFuture<>();
 
     private final Attachment attachment;
+    /** Pieces of output that may be sent before the server has taken one. */
+    private final Semaphore room = new Semaphore(4);
 
     Job(AttachResponse.Run run, Attachment attachment) {
       this.run = run;
       this.attachment = attachment;
     }
 
-    /** Sends a piece of the result now, which a caller of `Stream` gets as a chunk. */
+    /** Sends a piece of the result now, which a caller of `Stream` gets as a chunk. It waits for a slow caller. */
     void output(ByteString piece) throws Exception {
+      room.acquire();
       var output = AttachRequest.Output.newBuilder().setId(run.getId()).setData(piece);
       attachment.say(AttachRequest.newBuilder().setOutput(output));
     }
@@ -93,6 +97,11 @@ public final class Worker {
     void progress(double fraction, String message) throws Exception {
       var progress = AttachRequest.Progress.newBuilder().setId(run.getId()).setFraction(fraction).setMessage(message);
       attachment.say(AttachRequest.newBuilder().setProgress(progress));
+    }
+
+    void cancel(String reason) {
+      cancelled.complete(reason);
+      room.release(1000);
     }
 
     private AttachRequest.Builder answer() {
@@ -139,12 +148,15 @@ public final class Worker {
             threads.submit(() -> serve(job));
           } else if (response.hasCancel()) {
             var job = jobs.get(response.getCancel().getId());
-            if (job != null) job.cancelled.complete(response.getCancel().getReason());
+            if (job != null) job.cancel(response.getCancel().getReason());
+          } else if (response.hasTaken()) {
+            var job = jobs.get(response.getTaken().getId());
+            if (job != null) job.room.release();
           }
         }
       } finally {
         // No caller waits for these any more.
-        jobs.values().forEach(job -> job.cancelled.complete("DETACHED"));
+        jobs.values().forEach(job -> job.cancel("DETACHED"));
       }
     }
 

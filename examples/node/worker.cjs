@@ -55,6 +55,9 @@ class Failed extends Error {
 class Job {
   #abort = new AbortController();
   #say;
+  // Pieces of output that the server has not taken: at most four.
+  #untaken = 0;
+  #waiting = [];
 
   constructor(run, say) {
     Object.assign(this, run); // id, jobId, kind, contentType, budgetMs, requestId, tenant, labels, attempt, payload
@@ -62,8 +65,10 @@ class Job {
     this.#say = say;
   }
 
-  // Sends a piece of the result now, which a caller of `Stream` gets as a chunk.
-  output(data) {
+  // Sends a piece of the result now, which a caller of `Stream` gets as a chunk. It waits for a slow caller.
+  async output(data) {
+    while (this.#untaken >= 4) await new Promise((resolve) => this.#waiting.push(resolve));
+    this.#untaken += 1;
     return this.#say({ output: { id: this.id, data } });
   }
 
@@ -71,8 +76,15 @@ class Job {
     return this.#say({ progress: { id: this.id, fraction, message } });
   }
 
+  // The server has taken so many pieces of the output.
+  taken(pieces = 1) {
+    this.#untaken -= pieces;
+    this.#waiting.splice(0).forEach((resolve) => resolve());
+  }
+
   cancel(reason) {
     this.#abort.abort(reason);
+    this.taken(Infinity);
   }
 }
 
@@ -114,7 +126,7 @@ async function attach(address) {
   leaving.signal.addEventListener("abort", leave);
   say({ hello: { name: "thumbnail", kinds: Object.keys(KINDS), concurrency: CONCURRENCY } });
   try {
-    for await (const { run, cancel } of call) {
+    for await (const { run, cancel, taken } of call) {
       if (run) {
         const job = new Job(run, say);
         jobs.set(job.id, job);
@@ -123,6 +135,7 @@ async function attach(address) {
           return say(answer);
         });
       }
+      if (taken) jobs.get(taken.id)?.taken();
       if (cancel) jobs.get(cancel.id)?.cancel(cancel.reason);
     }
   } finally {

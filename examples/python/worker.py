@@ -65,9 +65,12 @@ class Job:
         self.id, self.kind, self.payload, self.content_type = run.id, run.kind, run.payload, run.content_type
         self.labels, self.budget_ms, self.request_id = dict(run.labels), run.budget_ms, run.request_id
         self.stop, self.reason, self.say = threading.Event(), None, say
+        # Pieces of output that may be sent before the server has taken one.
+        self.room = threading.Semaphore(4)
 
     def output(self, piece):
-        """Sends a piece of the result now, which a caller of `Stream` gets as a chunk."""
+        """Sends a piece of the result now, which a caller of `Stream` gets as a chunk. It waits for a slow caller."""
+        self.room.acquire()
         self.say(output=AttachRequest.Output(id=self.id, data=piece))
 
     def progress(self, fraction, message=""):
@@ -80,6 +83,7 @@ class Job:
     def cancel(self, reason):
         self.reason = reason
         self.stop.set()
+        self.room.release(1000)
 
 
 def serve(job):
@@ -125,6 +129,8 @@ def attach(address, threads):
                 if response.HasField("run"):
                     job = jobs[response.run.id] = Job(response.run, say)
                     threads.submit(serve, job).add_done_callback(lambda _, id=job.id: jobs.pop(id))
+                elif response.HasField("taken") and response.taken.id in jobs:
+                    jobs[response.taken.id].room.release()
                 elif response.HasField("cancel") and response.cancel.id in jobs:
                     jobs[response.cancel.id].cancel(response.cancel.reason)
     finally:

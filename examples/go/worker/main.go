@@ -73,11 +73,20 @@ func (failed *Failed) Error() string { return failed.Message }
 // Job is what a handler gets.
 type Job struct {
 	*pb.AttachResponse_Run
-	call *call
+	call   *call
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// Holds the pieces of output that were sent, and that the server has not taken.
+	untaken chan struct{}
 }
 
-// Output sends a piece of the result now, which a caller of `Stream` gets as a chunk.
+// Output sends a piece of the result now, which a caller of `Stream` gets as a chunk. It waits for a slow caller.
 func (job *Job) Output(piece []byte) {
+	select {
+	case job.untaken <- struct{}{}:
+	case <-job.ctx.Done():
+		return
+	}
 	output := &pb.AttachRequest_Output{Id: job.Id, Data: piece}
 	job.call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Output_{Output: output}})
 }
@@ -92,7 +101,7 @@ func (job *Job) Progress(fraction float64, message string) {
 type call struct {
 	stream  grpc.BidiStreamingClient[pb.AttachRequest, pb.AttachResponse]
 	sending sync.Mutex
-	cancels sync.Map
+	jobs    sync.Map
 }
 
 // say does not tell of an error: it is that of the call, which its reader sees.
@@ -102,15 +111,22 @@ func (call *call) say(message *pb.AttachRequest) {
 	call.stream.Send(message)
 }
 
-func (call *call) serve(ctx context.Context, job *Job) {
+func (call *call) job(id string) *Job {
+	job, _ := call.jobs.Load(id)
+	known, _ := job.(*Job)
+	return known
+}
+
+func (call *call) serve(job *Job) {
+	defer job.cancel(nil)
 	handler := kinds[job.Kind]
 	if handler == nil {
 		handler = func(context.Context, *Job) ([]byte, string, error) {
 			return nil, "", &Failed{Code: "UNIMPLEMENTED", Message: "no handler for the kind " + job.Kind}
 		}
 	}
-	data, contentType, err := handler(ctx, job)
-	call.cancels.Delete(job.Id)
+	data, contentType, err := handler(job.ctx, job)
+	call.jobs.Delete(job.Id)
 	if err == nil {
 		done := &pb.AttachRequest_Done{Id: job.Id, Data: data, ContentType: contentType}
 		call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Done_{Done: done}})
@@ -156,14 +172,15 @@ func attach(address string, leaving context.Context) error {
 		}
 		if run := response.GetRun(); run != nil {
 			ctx, cancel := context.WithCancelCause(ctx)
-			call.cancels.Store(run.Id, cancel)
-			go func() {
-				defer cancel(nil)
-				call.serve(ctx, &Job{run, call})
-			}()
+			job := &Job{run, call, ctx, cancel, make(chan struct{}, 4)}
+			call.jobs.Store(run.Id, job)
+			go call.serve(job)
 		}
-		if cancel, ok := call.cancels.Load(response.GetCancel().GetId()); ok {
-			cancel.(context.CancelCauseFunc)(errors.New(response.GetCancel().Reason))
+		if job := call.job(response.GetTaken().GetId()); job != nil {
+			<-job.untaken
+		}
+		if job := call.job(response.GetCancel().GetId()); job != nil {
+			job.cancel(errors.New(response.GetCancel().Reason))
 		}
 	}
 }
