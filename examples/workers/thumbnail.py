@@ -108,7 +108,7 @@ while not leaves:
         if job.kind not in KINDS:
             raise Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind)
         result, content_type = KINDS[job.kind](job)
-        answer = "done", {"id": job.id, "content_type": content_type}, result
+        answer = "done", {"id": job.id, "content_type": content_type}, bytes(result)
     except Failed as error:
         answer = "failed", {"id": job.id, "code": error.code, "message": error.message, "retryable": error.retryable}
     except Exception as error:

@@ -185,7 +185,7 @@ keys! {
     /// Calls that a peer may reset before the server accepts them.
     "server.http2.max_pending_resets": MILLION, default "20";
     /// Time without activity of a peer until it is pinged.
-    "server.http2.keepalive_interval": WAIT, default "'10s'";
+    "server.http2.keepalive_interval": WAIT, default "'5s'";
     /// Time that the peer has to answer the ping.
     "server.http2.keepalive_timeout": WAIT, default "'10s'";
     /// Most bytes of incomplete messages, and as many of unread answers. At least four payloads by default.

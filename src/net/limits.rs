@@ -86,7 +86,7 @@ impl Default for Http2 {
             max_header_list: 16 << 10,
             stream_window: 1 << 20,
             connection_window: 4 << 20,
-            keepalive_interval: Duration::from_secs(10),
+            keepalive_interval: Duration::from_secs(5),
             keepalive_timeout: Duration::from_secs(10),
         }
     }

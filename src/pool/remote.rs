@@ -56,6 +56,9 @@ impl Pools {
         let named = |workers: &RemoteWorkers| workers.kinds().iter().any(|kind| kinds.contains(kind));
         let remote = self.all().iter().filter_map(|pool| Some((pool, pool.remote_workers()?)));
         let mut remote = remote.filter(|(_, workers)| named(workers));
+        if kinds.is_empty() {
+            return Err("name the kinds that the worker runs".to_owned());
+        }
         let Some((pool, workers)) = remote.next() else {
             return Err(format!("no workers attach here for {}; set `remote = true` in [kind.NAME]", kinds.join(", ")));
         };

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming, async_trait};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     Arrival,
@@ -60,7 +60,11 @@ async fn attach(
     parts.guard.admit_worker(&call, peer.as_deref(), &known)?;
     let worker = NewWorker { peer: peer.map(|peer| peer.origin.to_string()).unwrap_or_default(), ..worker };
     let NewWorker { name, peer, concurrency, labels: _ } = worker.clone();
-    let (attachment, orders) = parts.pools.attach(&kinds, worker).map_err(|error| refusal(&error, &call))?;
+    let attached = parts.pools.attach(&kinds, worker);
+    let (attachment, orders) = attached.map_err(|error| {
+        warn!(name, peer, kinds = kinds.join(","), cause = %error, "a worker was refused");
+        refusal(&error, &call)
+    })?;
     info!(name, peer, kinds = kinds.join(","), concurrency, "a worker attached");
     let (end, ended) = oneshot::channel();
     let last = stream::once(ended).filter_map(|end| std::future::ready(end.ok().map(Err)));
@@ -87,8 +91,8 @@ async fn hello(inbound: &mut Messages<AttachRequest>, call: &CallContext) -> Res
         return Err(unreadable("hello", "the first message of a worker is its hello".to_owned()));
     };
     let is_long = |text: &String| text.len() > MAX_LABEL;
-    if name.len() > MAX_NAME {
-        return Err(unreadable("hello.name", format!("longer than {MAX_NAME} bytes")));
+    if name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        return Err(unreadable("hello.name", format!("longer than {MAX_NAME} bytes, or with control characters")));
     }
     if concurrency > MAX_CONCURRENCY {
         return Err(unreadable("hello.concurrency", format!("more than {MAX_CONCURRENCY}")));

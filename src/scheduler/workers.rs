@@ -232,9 +232,12 @@ impl<S> Workers<S> {
         self.unreplaced -= unmissed;
         self.replaced += unmissed;
         let mut parked: Vec<usize> = self.idle.iter().flatten().copied().collect();
-        parked.sort_unstable_by_key(|slot| std::cmp::Reverse(self.slots[*slot].id));
-        parked.truncate(count - unmissed);
-        if let Some(oldest) = parked.last().map(|slot| self.slots[*slot].id) {
+        let wanted = count - unmissed;
+        if wanted < parked.len() {
+            parked.select_nth_unstable_by_key(wanted, |slot| std::cmp::Reverse(self.slots[*slot].id));
+            parked.truncate(wanted);
+        }
+        if let Some(oldest) = parked.iter().map(|slot| self.slots[*slot].id).min() {
             let slots = &self.slots;
             self.idle.iter_mut().for_each(|stack| stack.retain(|slot| slots[*slot].id < oldest));
         }

@@ -112,11 +112,13 @@ fn next_steps(language: Language, name: &str, path: &std::path::Path) -> String 
          call it:   waterwheel submit {name} hello\n\n\
          in the configuration of a server:\n\n\
          [program.{name}]\n\
-         command = [{}, {absolute:?}]\n\n\
+         command = [{}, {absolute:?}]\n{}\n\
          [kind.{name}]\n\
          pool = \"cpu\"\n\
          program = \"{name}\"",
         command.join(", "),
+        // Its compiler keeps what it has built there.
+        if let Language::Go = language { "pass_env = [\"HOME\"]\n" } else { "" },
     )
 }
 

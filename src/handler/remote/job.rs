@@ -25,12 +25,20 @@ pub(super) struct RemoteJob {
     worker: u64,
     id: u64,
     news: mpsc::Receiver<JobNews>,
+    /// Name and peer of the worker.
+    shown: Arc<str>,
     is_answered: bool,
 }
 
 impl RemoteJob {
-    pub(super) fn new(workers: Arc<RemoteWorkers>, worker: u64, id: u64, news: mpsc::Receiver<JobNews>) -> Self {
-        Self { workers, worker, id, news, is_answered: false }
+    pub(super) fn new(
+        workers: Arc<RemoteWorkers>,
+        worker: u64,
+        id: u64,
+        news: mpsc::Receiver<JobNews>,
+        shown: Arc<str>,
+    ) -> Self {
+        Self { workers, worker, id, news, shown, is_answered: false }
     }
 
     /// Hands the output on until the job is answered, or is to stop.
@@ -68,7 +76,11 @@ impl RemoteJob {
                     let message = if message.is_empty() { format!("the worker answered {code}") } else { message };
                     return Err(HandlerError::new(known, message));
                 }
-                None => return Err(HandlerError::Lost { message: self.workers.lost(self.worker) }),
+                None => {
+                    return Err(HandlerError::Lost {
+                        message: format!("worker {} is not attached any more", self.shown),
+                    });
+                }
             }
         }
     }

@@ -80,6 +80,8 @@ struct State {
 
 struct Worker {
     about: NewWorker,
+    /// Its name and its peer.
+    shown: Arc<str>,
     orders: mpsc::Sender<Order>,
     /// Where the news of each job goes; `None` for one that was given up.
     jobs: FxHashMap<u64, Option<mpsc::Sender<JobNews>>>,
@@ -109,6 +111,19 @@ impl Worker {
 
     fn has_free_slot(&self) -> bool {
         !self.is_leaving && self.jobs.len() < self.about.concurrency
+    }
+
+    /// Gives it no more jobs, and tells it so unless it knows.
+    fn leave(&mut self, tell: bool) {
+        if std::mem::replace(&mut self.is_leaving, true) {
+            return;
+        }
+        if tell {
+            self.send((ToWorker::Leave(Leave { grace_ms: 0 }), Bytes::new()));
+        }
+        if self.jobs.is_empty() {
+            self.done.cancel();
+        }
     }
 
     fn send(&self, order: Order) {
@@ -172,10 +187,12 @@ impl RemoteWorkers {
         }
         state.last_worker += 1;
         let id = state.last_worker;
+        let shown = format!("{} at {}", about.name, about.peer).into();
         let (jobs, orders_too, done_too) = (FxHashMap::default(), orders.clone(), done.clone());
-        state
-            .workers
-            .insert(id, Worker { about, orders: orders_too, jobs, answered: 0, is_leaving: false, done: done_too });
+        state.workers.insert(
+            id,
+            Worker { about, shown, orders: orders_too, jobs, answered: 0, is_leaving: false, done: done_too },
+        );
         state.free.push_back(id);
         drop(state);
         self.resized();
@@ -185,12 +202,11 @@ impl RemoteWorkers {
 
     /// Asks all workers to leave, for good.
     pub(crate) fn close(&self) {
-        let workers: Vec<u64> = {
-            let mut state = self.state.lock();
-            state.is_closed = true;
-            state.workers.keys().copied().collect()
-        };
-        workers.into_iter().for_each(|worker| self.leave(worker, true));
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.workers.values_mut().for_each(|worker| worker.leave(true));
+        drop(state);
+        self.resized();
     }
 
     /// Ends the calls of all workers, for good.
@@ -209,7 +225,8 @@ impl RemoteWorkers {
                     return Err(HandlerError::Unavailable { message: "no worker is attached any more".to_owned() });
                 }
                 if let Some((worker, id, news)) = state.give(job, cx) {
-                    return Ok(RemoteJob::new(Arc::clone(self), worker, id, news));
+                    let shown = Arc::clone(&state.workers[&worker].shown);
+                    return Ok(RemoteJob::new(Arc::clone(self), worker, id, news, shown));
                 }
             }
             tokio::select! {
@@ -241,25 +258,6 @@ impl RemoteWorkers {
         if is_open.is_some() {
             self.resized();
         }
-    }
-
-    /// What a lost job's caller is told.
-    pub(super) fn lost(&self, worker: u64) -> String {
-        format!("worker {worker} is not attached any more")
-    }
-
-    fn leave(&self, worker: u64, tell: bool) {
-        let mut state = self.state.lock();
-        let Some(worker) = state.workers.get_mut(&worker).filter(|worker| !worker.is_leaving) else { return };
-        worker.is_leaving = true;
-        if tell {
-            worker.send((ToWorker::Leave(Leave { grace_ms: 0 }), Bytes::new()));
-        }
-        if worker.jobs.is_empty() {
-            worker.done.cancel();
-        }
-        drop(state);
-        self.resized();
     }
 
     fn resized(&self) {
@@ -328,7 +326,8 @@ impl Attachment {
 
     /// The worker gets no more jobs. It is told so, unless it said so itself.
     pub(crate) fn leave(&self, tell: bool) {
-        self.workers.leave(self.id, tell);
+        self.workers.state.lock().workers.get_mut(&self.id).into_iter().for_each(|worker| worker.leave(tell));
+        self.workers.resized();
     }
 
     /// Returns when the worker has nothing more to do here. Cancel safe.
