@@ -19,17 +19,20 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
-import java.util.stream.Stream;
 
 public final class Worker {
   /** Jobs at once from each server. */
   static final int CONCURRENCY = 4;
+
+  /** Most bytes of one message: a server takes no more than its largest payload. */
+  static final int PIECE = 1 << 20;
 
   /** Does one job. */
   static Result run(Job job) throws Exception {
@@ -109,13 +112,17 @@ public final class Worker {
         var handler = KINDS.get(run.getKind());
         if (handler == null) throw new Failed("UNIMPLEMENTED", "no handler for the kind " + run.getKind(), false);
         var result = handler.run(this);
-        var done = AttachRequest.Done.newBuilder().setId(run.getId()).setData(result.data);
+        var data = result.data;
+        for (; data.size() > PIECE; data = data.substring(PIECE)) output(data.substring(0, PIECE));
+        var done = AttachRequest.Done.newBuilder().setId(run.getId()).setData(data);
         return AttachRequest.newBuilder().setDone(done.setContentType(result.contentType));
       } catch (Throwable error) {
         if (!(error instanceof Failed)) error.printStackTrace();
         var said = error instanceof Failed failed ? failed : new Failed("INTERNAL", error.toString(), false);
         var failed = AttachRequest.Failed.newBuilder().setId(run.getId()).setCode(said.code);
-        return AttachRequest.newBuilder().setFailed(failed.setMessage(said.getMessage()).setRetryable(said.retryable));
+        var text = String.valueOf(said.getMessage());
+        failed.setMessage(text.substring(0, Math.min(text.length(), 1000))).setRetryable(said.retryable);
+        return AttachRequest.newBuilder().setFailed(failed);
       }
     }
   }
@@ -124,6 +131,8 @@ public final class Worker {
   static final class Attachment {
     private final BlockingClientCall<AttachRequest, AttachResponse> call;
     private final Map<String, Job> jobs = new ConcurrentHashMap<>();
+    /** Whether another loop has taken over. */
+    private boolean isFollowed;
 
     Attachment(BlockingClientCall<AttachRequest, AttachResponse> call) {
       this.call = call;
@@ -139,7 +148,7 @@ public final class Worker {
     }
 
     /** Runs jobs until the call ends. */
-    void follow(ExecutorService threads) throws Exception {
+    void follow(Runnable successor, ExecutorService threads) throws Exception {
       try {
         for (var response = call.read(); response != null; response = call.read()) {
           if (response.hasRun()) {
@@ -152,6 +161,10 @@ public final class Worker {
           } else if (response.hasTaken()) {
             var job = jobs.get(response.getTaken().getId());
             if (job != null) job.room.release();
+          } else if (response.hasLeave() && !isFollowed) {
+            // The jobs of this call may take long: the free slots attach again at once.
+            isFollowed = true;
+            successor.run();
           }
         }
       } finally {
@@ -173,8 +186,10 @@ public final class Worker {
 
   private static final Set<Attachment> ATTACHMENTS = new HashSet<>();
 
-  /** Attaches to one server, and runs its jobs until the call ends. */
-  private static void attach(String address, ExecutorService threads) throws Exception {
+  private static final List<Thread> LOOPS = new CopyOnWriteArrayList<>();
+
+  /** Attaches to one server, and runs its jobs until the call ends. Returns whether another loop has taken over. */
+  private static boolean attach(String address, ExecutorService threads) throws Exception {
     // The keepalive finds a server that is gone, and payloads may be larger than gRPC's default of 4 MiB.
     var builder = Grpc.newChannelBuilder(address, InsecureChannelCredentials.create());
     builder.keepAliveTime(10, TimeUnit.SECONDS).keepAliveTimeout(10, TimeUnit.SECONDS);
@@ -184,27 +199,32 @@ public final class Worker {
       var hello = AttachRequest.Hello.newBuilder().setName("thumbnail").addAllKinds(KINDS.keySet());
       attachment.say(AttachRequest.newBuilder().setHello(hello.setConcurrency(CONCURRENCY)));
       synchronized (ATTACHMENTS) {
-        if (STAYS.getCount() == 0) return;
+        if (STAYS.getCount() == 0) return true;
         ATTACHMENTS.add(attachment);
       }
-      attachment.follow(threads);
+      attachment.follow(() -> startLoop(address, threads), threads);
+    } catch (StatusException error) {
+      System.err.println(address + ": " + error.getMessage());
     } finally {
       synchronized (ATTACHMENTS) {
         ATTACHMENTS.remove(attachment);
       }
       channel.shutdownNow();
     }
+    return attachment.isFollowed;
+  }
+
+  private static void startLoop(String address, ExecutorService threads) {
+    var loop = new Thread(() -> stayAttached(address, threads));
+    LOOPS.add(loop);
+    loop.start();
   }
 
   /** Attaches again whenever the call ends: the server restarts, or the network breaks. */
   private static void stayAttached(String address, ExecutorService threads) {
     try {
       do {
-        try {
-          attach(address, threads);
-        } catch (StatusException error) {
-          System.err.println(address + ": " + error.getMessage());
-        }
+        if (attach(address, threads)) return;
       } while (!STAYS.await(ThreadLocalRandom.current().nextInt(100, 1000), TimeUnit.MILLISECONDS));
     } catch (Exception error) {
       throw new IllegalStateException(error);
@@ -212,14 +232,14 @@ public final class Worker {
   }
 
   /** Takes no more jobs, and ends once those that run are answered. */
-  private static void leave(List<Thread> loops) {
+  private static void leave() {
     try {
       synchronized (ATTACHMENTS) {
         STAYS.countDown();
         for (var attachment : ATTACHMENTS)
           attachment.say(AttachRequest.newBuilder().setLeaving(AttachRequest.Leaving.getDefaultInstance()));
       }
-      for (var loop : loops) loop.join();
+      for (var loop : LOOPS) loop.join();
       // A process that a signal ends does not exit with 0 by itself.
       Runtime.getRuntime().halt(0);
     } catch (InterruptedException error) {
@@ -230,8 +250,7 @@ public final class Worker {
   public static void main(String... args) {
     var addresses = args.length > 0 ? args : System.getenv("WATERWHEEL_ADDRESS").split(",");
     var threads = Executors.newCachedThreadPool();
-    var loops = Stream.of(addresses).map(address -> new Thread(() -> stayAttached(address, threads))).toList();
-    Runtime.getRuntime().addShutdownHook(new Thread(() -> leave(loops)));
-    loops.forEach(Thread::start);
+    Runtime.getRuntime().addShutdownHook(new Thread(Worker::leave));
+    for (var address : addresses) startLoop(address, threads);
   }
 }

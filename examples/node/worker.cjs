@@ -12,6 +12,8 @@ const { loadSync } = require("@grpc/proto-loader");
 
 // Jobs at once from each server.
 const CONCURRENCY = 4;
+// Most bytes of one message: a server takes no more than its largest payload.
+const PIECE = 1 << 20;
 
 // Does one job: returns the result, as bytes and their content type.
 async function run(job) {
@@ -93,12 +95,13 @@ async function serve(job) {
   try {
     const handler = KINDS[job.kind];
     if (!handler) throw new Failed("UNIMPLEMENTED", `no handler for the kind ${job.kind}`);
-    const [data, contentType] = await handler(job);
+    let [data, contentType] = await handler(job);
+    for (; data.length > PIECE; data = data.subarray(PIECE)) await job.output(data.subarray(0, PIECE));
     return { done: { id: job.id, data, contentType } };
   } catch (error) {
     if (!(error instanceof Failed)) console.error(error);
     const code = error instanceof Failed ? error.code : "INTERNAL";
-    return { failed: { id: job.id, code, message: String(error.message), retryable: error.retryable ?? false } };
+    return { failed: { id: job.id, code, message: String(error.message).slice(0, 1000), retryable: error.retryable ?? false } };
   }
 }
 
@@ -116,17 +119,18 @@ const OPTIONS = {
 };
 const leaving = new AbortController();
 
-// Attaches to one server, and runs its jobs until the call ends.
+// Attaches to one server, and runs its jobs until the call ends. Returns whether another loop has taken over.
 async function attach(address) {
   const client = new WorkerService(address, grpc.credentials.createInsecure(), OPTIONS);
   const call = client.attach();
   const jobs = new Map();
+  let isFollowed = false;
   const say = (message) => new Promise((resolve) => call.write(message, resolve));
   const leave = () => say({ leaving: {} });
   leaving.signal.addEventListener("abort", leave);
   say({ hello: { name: "thumbnail", kinds: Object.keys(KINDS), concurrency: CONCURRENCY } });
   try {
-    for await (const { run, cancel, taken } of call) {
+    for await (const { run, cancel, taken, leave } of call) {
       if (run) {
         const job = new Job(run, say);
         jobs.set(job.id, job);
@@ -137,19 +141,24 @@ async function attach(address) {
       }
       if (taken) jobs.get(taken.id)?.taken();
       if (cancel) jobs.get(cancel.id)?.cancel(cancel.reason);
+      // The jobs of this call may take long: the free slots attach again at once.
+      if (leave && !isFollowed) stayAttached(address);
+      isFollowed ||= Boolean(leave);
     }
+  } catch (error) {
+    console.error(`${address}: ${error.message}`);
   } finally {
     leaving.signal.removeEventListener("abort", leave);
     client.close();
     // No caller waits for these any more.
     jobs.forEach((job) => job.cancel("DETACHED"));
   }
+  return isFollowed;
 }
 
 // Attaches again whenever the call ends: the server restarts, or the network breaks.
 async function stayAttached(address) {
-  while (!leaving.signal.aborted) {
-    await attach(address).catch((error) => console.error(`${address}: ${error.message}`));
+  while (!leaving.signal.aborted && !(await attach(address))) {
     await setTimeout(100 + 900 * Math.random(), null, leaving).catch(() => {});
   }
 }

@@ -21,6 +21,8 @@ from waterwheel.v1.worker_service_pb2 import AttachRequest
 
 # Jobs at once from each server.
 CONCURRENCY = 4
+# Most bytes of one message: a server takes no more than its largest payload.
+PIECE = 1 << 20
 
 
 def run(job):
@@ -91,13 +93,16 @@ def serve(job):
         if job.kind not in KINDS:
             raise Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind)
         data, content_type = KINDS[job.kind](job)
+        while len(data) > PIECE:
+            job.output(data[:PIECE])
+            data = data[PIECE:]
         job.say(done=AttachRequest.Done(id=job.id, data=data, content_type=content_type))
     except Exception as error:
         if not isinstance(error, Failed):
             sys.excepthook(*sys.exc_info())
             error = Failed("INTERNAL", repr(error))
-        failed = AttachRequest.Failed(id=job.id, code=error.code, message=error.message, retryable=error.retryable)
-        job.say(failed=failed)
+        code, message, retryable = error.code, error.message[:1000], error.retryable
+        job.say(failed=AttachRequest.Failed(id=job.id, code=code, message=message, retryable=retryable))
 
 
 # The keepalive finds a server that is gone, also while no job runs. Payloads may be larger than gRPC's default of 4 MiB.
@@ -110,11 +115,12 @@ OPTIONS = [
 ]
 leaving = threading.Event()
 outboxes = set()
+loops = []
 
 
 def attach(address, threads):
-    """Attaches to one server, and runs its jobs until the call ends."""
-    outbox, jobs = queue.SimpleQueue(), {}
+    """Attaches to one server, and runs its jobs until the call ends. Returns whether another loop has taken over."""
+    outbox, jobs, is_followed = queue.SimpleQueue(), {}, False
 
     def say(**message):
         outbox.put(AttachRequest(**message))
@@ -133,22 +139,30 @@ def attach(address, threads):
                     jobs[response.taken.id].room.release()
                 elif response.HasField("cancel") and response.cancel.id in jobs:
                     jobs[response.cancel.id].cancel(response.cancel.reason)
+                elif response.HasField("leave") and not is_followed:
+                    # The jobs of this call may take long: the free slots attach again at once.
+                    is_followed = True
+                    start_loop(address, threads)
+    except grpc.RpcError as error:
+        print(f"{address}: {error.code().name}: {error.details()}", file=sys.stderr)
     finally:
         outboxes.discard(outbox)
         outbox.put(None)
         # No caller waits for these any more.
         for job in list(jobs.values()):
             job.cancel("DETACHED")
+    return is_followed
 
 
 def stay_attached(address, threads):
     """Attaches again whenever the call ends: the server restarts, or the network breaks."""
-    while not leaving.is_set():
-        try:
-            attach(address, threads)
-        except grpc.RpcError as error:
-            print(f"{address}: {error.code().name}: {error.details()}", file=sys.stderr)
+    while not leaving.is_set() and not attach(address, threads):
         leaving.wait(random.uniform(0.1, 1))
+
+
+def start_loop(address, threads):
+    loops.append(threading.Thread(target=stay_attached, args=(address, threads)))
+    loops[-1].start()
 
 
 def leave(*_):
@@ -162,9 +176,8 @@ def main(addresses):
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     with concurrent.futures.ThreadPoolExecutor(CONCURRENCY * len(addresses)) as threads:
-        loops = [threading.Thread(target=stay_attached, args=(address, threads)) for address in addresses]
-        for loop in loops:
-            loop.start()
+        for address in addresses:
+            start_loop(address, threads)
         for loop in loops:
             while loop.is_alive():
                 # A signal that another thread got is handled when this one runs again.

@@ -32,6 +32,9 @@ import (
 // Jobs at once from each server.
 const concurrency = 4
 
+// Most bytes of one message: a server takes no more than its largest payload.
+const piece = 1 << 20
+
 // Does one job: returns the result and its content type.
 func run(ctx context.Context, job *Job) ([]byte, string, error) {
 	return job.Payload, job.ContentType, nil
@@ -81,13 +84,13 @@ type Job struct {
 }
 
 // Output sends a piece of the result now, which a caller of `Stream` gets as a chunk. It waits for a slow caller.
-func (job *Job) Output(piece []byte) {
+func (job *Job) Output(data []byte) {
 	select {
 	case job.untaken <- struct{}{}:
 	case <-job.ctx.Done():
 		return
 	}
-	output := &pb.AttachRequest_Output{Id: job.Id, Data: piece}
+	output := &pb.AttachRequest_Output{Id: job.Id, Data: data}
 	job.call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Output_{Output: output}})
 }
 
@@ -127,6 +130,9 @@ func (call *call) serve(job *Job) {
 	}
 	data, contentType, err := handler(job.ctx, job)
 	call.jobs.Delete(job.Id)
+	for ; len(data) > piece; data = data[piece:] {
+		job.Output(data[:piece])
+	}
 	if err == nil {
 		done := &pb.AttachRequest_Done{Id: job.Id, Data: data, ContentType: contentType}
 		call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Done_{Done: done}})
@@ -134,7 +140,8 @@ func (call *call) serve(job *Job) {
 	}
 	said := &Failed{Code: "INTERNAL", Message: err.Error()}
 	errors.As(err, &said)
-	failed := &pb.AttachRequest_Failed{Id: job.Id, Code: said.Code, Message: said.Message, Retryable: said.Retryable}
+	message := said.Message[:min(len(said.Message), 1000)]
+	failed := &pb.AttachRequest_Failed{Id: job.Id, Code: said.Code, Message: message, Retryable: said.Retryable}
 	call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Failed_{Failed: failed}})
 }
 
@@ -145,11 +152,11 @@ var options = []grpc.DialOption{
 	grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 }
 
-// attach attaches to one server, and runs its jobs until the call ends.
-func attach(address string, leaving context.Context) error {
+// attach attaches to one server, and runs its jobs until the call ends. It says whether another loop has taken over.
+func attach(address string, leaving context.Context) (isFollowed bool, err error) {
 	channel, err := grpc.NewClient(address, options...)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer channel.Close()
 	// No caller waits for the jobs any more once the call has ended.
@@ -157,7 +164,7 @@ func attach(address string, leaving context.Context) error {
 	defer detach(errors.New("DETACHED"))
 	stream, err := pb.NewWorkerServiceClient(channel).Attach(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	call := &call{stream: stream}
 	hello := &pb.AttachRequest_Hello{Name: "thumbnail", Kinds: slices.Collect(maps.Keys(kinds)), Concurrency: concurrency}
@@ -168,7 +175,12 @@ func attach(address string, leaving context.Context) error {
 	for {
 		response, err := stream.Recv()
 		if err != nil {
-			return err
+			return isFollowed, err
+		}
+		if response.GetLeave() != nil && !isFollowed {
+			// The jobs of this call may take long: the free slots attach again at once.
+			isFollowed = true
+			loops.Go(func() { stayAttached(address, leaving) })
 		}
 		if run := response.GetRun(); run != nil {
 			ctx, cancel := context.WithCancelCause(ctx)
@@ -185,11 +197,17 @@ func attach(address string, leaving context.Context) error {
 	}
 }
 
+var loops sync.WaitGroup
+
 // stayAttached attaches again whenever the call ends: the server restarts, or the network breaks.
 func stayAttached(address string, leaving context.Context) {
 	for leaving.Err() == nil {
-		if err := attach(address, leaving); err != io.EOF {
+		isFollowed, err := attach(address, leaving)
+		if err != io.EOF {
 			log.Printf("%s: %v", address, err)
+		}
+		if isFollowed {
+			return
 		}
 		select {
 		case <-leaving.Done():
@@ -206,9 +224,8 @@ func main() {
 	// By a signal it takes no more jobs, and ends once those that run are answered.
 	leaving, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	var all sync.WaitGroup
 	for _, address := range addresses {
-		all.Go(func() { stayAttached(address, leaving) })
+		loops.Go(func() { stayAttached(address, leaving) })
 	}
-	all.Wait()
+	loops.Wait()
 }
