@@ -4,11 +4,12 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message;
 
-const PROTOS: [&str; 8] = [
+const PROTOS: [&str; 9] = [
     "waterwheel/v1/job.proto",
     "waterwheel/v1/stats.proto",
     "waterwheel/v1/worker_pool_service.proto",
     "waterwheel/v1/worker_service.proto",
+    "waterwheel/v1/job_service.proto",
     "waterwheel/v1/admin_service.proto",
     "grpc/health/v1/health.proto",
     "xds/data/orca/v3/orca_load_report.proto",

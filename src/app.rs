@@ -10,6 +10,7 @@ mod receipt;
 mod reload;
 mod security;
 mod service_manager;
+mod store;
 mod surface;
 
 use std::{convert::Infallible, io, path::PathBuf, time::Duration};
@@ -32,6 +33,7 @@ use crate::{
     pool::{Pools, set_shard},
     proto::MAX_ENVELOPE,
     rpc::{Guard, stream_limit},
+    store::StoreError,
     task::Tasks,
     telemetry::LogControl,
 };
@@ -77,6 +79,9 @@ pub enum StartError {
     /// The files of TLS, or of authentication, cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
+    /// The store of detached jobs cannot be opened.
+    #[error("cannot open the store of detached jobs: {0}")]
+    Store(#[from] StoreError),
     /// The system has no thread or file descriptor left.
     #[error("cannot start to serve: {0}\n  help: raise the limits of threads and open files")]
     Threads(io::Error),
@@ -164,7 +169,8 @@ impl App {
         let tasks = Tasks::new();
         let security = security::open(config)?;
         let pools = Pools::new(assemble::pools(config, &own)?);
-        let control = Control::new(pools, phase.clone(), config.drain);
+        let detached = store::open(config, &pools)?;
+        let control = Control::new(pools, phase.clone(), config.drain, detached);
 
         let surface = surface::surface(config, &control, &security, &phase, sample_ratio, &tasks);
         let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
@@ -199,6 +205,9 @@ impl App {
         let public = Server::start(public_listeners, place, transport, make, begin, &tasks);
         let public = public.map_err(StartError::Threads)?;
         surface::watch(&connections, [("public", &public), ("ops", &ops)]);
+        if let Some(detached) = control.detached() {
+            store::run(detached.clone(), place, &tasks).map_err(StartError::Threads)?;
+        }
         security.follow(config, &phase, &tasks);
         security::follow(incidents::follow(), &phase, &tasks);
         serve_when_tried(&control, &phase, &tasks);

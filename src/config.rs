@@ -49,7 +49,7 @@ mod tests;
 use std::fmt;
 
 pub use fault::{Fault, Faults};
-pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server};
+pub use model::{Config, Drain, Handler, Kind, Pool, Queue, Server, Store};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};
 pub(crate) use syntax::name as valid_name;

@@ -44,6 +44,7 @@
 //! | [`handler`] | what runs jobs, and what it sees of them |
 //! | `scheduler` | the state machine of a pool: admission, queue, limits, workers |
 //! | [`pool`] | tasks and threads around it: submission, attempts, drain, stats |
+//! | [`store`], [`detached`] | jobs that outlive their calls: where they wait, and what runs them |
 //! | [`rpc`] | from calls to jobs and back |
 //! | [`net`] | listener and connections |
 //! | [`ops`] | pages for operators: probes, metrics, what runs |
@@ -57,6 +58,7 @@ pub mod app;
 pub mod auth;
 pub mod cli;
 pub mod config;
+pub mod detached;
 pub mod file;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -74,6 +76,7 @@ pub mod reload;
 pub mod rpc;
 mod scheduler;
 mod sim;
+pub mod store;
 pub mod task;
 pub mod telemetry;
 mod throttle;

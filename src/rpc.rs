@@ -20,6 +20,7 @@ mod grpc_only;
 mod guard;
 mod health;
 mod hosts;
+mod jobs;
 mod load;
 mod message_stream;
 mod orca;

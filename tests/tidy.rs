@@ -54,12 +54,26 @@ const LAYERS: &[Layer] = &[
         imports: Imports::Only(&["model", "scheduler", "handler", "phase", "task", "incidents"]),
         wire: false,
     },
+    // Detached jobs outlive their calls and their process.
+    Layer { name: "store", imports: Imports::Only(&["model", "task"]), wire: false },
+    Layer { name: "detached", imports: Imports::Only(&["model", "pool", "store", "task"]), wire: false },
     Layer { name: "sim", imports: Imports::Only(&["model", "scheduler", "file"]), wire: false },
     // A line of log names the job that its handler works for.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
     Layer {
         name: "rpc",
-        imports: Imports::Only(&["memory", "model", "handler", "pool", "phase", "task", "auth", "incidents"]),
+        imports: Imports::Only(&[
+            "memory",
+            "model",
+            "handler",
+            "pool",
+            "store",
+            "detached",
+            "phase",
+            "task",
+            "auth",
+            "incidents",
+        ]),
         wire: true,
     },
     Layer {
@@ -76,6 +90,7 @@ const LAYERS: &[Layer] = &[
             "phase",
             "handler",
             "pool",
+            "detached",
             "telemetry",
             "auth",
             "memory",

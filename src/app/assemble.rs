@@ -191,7 +191,7 @@ fn known<T>(
 }
 
 pub(super) fn make(kind: &config::Kind, shared: &Shared) -> Result<Kind, AssembleError> {
-    let config::Kind { name, pool, options, handler } = kind;
+    let config::Kind { name, pool, options, policy: _, handler } = kind;
     match handler {
         config::Handler::Builtin(builtin) => Ok(builtin.kind(name, options.clone())),
         config::Handler::Exec(command) => {

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::reload::Reloading;
 use crate::{
     config::Drain,
+    detached::Detached,
     phase::{Phase, PhaseCell},
     pool::{Pool, PoolStats, Pools},
     rpc::{DrainControl, DrainProgress, ReloadFault, SettingChange},
@@ -21,6 +22,7 @@ struct Inner {
     pools: Pools,
     phase: PhaseCell,
     plan: Drain,
+    detached: Option<Detached>,
     drain: CancellationToken,
     hurry: CancellationToken,
     begin: OnceLock<Begin>,
@@ -38,12 +40,13 @@ pub(super) struct Begin {
 }
 
 impl Control {
-    pub(super) fn new(pools: Pools, phase: PhaseCell, plan: Drain) -> Self {
+    pub(super) fn new(pools: Pools, phase: PhaseCell, plan: Drain, detached: Option<Detached>) -> Self {
         let tokens = (CancellationToken::new(), CancellationToken::new());
         Self(Arc::new(Inner {
             pools,
             phase,
             plan,
+            detached,
             drain: tokens.0,
             hurry: tokens.1,
             begin: OnceLock::new(),
@@ -77,6 +80,10 @@ impl Control {
 
     pub(super) fn plan(&self) -> Drain {
         self.0.plan
+    }
+
+    pub(super) fn detached(&self) -> Option<&Detached> {
+        self.0.detached.as_ref()
     }
 
     pub(super) fn reloading(&self) -> Option<&Reloading> {

@@ -11,6 +11,8 @@ use crate::{net::Server, phase::Phase, pool::Pool, task::Tasks};
 
 /// Time for the last answers to be sent once no job runs.
 const LINGER: Duration = Duration::from_millis(100);
+/// Time for the ends of detached jobs to be kept.
+const KEPT: Duration = Duration::from_secs(2);
 
 /// Time for the last report to be sent.
 const REPORTED: Duration = Duration::from_millis(20);
@@ -25,7 +27,7 @@ const BEHIND: Duration = Duration::from_millis(500);
 /// 3. New jobs are refused.
 /// 4. The listener is closed.
 /// 5. Clients are asked to open no more streams.
-/// 6. Queued and running jobs are finished.
+/// 6. Queued and running jobs are finished. Detached jobs that have not begun go back to their store.
 /// 7. What still runs is stopped, and every caller gets its answer.
 /// 8. Answers that are being sent are awaited until the hard stop. Then the remaining connections are cut.
 pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &Tasks) -> Receipt {
@@ -36,6 +38,9 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
     control.within(begin + plan.notice, std::future::pending()).await;
 
     let pools = control.pools().all();
+    if let Some(detached) = control.detached() {
+        detached.stop();
+    }
     pools.iter().for_each(Pool::drain);
     public.close_listener();
     public.go_away();
@@ -49,7 +54,12 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
         let _ = timeout_at(end, emptied(pools)).await;
     }
 
-    let lost = pools.iter().flat_map(|pool| pool.report().lost).collect();
+    let mut lost: Vec<_> = pools.iter().flat_map(|pool| pool.report().lost).collect();
+    if let Some(detached) = control.detached() {
+        // What is not kept by then runs again.
+        let _ = timeout(KEPT, detached.ended()).await;
+        lost.retain(|job| !detached.has_returned(job.job));
+    }
     control.phase().advance(Phase::Stopped);
     ops.close_listener();
     ops.go_away();

@@ -8,10 +8,12 @@ use tracing::{info, warn};
 use super::{
     Control, OwnKind, assemble,
     assemble::{Setup, Shared},
+    store,
 };
 use crate::{
     auth::Quotas,
     config::{self, Faults, Loaded},
+    detached::Detached,
     file::NamedFile,
     phase::Phase,
     pool::Pools,
@@ -50,12 +52,17 @@ impl Control {
         if self.phase().get() >= Phase::Draining {
             return Err(ReloadFault::Draining);
         }
-        reloading.reload(self.pools(), is_dry_run)
+        reloading.reload(self.pools(), self.detached(), is_dry_run)
     }
 }
 
 impl Reloading {
-    fn reload(&self, pools: &Pools, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
+    fn reload(
+        &self,
+        pools: &Pools,
+        detached: Option<&Detached>,
+        is_dry_run: bool,
+    ) -> Result<Vec<SettingChange>, ReloadFault> {
         let mut current = self.current.lock();
         let new = (self.load)().map_err(|faults| ReloadFault::Faulty(faults.to_string()))?;
         let changes = current.changes(&new);
@@ -86,6 +93,9 @@ impl Reloading {
             pools.get(&name).expect("a new pool needs a restart").reconfigure(settings, kinds);
         }
         pools.refresh();
+        if let Some(detached) = detached {
+            detached.set_policies(store::policies(&new.config));
+        }
         if let (Some(gate), Some(auth)) = (&self.guard.gate, &new.config.auth) {
             gate.set_rules(&auth.rules);
         }

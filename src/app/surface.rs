@@ -52,11 +52,12 @@ pub(super) fn surface(
     let Security { tls, guard } = security;
     let pools = control.pools().clone();
     let calls = Calls::new(&pools, config.server.threads);
-    let health = Health::new(pools.clone(), phase.clone());
+    let health = Health::new(pools.clone(), phase.clone(), control.detached().cloned());
     let load = Load::new(pools.clone());
     let started = Instant::now();
     let worker_pool = WorkerPool::new(Parts {
         pools: pools.clone(),
+        detached: control.detached().cloned(),
         phase: phase.clone(),
         deadline: config.deadline,
         sampler: Sampler::new(sample_ratio).following(config.telemetry.caller_traces),

@@ -95,6 +95,25 @@ impl Caller {
         })
     }
 
+    /// The tenant whose jobs the caller may read or change by `rpc`, by the first rule that allows that: for jobs of
+    /// `kind`, or of all kinds without one, and of `tenant`, if it is given.
+    ///
+    /// # Errors
+    /// [`Denial::Kind`] if no rule allows the kind, [`Denial::Tenant`] if none does for that tenant.
+    pub fn tenant_of_jobs(&self, rpc: Rpc, kind: Option<&str>, tenant: Option<&str>) -> Result<&str, Denial> {
+        let allowed = self.grants.iter().filter(|Grant { rule, .. }| {
+            let kinds = &rule.kinds;
+            rule.rpcs.has(rpc) && (kinds.is_empty() || kind.is_some_and(|kind| kinds.iter().any(|it| it.matches(kind))))
+        });
+        let mut tenants = allowed.map(|grant| grant.tenant.as_str()).peekable();
+        let principal = self.principal.clone();
+        let Some(first) = tenants.peek().copied() else {
+            return Err(Denial::Kind { principal, rpc, kind: kind.unwrap_or("*").to_owned() });
+        };
+        let wanted = tenant.unwrap_or(first);
+        tenants.find(|tenant| *tenant == wanted).ok_or(Denial::Tenant { principal, tenant: first.to_owned() })
+    }
+
     /// The tenant of a job, which the first rule that allows its kind decides.
     ///
     /// # Errors

@@ -35,6 +35,24 @@ pub enum Rpc {
     LoadReports,
     /// `WorkerService.Attach`.
     Attach,
+    /// `JobService.CreateJob`.
+    CreateJob,
+    /// `JobService.CreateJobs`.
+    CreateJobs,
+    /// `JobService.GetJob`.
+    GetJob,
+    /// `JobService.ListJobs`.
+    ListDetached,
+    /// `JobService.WaitJob`.
+    WaitJob,
+    /// `JobService.CancelJob`.
+    CancelDetached,
+    /// `JobService.RetryJob`.
+    RetryJob,
+    /// `JobService.DeleteJob`.
+    DeleteJob,
+    /// `JobService.PurgeJobs`.
+    PurgeJobs,
 }
 
 /// A set of RPCs.
@@ -43,7 +61,7 @@ pub struct Rpcs(u32);
 
 impl Rpc {
     /// Every RPC, with its name in the configuration and in errors.
-    pub const NAMES: [(&'static str, Self); 16] = [
+    pub const NAMES: [(&'static str, Self); 25] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
         ("SubmitMany", Self::SubmitMany),
@@ -60,6 +78,16 @@ impl Rpc {
         ("Reflection", Self::Reflection),
         ("LoadReports", Self::LoadReports),
         ("Attach", Self::Attach),
+        ("CreateJob", Self::CreateJob),
+        ("CreateJobs", Self::CreateJobs),
+        ("GetJob", Self::GetJob),
+        // `AdminService` has RPCs of these names.
+        ("JobService.ListJobs", Self::ListDetached),
+        ("WaitJob", Self::WaitJob),
+        ("JobService.CancelJob", Self::CancelDetached),
+        ("RetryJob", Self::RetryJob),
+        ("DeleteJob", Self::DeleteJob),
+        ("PurgeJobs", Self::PurgeJobs),
     ];
 
     /// Its name.
@@ -88,6 +116,16 @@ impl Rpc {
                 | Self::ListJobs
                 | Self::Reload
         )
+    }
+
+    /// The RPC of `JobService` with this method name.
+    #[must_use]
+    pub fn of_job_service(method: &str) -> Option<Self> {
+        match method {
+            "ListJobs" => Some(Self::ListDetached),
+            "CancelJob" => Some(Self::CancelDetached),
+            _ => Self::named(method).filter(|rpc| *rpc as u32 >= Self::CreateJob as u32),
+        }
     }
 
     /// The RPC of this name.

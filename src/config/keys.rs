@@ -92,6 +92,8 @@ const YEAR: Time = Time::from_secs(31_557_600);
 const AGE: ValueType = Duration(SECOND, YEAR);
 /// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
 const RUN: ValueType = Duration(MILLI, Time::from_secs(7 * 24 * 3600));
+/// Ended jobs: not at all, or up to a year.
+const RETENTION: ValueType = Duration(Time::ZERO, YEAR);
 /// Phases of a stop, which may be skipped.
 const GRACE: ValueType = Duration(Time::ZERO, DAY);
 const MILLION: ValueType = Integer(1, 1_000_000);
@@ -261,6 +263,15 @@ keys! {
     /// Jobs queued and running.
     "quota.tenant.*.in_flight": QUOTA, like "64";
 
+    /// File of the detached jobs (SQLite). Without one, and without `memory`, `JobService` refuses all calls.
+    "store.path": Path, like "'waterwheel.db'";
+    /// Keep detached jobs in memory if there is no `path`. They end with the process.
+    "store.memory": Boolean, default "false";
+    /// Most detached jobs that have not ended.
+    "store.max_jobs": Integer(1, 1_000_000_000), default "10000000";
+    /// Most bytes of payloads and outputs of detached jobs, those of ended ones included.
+    "store.max_bytes": MEMORY, default "'16GiB'";
+
     /// Filter of log lines.
     "telemetry.log": Text(LOG_FILTER), default "'info'", like "'info,waterwheel=debug'";
     /// Format of log lines: text on a terminal and JSON elsewhere, or one of the two.
@@ -348,6 +359,16 @@ keys! {
     "kind.*.limit.per_key.burst": MILLION, like "3";
     /// Limit keys that are counted separately, 10000 by default. Further ones share one limit.
     "kind.*.limit.per_key.keys": Integer(1, ENTRIES), like "10000";
+    /// Most attempts of a detached job that count.
+    "kind.*.retry.max_attempts": Integer(1, 1000), default "5";
+    /// Bound of the delay before the second attempt, which is random. It doubles with each further attempt.
+    "kind.*.retry.initial": Duration(MILLI, DAY), default "'1s'";
+    /// Largest bound of the delay.
+    "kind.*.retry.max": RUN, default "'10m'";
+    /// How long the result of a detached job is kept.
+    "kind.*.retain_for": RETENTION, default "'24h'";
+    /// How long a detached job that failed is kept.
+    "kind.*.retain_dead_for": RETENTION, default "'7days'";
     /// Whether each job has an empty directory, which is its HOME and TMPDIR too. Else jobs run in `/`.
     "kind.*.workspace": Boolean, default "false";
     /// Variables of the program.

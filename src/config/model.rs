@@ -1,11 +1,12 @@
 //! The types of a valid configuration. Each value was checked, and its default filled in, by the table in `keys.rs`,
 //! which also documents the keys; `settings.rs` fills in these types.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use serde::Deserialize;
 
+use crate::detached::KindPolicy;
 use crate::handler::{Builtin, ExecCommand, KindOptions, WorkerProgram};
 use crate::memory::MemoryLimits;
 use crate::model::{DeadlinePolicy, WhenFull};
@@ -27,6 +28,8 @@ pub struct Config {
     pub auth: Option<auth::Config>,
     /// Quotas of tenants, over all pools.
     pub quota: auth::QuotaConfig,
+    /// The store of detached jobs.
+    pub store: Store,
     /// Logs and traces: the filter and the collector are known to parse.
     pub telemetry: telemetry::Config,
     /// Pools, in the order of the file. Names are unique.
@@ -97,6 +100,19 @@ pub struct Drain {
     pub kill: Duration,
 }
 
+/// `[store]`: where detached jobs are. Without a path and without `memory`, there are none.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Store {
+    /// File of SQLite.
+    pub path: Option<PathBuf>,
+    /// Whether they are in memory if there is no path.
+    pub memory: bool,
+    /// Most jobs that have not ended.
+    pub max_jobs: u64,
+    /// Most bytes of payloads and outputs, those of ended jobs included.
+    pub max_bytes: u64,
+}
+
 /// `[pool.NAME]`: a bulkhead with its own queue and workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
@@ -142,6 +158,8 @@ pub struct Kind {
     /// Bounds of its jobs. Without `max_output`, [`Server::max_output`] bounds a unary result, and nothing a stream, of
     /// which the server holds no more than a few chunks.
     pub options: KindOptions,
+    /// Retries and retention of its detached jobs.
+    pub policy: KindPolicy,
     /// Its handler.
     pub handler: Handler,
 }

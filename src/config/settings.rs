@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     auth::{self, Jwt, Pattern, QuotaConfig, Rpc, Rpcs, Rule},
+    detached::KindPolicy,
     handler::KindOptions,
     model::{KindLimits, Limit, Rate},
     net::{Http2, ListenAddress, TlsConfig},
@@ -30,6 +31,7 @@ pub(super) fn read(values: &Values, env: &[(String, String)]) -> Config {
                 .map(|name| (name.clone(), values.section(&format!("quota.tenant.{name}"))))
                 .collect(),
         },
+        store: values.section("store"),
         telemetry: values.section("telemetry"),
         pools: names("pool").map(|name| pool(values, name)).collect(),
         kinds: names("kind").map(|name| kind(values, name, env)).collect(),
@@ -155,7 +157,12 @@ fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
             keys: values.get(&key("limit.per_key.keys")).unwrap_or(KindLimits::default().keys),
         },
     };
-    Kind { pool, options, handler, name }
+    let policy = KindPolicy {
+        retry: values.section(&key("retry")),
+        retain_for: value(values, &key("retain_for")),
+        retain_dead_for: value(values, &key("retain_dead_for")),
+    };
+    Kind { pool, options, policy, handler, name }
 }
 
 fn runs_in(values: &Values, kind: &str, pool: &str) -> bool {

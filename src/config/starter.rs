@@ -28,9 +28,10 @@ pub fn file() -> SourceFile {
     SourceFile { name: NAME.to_owned(), text: text() }
 }
 
-/// The file for `dev`: its drain has no notice, because there is no load balancer.
+/// The file for `dev`: its drain has no notice, because there is no load balancer, and detached jobs are in memory.
 pub fn dev_file() -> SourceFile {
-    SourceFile { text: text().replace("# notice = \"5s\"", "notice = \"0s\"  "), ..file() }
+    let text = text().replace("# notice = \"5s\"", "notice = \"0s\"  ");
+    SourceFile { text: text.replace("# memory = false", "memory = true   "), ..file() }
 }
 
 /// A key of a table as a comment: one `#` with its default, two with an example if it has none.

@@ -16,6 +16,8 @@ pub enum Code {
     DeadlineExceeded = 4,
     /// What the call names does not exist.
     NotFound = 5,
+    /// What the call would make exists.
+    AlreadyExists = 6,
     /// The caller may not do that.
     PermissionDenied = 7,
     /// The pool or the server is full.
@@ -200,6 +202,21 @@ reasons! {
     NoConfig "NO_CONFIG" FailedPrecondition
         "the server has no configuration file to reload"
         "start the server with a configuration file"
+    NoStore "NO_STORE" FailedPrecondition
+        "the server keeps no detached jobs"
+        "ask the operator to set store.path"
+    StoreFull "STORE_FULL" ResourceExhausted
+        "the backlog of detached jobs is full"
+        "send it when jobs have ended, or ask the operator to raise store.max_jobs or store.max_bytes"
+    StoreUnavailable "STORE_UNAVAILABLE" Unavailable
+        "the store of detached jobs does not answer"
+        "send it again with the same job_id"
+    JobExists "JOB_EXISTS" AlreadyExists
+        "another job has this id"
+        "send other work under another job_id"
+    WrongState "WRONG_STATE" FailedPrecondition
+        "the state of the job does not allow it"
+        "read the job first; a job that has not ended can be cancelled, and one that has ended can be retried"
     NoCredentials "NO_CREDENTIALS" Unauthenticated "no credentials" ""
     InvalidToken "INVALID_TOKEN" Unauthenticated "the token is not accepted" ""
     InvalidCertificate "INVALID_CERTIFICATE" Unauthenticated "the client certificate is not accepted" ""

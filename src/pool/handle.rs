@@ -217,7 +217,7 @@ impl Pool {
         stream(self.inner(), kind, job).await
     }
 
-    pub(super) fn kind_names(&self) -> impl Iterator<Item = (usize, &Arc<str>)> {
+    pub(crate) fn kind_names(&self) -> impl Iterator<Item = (usize, &Arc<str>)> {
         self.inner().served().map(|(index, kind)| (index, kind.name()))
     }
 
@@ -246,6 +246,11 @@ impl Ticket {
     #[must_use]
     pub fn room(&self) -> Option<Room> {
         self.room.clone()
+    }
+
+    /// Whether the job runs, or has ended, as its last poll found it.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.outcome.has_begun()
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{JobStream, Polled, Pool, Submission, Ticket, replaceable::Replaceable};
+use super::{JobStream, Polled, Pool, Submission, Ticket, replaceable::Replaceable, submission::check};
 use crate::{
     model::{Job, JobError, Rejection, RejectionReason},
     phase::Phase,
@@ -149,6 +149,16 @@ impl Pools {
         let (pool, kind) = self.locate(job)?;
         let inner = pool.inner();
         Err(inner.reject(Arc::clone(inner.kinds[kind].name()), RejectionReason::Invalid { violations }))
+    }
+
+    /// The pool of the job's kind.
+    ///
+    /// # Errors
+    /// The refusal that the pool would return at any load.
+    pub(crate) fn pool_of(&self, job: &Job) -> Result<&Pool, Rejection> {
+        let (pool, kind) = self.locate(job)?;
+        check(pool.inner(), kind, job)?;
+        Ok(pool)
     }
 
     fn locate(&self, job: &Job) -> Result<(&Pool, usize), Rejection> {

@@ -242,6 +242,12 @@ pub struct KindDurations {
 }
 
 impl Pool {
+    /// Number of workers that run nothing.
+    pub(crate) fn free_workers(&self) -> usize {
+        let CoreLoad { running, live_workers, .. } = self.inner().read(Core::load);
+        live_workers.saturating_sub(running)
+    }
+
     /// How busy the pool is.
     #[must_use]
     pub fn load(&self) -> PoolLoad {

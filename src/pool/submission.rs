@@ -130,6 +130,10 @@ impl Submission {
     pub(super) fn refused(rejection: Rejection) -> Self {
         Self(Progress::Ended(rejection.into()))
     }
+
+    pub(super) fn has_begun(&self) -> bool {
+        !matches!(self.0, Progress::Granted(_) | Progress::Queued(_))
+    }
 }
 
 impl Future for Submission {
@@ -240,7 +244,8 @@ fn hash(key: &str) -> Option<String> {
     (!key.is_empty()).then(|| format!("{:016x}", STATE.hash_one(key)))
 }
 
-fn check(inner: &PoolInner, kind: usize, job: &Job) -> Result<(), Rejection> {
+/// Whether the job fits the bounds that do not depend on the load.
+pub(super) fn check(inner: &PoolInner, kind: usize, job: &Job) -> Result<(), Rejection> {
     let name = || Arc::clone(inner.kinds[kind].name());
     let limit = inner.settings.max_payload.min(inner.settings.queue_bytes);
     if job.payload.len() > limit {

@@ -100,7 +100,7 @@ pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, S
 /// Numbers of the request's fields that hold a job, or the output of one.
 fn payload_fields<U: Name>() -> &'static [u32] {
     match U::NAME {
-        "SubmitRequest" | "StreamRequest" => &[1],
+        "SubmitRequest" | "StreamRequest" | "CreateJobRequest" | "CreateJobsRequest" => &[1],
         "SubmitManyRequest" => &[2],
         "AttachRequest" => &[2, 4],
         _ => &[],

@@ -102,7 +102,7 @@ pub(super) fn phase(phase: Phase) -> proto::Phase {
     }
 }
 
-fn read_duration(
+pub(super) fn read_duration(
     field: &'static str,
     value: Option<ProtoDuration>,
     violations: &mut Vec<FieldViolation>,

@@ -16,7 +16,7 @@ use crate::{
     auth::{Caller, Certificate, Denial, Gate, Hold, OverQuota, Quotas, Rpc},
     model::{Criticality, Job, Origin, Peer, Rejection, RejectionReason},
     pool::Pools,
-    proto::{admin_service_server, worker_pool_service_server, worker_service_server},
+    proto::{admin_service_server, job_service_server, worker_pool_service_server, worker_service_server},
 };
 
 /// Time between two looks at the credentials of a call that stays.
@@ -107,6 +107,33 @@ impl Guard {
 }
 
 impl Guard {
+    /// The tenant whose jobs a call is about; `None` if it may be any. Without authentication, it is the one that is
+    /// asked for.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED and PERMISSION_DENIED, with the id of the call.
+    pub(super) fn tenant(
+        &self,
+        rpc: Rpc,
+        call: &CallContext,
+        kind: Option<&str>,
+        asked: Option<&str>,
+    ) -> Result<Option<String>, Status> {
+        let Some(gate) = &self.gate else { return Ok(asked.map(str::to_owned)) };
+        let caller = call.caller().ok_or(Denial::NoCredentials { tokens: true });
+        let tenant = caller.and_then(|caller| caller.tenant_of_jobs(rpc, kind, asked));
+        tenant.map(|tenant| Some(tenant.to_owned())).map_err(|denial| {
+            gate.note(&denial);
+            status::denied(&denial, call.request_id(), None)
+        })
+    }
+
+    /// Whether a call may read or change a job. Without authentication, it may.
+    pub(super) fn allows(&self, rpc: Rpc, call: &CallContext, job: &Job) -> bool {
+        let may = |caller: &Caller| caller.tenant_of_jobs(rpc, Some(&job.kind), Some(&job.tenant)).is_ok();
+        self.gate.is_none() || call.caller().is_some_and(may)
+    }
+
     /// Authorizes a worker that runs `kinds` to attach. Without authentication, it must be on the server's own machine.
     ///
     /// # Errors
@@ -233,6 +260,7 @@ fn target(path: &str) -> Target {
         "grpc.health.v1.Health" if method == "List" => Some(Rpc::Stats),
         "grpc.health.v1.Health" => return Target::Open,
         worker_pool_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_worker_pool()),
+        job_service_server::SERVICE_NAME => Rpc::of_job_service(method),
         worker_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| *rpc == Rpc::Attach),
         admin_service_server::SERVICE_NAME => Rpc::named(method).filter(|rpc| rpc.is_of_admin()),
         "grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection" => Some(Rpc::Reflection),

@@ -9,6 +9,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::{Watches, status};
 use crate::{
+    detached::Detached,
     phase::{Phase, PhaseCell},
     pool::Pools,
     proto::{
@@ -31,20 +32,22 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// | `liveness` | the process makes progress; a drain does not change it |
 /// | `capacity` | the process is ready, and no pool's queue is saturated: four fifths full, and not yet down to one
 /// fifth again |
+/// | `store` | the store of detached jobs answers; unknown without one |
 /// | `pool/<name>` | the process serves, and the pool accepts and starts jobs |
 #[derive(Clone)]
 pub struct Health {
     pools: Pools,
     phase: PhaseCell,
+    detached: Option<Detached>,
     watches: Watches,
 }
 
 impl Health {
     /// Health of a process with `pools`.
     #[must_use]
-    pub fn new(pools: Pools, phase: PhaseCell) -> Self {
+    pub fn new(pools: Pools, phase: PhaseCell, detached: Option<Detached>) -> Self {
         let watches = Watches::new(phase.clone(), usize::MAX);
-        Self { pools, phase, watches }
+        Self { pools, phase, detached, watches }
     }
 
     /// Whether a name is SERVING; false for unknown names.
@@ -60,6 +63,7 @@ impl Health {
             "" | SERVICE_NAME | "readiness" => ready,
             "liveness" => !self.pools.all().iter().any(crate::pool::Pool::is_impaired),
             "capacity" => ready && self.pools.has_headroom(),
+            "store" => self.detached.as_ref()?.is_well(),
             _ => self.pools.get(name.strip_prefix("pool/")?)?.is_serving() && ready,
         };
         Some(if serving { ServingStatus::Serving } else { ServingStatus::NotServing })
@@ -67,8 +71,9 @@ impl Health {
 
     fn names(&self) -> Vec<String> {
         let fixed = ["", SERVICE_NAME, "readiness", "liveness", "capacity"].map(str::to_owned);
+        let store = self.detached.is_some().then(|| "store".to_owned());
         let pools = self.pools.all().iter().map(|pool| format!("pool/{}", pool.name()));
-        fixed.into_iter().chain(pools).collect()
+        fixed.into_iter().chain(store).chain(pools).collect()
     }
 }
 

@@ -17,6 +17,7 @@ use crate::proto::{
     MAX_ENVELOPE,
     admin_service_server::{self, AdminServiceServer},
     health::health_server::{self, HealthServer},
+    job_service_server::{self, JobServiceServer},
     worker_pool_service_server::{self, WorkerPoolServiceServer},
     worker_service_server::{self, WorkerServiceServer},
     xds::service::orca::v3::open_rca_service_server::{self, OpenRcaServiceServer},
@@ -65,6 +66,12 @@ pub struct PublicServices {
 pub fn public_services(services: PublicServices) -> Edge {
     let PublicServices { worker_pool, health, orca, load_in_answers, calls, browsers, limits, guard } = services;
     let largest = limits.max_payload.saturating_add(MAX_ENVELOPE);
+    let jobs = JobServiceServer::new(worker_pool.clone())
+        .max_decoding_message_size(largest)
+        // A job and its output, each within bounds of its own.
+        .max_encoding_message_size(usize::MAX)
+        .accept_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Zstd);
     // It reads its messages itself, within the same bound.
     let workers = WorkerServiceServer::new(worker_pool.clone()).max_encoding_message_size(usize::MAX);
     let make: MakeWorkerPool = Arc::new(move || {
@@ -78,10 +85,13 @@ pub fn public_services(services: PublicServices) -> Edge {
     let names = [
         worker_pool_service_server::SERVICE_NAME,
         worker_service_server::SERVICE_NAME,
+        job_service_server::SERVICE_NAME,
         open_rca_service_server::SERVICE_NAME,
     ];
-    let routes =
-        Routes::new(HealthServer::new(health)).add_service(OpenRcaServiceServer::new(orca)).add_service(workers);
+    let routes = Routes::new(HealthServer::new(health))
+        .add_service(OpenRcaServiceServer::new(orca))
+        .add_service(workers)
+        .add_service(jobs);
     let (routes, names) = with_reflection(routes, &names);
     let catalog = Catalog::new(&names, Vec::new());
     let sizes = Sizes { header_list: limits.max_header_list, message: largest };

@@ -3,13 +3,17 @@
 //! The time of a retry (pushback) comes from `src/scheduler/admission.rs`.
 
 mod job;
+mod store;
 
 use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
-pub(super) use self::job::status;
+pub(super) use self::{
+    job::status,
+    store::{job_exists, no_detached_job, no_store, store_fails, store_full, wrong_state},
+};
 use super::{
     context::REQUEST_ID,
     status_message::{shorten, shorten_encoded},

@@ -30,7 +30,7 @@ use crate::{
     proto::{JobFailure, SubmitManyRequest, SubmitManyResponse, submit_many_response::Outcome},
 };
 
-const MAX_TAG: usize = 64;
+pub(super) const MAX_TAG: usize = 64;
 
 /// Runs the jobs of a call.
 ///
@@ -286,7 +286,7 @@ async fn wait_for_room(room: Option<&Room>) {
 }
 
 /// A status inside of a message, with the same code, text and details as the status of a call.
-fn failure(status: &Status) -> JobFailure {
+pub(super) fn failure(status: &Status) -> JobFailure {
     use prost::Message;
     let details = tonic_types::pb::Status::decode(status.details()).map(|status| status.details).unwrap_or_default();
     let details = details.into_iter().map(|any| prost_types::Any { type_url: any.type_url, value: any.value });

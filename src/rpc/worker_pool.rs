@@ -14,6 +14,7 @@ use super::{
     trace::Sampler,
 };
 use crate::{
+    detached::Detached,
     model::DeadlinePolicy,
     phase::PhaseCell,
     pool::Pools,
@@ -33,6 +34,8 @@ pub struct WorkerPool(pub(super) Arc<Parts>);
 pub struct Parts {
     /// The pools that run the jobs.
     pub pools: Pools,
+    /// The detached jobs; `None` without a store.
+    pub detached: Option<Detached>,
     /// Phase of the process.
     pub phase: PhaseCell,
     /// Policy for deadlines.

@@ -180,7 +180,7 @@ async fn capacity_has_two_marks_and_a_busy_process_is_ready() {
 #[test]
 fn nothing_serves_before_the_workers_are_there() {
     let phase = PhaseCell::default();
-    let health = Health::new(Pools::new(Vec::new()), phase.clone());
+    let health = Health::new(Pools::new(Vec::new()), phase.clone(), None);
     for name in ["", "waterwheel.v1.WorkerPoolService", "readiness", "capacity"] {
         assert!(!health.is_serving(name), "{name:?}");
     }
@@ -193,7 +193,7 @@ async fn a_paused_pool_does_not_serve_and_the_process_does() {
     let pool = crate::support::pool(1).kind(crate::support::echo()).build();
     let (phase, name) = (PhaseCell::default(), format!("pool/{}", pool.name()));
     phase.advance(Phase::Serving);
-    let health = Health::new(Pools::new(vec![pool.clone()]), phase);
+    let health = Health::new(Pools::new(vec![pool.clone()]), phase, None);
     assert!(health.is_serving(&name));
     assert!(pool.pause());
     assert!(!health.is_serving(&name) && health.is_serving(""));

@@ -19,6 +19,7 @@ mod command_line;
 mod config;
 mod connections;
 mod deadlines;
+mod detached;
 mod drain;
 mod environment;
 mod explain;

@@ -98,6 +98,12 @@ ops = true                                    # default
 # in_flight is not set
 tenants = 10000         # default
 
+[store]
+# path is not set
+memory = false       # default
+max_jobs = 10000000  # default
+max_bytes = "16GiB"  # default
+
 [telemetry]
 log = "info"                 # default
 log_format = "auto"          # default
@@ -130,6 +136,11 @@ idempotent = false                      # default
 # limit.per_key.rate is not set
 # limit.per_key.burst is not set
 # limit.per_key.keys is not set
+retry.max_attempts = 5                  # default
+retry.initial = "1s"                    # default
+retry.max = "10m"                       # default
+retain_for = "1day"                     # default
+retain_dead_for = "7days"               # default
 workspace = false                       # default
 env.A = "(withheld)"                    # ww.toml:10
 env.B = "(withheld)"                    # env WATERWHEEL_KIND__THUMBNAIL__ENV__B

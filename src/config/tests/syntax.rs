@@ -203,7 +203,7 @@ error: unknown key `timeout` in [kind.k]
 4 | timeout = "5s"
   | ^^^^^^^
   |
-  = help: choose from pool, exec, program, remote, builtin, run_timeout, max_output, idempotent, limit
+  = help: choose from pool, exec, program, remote, builtin, run_timeout, max_output, idempotent, limit, retry, retain_for, retain_dead_for
 "#,
         ..Case::NONE
     },

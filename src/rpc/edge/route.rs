@@ -15,8 +15,8 @@ use crate::{
     memory::{ConnectionMemory, HeldBack},
     model::Peer,
     rpc::{
-        attach::ATTACH, calls::Method, catalog::Catalog, context::Arrival, single_message::SingleMessage,
-        upload::Upload,
+        attach::ATTACH, calls::Method, catalog::Catalog, context::Arrival, jobs::CREATE_JOBS,
+        single_message::SingleMessage, upload::Upload,
     },
 };
 
@@ -36,12 +36,17 @@ pub struct Route {
 
 type Answer = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
+/// Whether the service reads the messages of this path itself.
+fn reads_itself(path: &str) -> bool {
+    path == ATTACH || path == CREATE_JOBS
+}
+
 impl Route {
     /// Whether a call's method takes one message.
     fn takes_one(&self, hot: Option<Method>, path: &str) -> bool {
         match hot {
             Some(method) => method != Method::SubmitMany,
-            None => self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo") && path != ATTACH,
+            None => self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo") && !reads_itself(path),
         }
     }
 
@@ -78,7 +83,7 @@ where
         let mut request = request.map(|body| Box::new(SingleMessage::new(upload(body), is_bound)));
         let (peer, memory) = (Some(Arc::clone(&self.peer)), Arc::clone(&self.memory));
         let mut arrival = Arrival { at, peer, caller, memory, inbound: None };
-        if method != Some(Method::SubmitMany) && request.uri().path() != ATTACH {
+        if method != Some(Method::SubmitMany) && !reads_itself(request.uri().path()) {
             request.extensions_mut().insert(arrival);
             return self.answer(method.is_some(), request);
         }

@@ -1,0 +1,76 @@
+//! What each pool has room for.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use tokio::time::Instant;
+
+use crate::pool::{Pool, Pools};
+
+/// Most jobs that are taken for a pool beyond its free workers.
+const MAX_AHEAD: usize = 256;
+
+/// Jobs that were taken from the store, by pool.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    pools: HashMap<Arc<str>, PoolClaims>,
+    /// Kinds that a pool refused, and until when none are taken.
+    refused: HashMap<String, Instant>,
+}
+
+#[derive(Debug, Default)]
+struct PoolClaims {
+    /// Jobs that have not begun.
+    waiting: usize,
+    /// Jobs that ended since the last claim.
+    ended: usize,
+    /// Jobs that are taken beyond the free workers.
+    ahead: usize,
+}
+
+impl Claims {
+    /// How many jobs of each kind the pools have room for. The kinds of a pool share its room.
+    pub(super) fn room(&mut self, pools: &Pools, now: Instant) -> BTreeMap<String, usize> {
+        self.refused.retain(|_, until| *until > now);
+        let mut room = BTreeMap::new();
+        for pool in pools.all().iter().filter(|pool| pool.is_serving()) {
+            let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
+            let free = (claims.allowed(pool)).saturating_sub(claims.waiting);
+            let kinds: Vec<_> = pool.kind_names().filter(|(_, kind)| !self.refused.contains_key(&***kind)).collect();
+            if free > 0 && !kinds.is_empty() {
+                let each = free.div_ceil(kinds.len());
+                room.extend(kinds.into_iter().map(|(_, kind)| (kind.to_string(), each)));
+            }
+        }
+        room
+    }
+
+    pub(super) fn taken(&mut self, pool: &Arc<str>) {
+        self.pools.entry(Arc::clone(pool)).or_default().waiting += 1;
+    }
+
+    /// A job has begun, or is given back.
+    pub(super) fn left(&mut self, pool: &Arc<str>) {
+        self.pools.entry(Arc::clone(pool)).or_default().waiting -= 1;
+    }
+
+    pub(super) fn ended(&mut self, pool: &Arc<str>) {
+        self.pools.entry(Arc::clone(pool)).or_default().ended += 1;
+    }
+
+    /// Takes no jobs of a kind until then.
+    pub(super) fn refuse(&mut self, kind: &str, until: Instant) {
+        self.refused.insert(kind.to_owned(), until);
+    }
+}
+
+impl PoolClaims {
+    /// Most jobs that may wait. Short jobs need more of them: as many as end while the store is asked.
+    fn allowed(&mut self, pool: &Pool) -> usize {
+        let recent = std::mem::take(&mut self.ended);
+        self.ahead = (2 * recent).max(self.ahead / 2).clamp(1, MAX_AHEAD);
+        pool.free_workers() + self.ahead
+    }
+}

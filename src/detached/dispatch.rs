@@ -1,0 +1,88 @@
+//! Takes jobs from the store, and keeps their ends there.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+
+use super::Inner;
+use crate::{
+    store::{BATCH, Claimed, Room, Settle, StoreError},
+    task::Tasks,
+};
+
+/// Time between two looks for jobs that nothing announced, such as those of another replica.
+const LOOK: Duration = Duration::from_secs(1);
+/// Times between two tries of a store that fails.
+const TRY_AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+impl Inner {
+    /// Takes jobs while there is room for them, and starts each in a task of its own, until it is stopped.
+    pub(super) async fn dispatch(self: &Arc<Self>, tasks: &Tasks, ends: mpsc::Sender<Settle>) {
+        while !self.stop.is_cancelled() {
+            let jobs = self.claim().await;
+            let is_idle = jobs.is_empty();
+            for job in jobs {
+                self.start(job, tasks, &ends);
+            }
+            if is_idle {
+                tokio::select! {
+                    () = self.stop.cancelled() => {}
+                    () = self.store.wakes().ready() => {}
+                    () = self.freed.notified() => {}
+                    () = sleep(LOOK) => {}
+                }
+            } else {
+                // The jobs are polled before the next claim.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    async fn claim(&self) -> Vec<Claimed> {
+        let Some(session) = self.session().await else { return Vec::new() };
+        let kinds = self.claims.lock().room(&self.pools, Instant::now());
+        if kinds.is_empty() {
+            return Vec::new();
+        }
+        match self.note(self.store.claim(Room { session, kinds }).await) {
+            Ok(jobs) => jobs,
+            Err(StoreError::SessionLost) => {
+                self.lose(session);
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn start(self: &Arc<Self>, job: Claimed, tasks: &Tasks, ends: &mpsc::Sender<Settle>) {
+        let pool = self.pools.all().iter().find(|pool| pool.kind(&job.request.job.kind).is_some());
+        let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
+        self.claims.lock().taken(&pool);
+        let (this, ends) = (Arc::clone(self), ends.clone());
+        tasks.spawn(async move {
+            let end = this.run_one(job, pool).await;
+            // It is read until the last sender is gone.
+            let _ = ends.send(end).await;
+        });
+    }
+
+    /// Keeps the ends of jobs in batches: as many as came while the last ones were kept. A store that fails is asked
+    /// again until it answers.
+    pub(super) async fn keep_ends(&self, mut ends: mpsc::Receiver<Settle>) {
+        let mut batch = Vec::new();
+        while ends.recv_many(&mut batch, BATCH).await > 0 {
+            let [mut pause, longest] = TRY_AGAIN;
+            while let Err(error) = self.note(self.store.settle(batch.clone()).await) {
+                if error == StoreError::Closed {
+                    return;
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(longest);
+            }
+            batch.clear();
+        }
+    }
+}

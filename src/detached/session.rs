@@ -1,0 +1,72 @@
+//! The session of this process at the store: its lease, its cancellations, and the passing of time.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::Inner;
+use crate::store::{SessionId, StoreError};
+
+/// Time without a beat after which the store takes the jobs of the session back.
+const LEASE: Duration = Duration::from_secs(30);
+const BEAT: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_secs(1);
+/// Time between two counts of the jobs, as a multiple of what a count takes.
+const COUNT_PAUSE: u32 = 50;
+
+impl Inner {
+    /// The session, opened on first use; `None` if the store fails.
+    pub(super) async fn session(&self) -> Option<SessionId> {
+        let known = *self.session.lock();
+        if known.is_some() {
+            return known;
+        }
+        let opened = self.note(self.store.open_session(LEASE).await).ok();
+        *self.session.lock() = opened;
+        opened
+    }
+
+    /// The lease of a session has ended: others may run its jobs. Those that run here are stopped.
+    pub(super) fn lose(&self, lost: SessionId) {
+        tracing::warn!("the lease of detached jobs has ended: they are stopped here, and run again");
+        *self.session.lock() = None;
+        self.cancel(|token| token.session == lost);
+        self.freed.notify_one();
+    }
+
+    /// Extends the lease, and stops the jobs that are to be cancelled.
+    pub(super) async fn beat(&self) {
+        loop {
+            tokio::select! {
+                () = sleep(BEAT) => {}
+                () = self.store.wakes().cancels() => {}
+            }
+            let known = *self.session.lock();
+            let Some(session) = known else { continue };
+            match self.note(self.store.beat(session).await) {
+                Ok(cancelled) => self.cancel(|token| cancelled.contains(token)),
+                Err(StoreError::SessionLost) => self.lose(session),
+                // The next beat may be in time.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Tells the store that time passes, and counts its jobs.
+    pub(super) async fn tick(&self) {
+        let mut count_at = Instant::now();
+        loop {
+            let ticked = self.note(self.store.tick().await);
+            let begin = Instant::now();
+            if begin >= count_at
+                && let Ok(depths) = self.note(self.store.depths().await)
+            {
+                *self.depths.lock() = depths;
+                count_at = Instant::now() + begin.elapsed() * COUNT_PAUSE;
+            }
+            if !ticked.is_ok_and(|ticked| ticked.more) {
+                sleep(TICK).await;
+            }
+        }
+    }
+}

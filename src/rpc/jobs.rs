@@ -1,0 +1,130 @@
+//! `JobService`: jobs that outlive their calls. `src/detached.rs` runs them. A new RPC is also a row in
+//! `src/auth/rpc.rs`.
+
+mod change;
+mod convert;
+mod create;
+mod create_many;
+mod read;
+
+use std::sync::Arc;
+
+use tonic::{Code, Request, Response, Status, Streaming, async_trait};
+
+pub(super) use self::create_many::CREATE_JOBS;
+use super::{
+    context::CallContext,
+    status,
+    worker_pool::{Parts, ResponseStream, WorkerPool},
+};
+use crate::{
+    auth::Rpc,
+    detached::Detached,
+    proto::{
+        CreateJobRequest, CreateJobResponse, CreateJobsRequest, CreateJobsResponse, DeleteJobRequest,
+        DeleteJobResponse, GetJobRequest, GetJobResponse, JobServiceCancelJobRequest, JobServiceCancelJobResponse,
+        JobServiceListJobsRequest, JobServiceListJobsResponse, PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest,
+        RetryJobResponse, WaitJobRequest, WaitJobResponse, job_service_server::JobService,
+    },
+    store::{Action, JobStore, StoredJob},
+};
+
+/// A call for detached jobs.
+struct Asked {
+    parts: Arc<Parts>,
+    call: CallContext,
+    rpc: Rpc,
+    detached: Detached,
+}
+
+impl Asked {
+    /// Reads the metadata of a call.
+    fn read<T>(parts: &Arc<Parts>, rpc: Rpc, request: &Request<T>) -> Result<Self, Status> {
+        let call = CallContext::read(request, rpc.name(), &parts.sampler)?;
+        let detached = parts.detached.clone().ok_or_else(status::no_store);
+        let detached = detached.map_err(|status| named(&call, status))?;
+        Ok(Self { parts: Arc::clone(parts), call, rpc, detached })
+    }
+
+    fn store(&self) -> &dyn JobStore {
+        self.detached.store()
+    }
+
+    /// The job, if there is one and the caller may see it.
+    async fn job(&self, id: &str) -> Result<StoredJob, Status> {
+        let found = self.store().get(id).await.map_err(|error| status::store_fails(&error))?;
+        let job = found.filter(|job| self.parts.guard.allows(self.rpc, &self.call, &job.record.request.job));
+        job.ok_or_else(|| status::no_detached_job(id))
+    }
+
+    fn answer<A>(&self, answer: Result<A, Status>) -> Result<Response<A>, Status> {
+        self.call.record_status(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
+        answer.map(|message| self.call.answer(message)).map_err(|status| named(&self.call, status))
+    }
+}
+
+fn named(call: &CallContext, mut status: Status) -> Status {
+    status::name(&mut status, call.request_id());
+    status
+}
+
+#[async_trait]
+impl JobService for WorkerPool {
+    type CreateJobsStream = ResponseStream<CreateJobsResponse>;
+
+    async fn create_job(&self, request: Request<CreateJobRequest>) -> Result<Response<CreateJobResponse>, Status> {
+        let asked = Asked::read(&self.0, Rpc::CreateJob, &request)?;
+        asked.answer(create::create_job(&asked, request.into_inner()).await)
+    }
+
+    async fn create_jobs(
+        &self,
+        request: Request<Streaming<CreateJobsRequest>>,
+    ) -> Result<Response<Self::CreateJobsStream>, Status> {
+        let asked = Asked::read(&self.0, Rpc::CreateJobs, &request)?;
+        create_many::create_jobs(asked, &request)
+    }
+
+    async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
+        let asked = Asked::read(&self.0, Rpc::GetJob, &request)?;
+        asked.answer(read::get_job(&asked, request.into_inner()).await)
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<JobServiceListJobsRequest>,
+    ) -> Result<Response<JobServiceListJobsResponse>, Status> {
+        let asked = Asked::read(&self.0, Rpc::ListDetached, &request)?;
+        asked.answer(read::list_jobs(&asked, request.into_inner()).await)
+    }
+
+    async fn wait_job(&self, request: Request<WaitJobRequest>) -> Result<Response<WaitJobResponse>, Status> {
+        let asked = Asked::read(&self.0, Rpc::WaitJob, &request)?;
+        asked.answer(read::wait_job(&asked, request.into_inner()).await)
+    }
+
+    async fn cancel_job(
+        &self,
+        request: Request<JobServiceCancelJobRequest>,
+    ) -> Result<Response<JobServiceCancelJobResponse>, Status> {
+        let asked = Asked::read(&self.0, Rpc::CancelDetached, &request)?;
+        asked.answer(change::cancel_job(&asked, request.into_inner()).await)
+    }
+
+    async fn retry_job(&self, request: Request<RetryJobRequest>) -> Result<Response<RetryJobResponse>, Status> {
+        let asked = Asked::read(&self.0, Rpc::RetryJob, &request)?;
+        let changed = change::change(&asked, request.into_inner().job_id, Action::Retry).await;
+        asked.answer(changed.map(|_| RetryJobResponse {}))
+    }
+
+    async fn delete_job(&self, request: Request<DeleteJobRequest>) -> Result<Response<DeleteJobResponse>, Status> {
+        let asked = Asked::read(&self.0, Rpc::DeleteJob, &request)?;
+        let changed = change::change(&asked, request.into_inner().job_id, Action::Delete).await;
+        asked.answer(changed.map(|_| DeleteJobResponse {}))
+    }
+
+    async fn purge_jobs(&self, request: Request<PurgeJobsRequest>) -> Result<Response<PurgeJobsResponse>, Status> {
+        let asked = Asked::read(&self.0, Rpc::PurgeJobs, &request)?;
+        asked.answer(change::purge_jobs(&asked, request.into_inner()).await)
+    }
+}

@@ -1,0 +1,132 @@
+//! The operations of a store, within one transaction. They change rows, and collect what to announce once it is kept.
+
+mod maintain;
+mod operate;
+mod rows;
+mod submit;
+
+use std::{collections::HashMap, time::Duration};
+
+pub(super) use rows::{Rows, Select};
+
+use super::{
+    Bounds, Claimed, JobRecord, JobState, Next, Room, SessionId, Settle, StoreError, Timestamp, Token, wakes::Changes,
+};
+use crate::model::Criticality;
+
+/// Operations on `rows`, at the time `now`.
+pub(super) struct Engine<R> {
+    pub(super) rows: R,
+    pub(super) now: Timestamp,
+    pub(super) changes: Changes,
+    bounds: Bounds,
+}
+
+impl<R: Rows> Engine<R> {
+    pub(super) fn new(rows: R, bounds: Bounds) -> Self {
+        Self { rows, now: Timestamp::default(), changes: Changes::default(), bounds }
+    }
+
+    pub(super) fn open_session(&mut self, lease: Duration) -> Result<SessionId, StoreError> {
+        let session = SessionId(self.number()?);
+        self.rows.set_session(session, lease, self.now.plus(lease))?;
+        Ok(session)
+    }
+
+    pub(super) fn beat(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        let lease = self.rows.session(session)?.ok_or(StoreError::SessionLost)?;
+        self.rows.set_session(session, lease, self.now.plus(lease))?;
+        let jobs = self.rows.select(Select::ToCancel(session), usize::MAX)?;
+        Ok(jobs.iter().filter_map(JobRecord::token).collect())
+    }
+
+    pub(super) fn claim(&mut self, room: &Room) -> Result<Vec<Claimed>, StoreError> {
+        self.rows.session(room.session)?.ok_or(StoreError::SessionLost)?;
+        let mut records = Vec::new();
+        for (kind, &count) in &room.kinds {
+            records.extend(self.ready(kind, count)?);
+        }
+        for record in &mut records {
+            record.lease(room.session, self.now);
+        }
+        self.rows.save(&records)?;
+        self.rows.load_payloads(&mut records)?;
+        Ok(records.into_iter().filter_map(JobRecord::claimed).collect())
+    }
+
+    /// Ready jobs of a kind: important classes first, then by place.
+    fn ready(&mut self, kind: &str, count: usize) -> Result<Vec<JobRecord>, StoreError> {
+        let mut records = Vec::new();
+        for class in Criticality::BY_IMPORTANCE {
+            let left = count - records.len();
+            if left > 0 {
+                records.extend(self.rows.select(Select::Ready(kind, class.rank(), self.now), left)?);
+            }
+        }
+        Ok(records)
+    }
+
+    pub(super) fn settle(&mut self, ends: &[&Settle]) -> Result<Vec<Option<JobState>>, StoreError> {
+        let ids: Vec<_> = ends.iter().map(|end| end.token.id.as_str()).collect();
+        let records = self.rows.find(&ids)?.into_iter();
+        let mut records: HashMap<_, _> = records.map(|record| (record.request.id.clone(), record)).collect();
+        let (mut settled, mut outputs) = (Vec::new(), Vec::new());
+        let mut answers = Vec::with_capacity(ends.len());
+        for end in ends {
+            // A job that is settled is out of the map: a second token for it is void.
+            let valid = records.remove(&end.token.id).filter(|record| record.token().as_ref() == Some(&end.token));
+            answers.push(valid.map(|mut record| {
+                record.settle(end, self.now);
+                if let Next::Succeeded(output) = &end.next {
+                    outputs.push((record.row, output.bytes.clone()));
+                }
+                let state = record.state;
+                settled.push(record);
+                state
+            }));
+        }
+        outputs.retain(|(_, output)| !output.is_empty());
+        self.rows.resize(0, outputs.iter().map(|(_, output)| output.len() as i64).sum());
+        self.rows.insert_outputs(&outputs)?;
+        self.keep(settled)?;
+        Ok(answers)
+    }
+
+    /// Keeps changed records. Where one has ended, the next job of its key may go.
+    fn keep(&mut self, mut records: Vec<JobRecord>) -> Result<(), StoreError> {
+        let mut released = Vec::new();
+        for record in &mut records {
+            self.changes.ready |= record.state == JobState::Ready;
+            if record.state.is_ended() {
+                self.rows.resize(-1, 0);
+                self.changes.ended.push(record.request.id.clone());
+                if record.release_key() {
+                    released.push((record.request.pool.clone(), record.request.job.ordering_key.clone()));
+                }
+            }
+        }
+        self.rows.save(&records)?;
+        for (pool, key) in released {
+            let mut next = self.rows.select(Select::Blocked(&pool, &key), 1)?;
+            for record in &mut next {
+                let place = self.number()?;
+                record.enter(false, place);
+                self.changes.ready = true;
+            }
+            self.rows.save(&next)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a job ready, or blocked by its key.
+    fn enter(&mut self, record: &mut JobRecord, place: i64) -> Result<(), StoreError> {
+        let (pool, key) = record.key();
+        let key_is_held = record.needs_key() && self.rows.is_key_held(pool, key)?;
+        record.enter(key_is_held, place);
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<i64, StoreError> {
+        self.rows.numbers(1)?.pop().ok_or_else(|| StoreError::Database("numbers are missing".to_owned()))
+    }
+}

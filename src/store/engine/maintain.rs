@@ -1,0 +1,51 @@
+//! What time does to jobs: leases end, starts come, jobs expire, retention ends.
+
+use super::{Engine, Rows, Select};
+use crate::store::{BATCH, JobState, StoreError, Ticked, Timestamp};
+
+impl<R: Rows> Engine<R> {
+    pub(in crate::store) fn tick(&mut self) -> Result<Ticked, StoreError> {
+        let returned = self.end_leases(self.now)?;
+        let mut old = self.rows.select(Select::Expired(self.now), BATCH)?;
+        for record in &mut old {
+            record.end(JobState::Expired, self.now);
+        }
+        let expired = old.len();
+        self.keep(old)?;
+        let promoted = self.promote()?;
+        let past = self.rows.select(Select::Purgeable(self.now), BATCH)?;
+        self.remove(&past)?;
+        let removed = past.len();
+        let more = [expired, promoted, removed].contains(&BATCH);
+        Ok(Ticked { promoted, returned, expired, removed, more })
+    }
+
+    /// Makes jobs ready whose start has come.
+    fn promote(&mut self) -> Result<usize, StoreError> {
+        let due = self.rows.select(Select::Due(self.now), BATCH)?;
+        let (promoted, places) = (due.len(), self.rows.numbers(due.len())?);
+        let mut batch = Vec::new();
+        for (mut record, place) in due.into_iter().zip(places) {
+            let needs_key = record.needs_key();
+            self.enter(&mut record, place)?;
+            // The next job of the same key must find it held.
+            if needs_key { self.keep(vec![record])? } else { batch.push(record) }
+        }
+        self.keep(batch)?;
+        Ok(promoted)
+    }
+
+    /// Takes back the jobs of sessions whose lease has ended at a time.
+    pub(in crate::store) fn end_leases(&mut self, at: Timestamp) -> Result<usize, StoreError> {
+        let mut returned = 0;
+        for session in self.rows.remove_sessions(at)? {
+            let mut records = self.rows.select(Select::Leased(session), usize::MAX)?;
+            for record in &mut records {
+                record.lose_lease(self.now);
+            }
+            returned += records.len();
+            self.keep(records)?;
+        }
+        Ok(returned)
+    }
+}

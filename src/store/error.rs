@@ -1,0 +1,55 @@
+//! Why a store cannot be opened, or cannot answer.
+
+use std::path::PathBuf;
+
+/// A store failed. What it had acknowledged is kept.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The session's lease has ended, and another session may run its jobs. Open a new one.
+    #[error("the lease of this session has ended")]
+    SessionLost,
+    /// The page token is not one that this store gave.
+    #[error("the page token is not valid; list from the start")]
+    InvalidPageToken,
+    /// The disk is full. Nothing of the operation was kept; try again when there is room.
+    #[error("the disk of the store is full")]
+    DiskFull,
+    /// The file or its directory cannot be written.
+    #[error("{} cannot be written; the store needs a writable file in a writable directory", path.display())]
+    ReadOnly {
+        /// File of the store.
+        path: PathBuf,
+    },
+    /// Another process has the file open as its store.
+    #[error("{} is in use by another server; give each server its own file, or use PostgreSQL", path.display())]
+    InUse {
+        /// File of the store.
+        path: PathBuf,
+    },
+    /// The file, or its write-ahead log, is damaged. Opening it would lose acknowledged jobs without a word.
+    #[error("{} is damaged: {detail}; restore it from a backup, or move it away", path.display())]
+    Damaged {
+        /// The damaged file.
+        path: PathBuf,
+        /// What was found.
+        detail: String,
+    },
+    /// The store was written by a newer version of the program.
+    #[error("the store has version {found}, and this program knows {known}; use a newer program")]
+    Newer {
+        /// Version of the store.
+        found: i64,
+        /// Newest version that this program knows.
+        known: i64,
+    },
+    /// The database cannot be reached, or refuses connections. Try again later.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// The database refused an operation.
+    #[error("the database failed: {0}")]
+    Database(String),
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
+}

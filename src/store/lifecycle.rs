@@ -1,0 +1,178 @@
+//! The changes of a job's state. Each is one method; stores load a record, change it, and save it.
+
+use std::mem;
+
+use super::{
+    Attempt, Change, Claimed, JobRecord, JobState, MAX_ATTEMPTS_KEPT, NewJob, Next, SessionId, Settle, Start,
+    Timestamp, Token,
+};
+use crate::model::Reason;
+
+impl JobRecord {
+    /// A job that was just accepted. It is scheduled until [`enter`](Self::enter).
+    pub(super) fn new(request: NewJob, now: Timestamp, row: i64) -> Self {
+        let due_at = match request.start {
+            Start::Now => now,
+            Start::At(time) => time.max(now),
+            Start::After(delay) => now.plus(delay),
+        };
+        Self {
+            state: JobState::Scheduled,
+            created_at: now,
+            due_at,
+            started_at: None,
+            ended_at: None,
+            attempts: Vec::new(),
+            starts: 0,
+            failures: 0,
+            crashes: 0,
+            cancel_requested: false,
+            payload_bytes: request.job.payload.len() as u64,
+            output_bytes: 0,
+            output_type: String::new(),
+            row,
+            place: row,
+            holds_key: false,
+            session: None,
+            digest: request.digest(),
+            request,
+        }
+    }
+
+    /// Pool and ordering key.
+    pub(super) fn key(&self) -> (&str, &str) {
+        (&self.request.pool, &self.request.job.ordering_key)
+    }
+
+    /// Whether it must ask for its key before it is ready. A job that waits for its next attempt has it.
+    pub(super) fn needs_key(&self) -> bool {
+        self.request.is_keyed() && !self.holds_key
+    }
+
+    /// Takes its place among ready jobs, or behind the job that holds its key.
+    pub(super) fn enter(&mut self, key_is_held: bool, place: i64) {
+        let must_wait = self.needs_key() && key_is_held;
+        self.state = if must_wait { JobState::Blocked } else { JobState::Ready };
+        self.holds_key = self.request.is_keyed() && !must_wait;
+        self.place = place;
+    }
+
+    /// Whether its time is over.
+    pub(super) fn is_expired(&self, now: Timestamp) -> bool {
+        self.request.expire_at.is_some_and(|end| end <= now)
+    }
+
+    pub(super) fn lease(&mut self, session: SessionId, now: Timestamp) {
+        self.state = JobState::Running;
+        self.session = Some(session);
+        self.starts += 1;
+        self.started_at = Some(now);
+    }
+
+    /// The token of its attempt, while it runs.
+    pub(super) fn token(&self) -> Option<Token> {
+        let (id, attempt, is_keyed) = (self.request.id.clone(), self.starts, self.request.is_keyed());
+        self.session.map(|session| Token { id, attempt, session, is_keyed })
+    }
+
+    /// The leased job for its session. Its payload is that of `request`.
+    pub(super) fn claimed(self) -> Option<Claimed> {
+        let token = self.token()?;
+        let Self { request, created_at, failures, crashes, .. } = self;
+        Some(Claimed { token, request, created_at, failures, crashes })
+    }
+
+    /// Ends the attempt of `end`, if its token is valid.
+    pub(super) fn settle(&mut self, end: &Settle, now: Timestamp) -> bool {
+        if self.token().as_ref() != Some(&end.token) {
+            return false;
+        }
+        self.keep_attempt(end.attempt(self.started_at.unwrap_or(now), now));
+        match &end.next {
+            Next::Succeeded(output) => {
+                self.output_bytes = output.bytes.len() as u64;
+                self.output_type.clone_from(&output.content_type);
+                self.end(JobState::Succeeded, now);
+            }
+            Next::Failed => self.end(JobState::Failed, now),
+            Next::Cancelled => self.end(JobState::Cancelled, now),
+            Next::Retry { .. } | Next::GiveBack if self.cancel_requested => self.end(JobState::Cancelled, now),
+            Next::Retry { after } => {
+                self.failures += 1;
+                self.crashes = if end.reason == Reason::WorkerCrashed { self.crashes + 1 } else { 0 };
+                self.due_at = now.plus(*after);
+                self.state = JobState::Scheduled;
+                self.session = None;
+            }
+            Next::GiveBack => self.give_back(),
+        }
+        true
+    }
+
+    /// Takes it back from a session that is gone.
+    pub(super) fn lose_lease(&mut self, now: Timestamp) {
+        let started_at = self.started_at.unwrap_or(now);
+        let worker = String::new();
+        let message = "the lease was lost".to_owned();
+        self.keep_attempt(Attempt {
+            number: self.starts,
+            started_at,
+            ended_at: now,
+            worker,
+            outcome: None,
+            code: 0,
+            message,
+        });
+        if self.cancel_requested { self.end(JobState::Cancelled, now) } else { self.give_back() }
+    }
+
+    pub(super) fn end(&mut self, state: JobState, now: Timestamp) {
+        self.state = state;
+        self.ended_at = Some(now);
+        self.session = None;
+        self.cancel_requested = false;
+    }
+
+    /// Whether it had its key, and has ended: then the next job of the key may go.
+    pub(super) fn release_key(&mut self) -> bool {
+        self.state.is_ended() && mem::take(&mut self.holds_key)
+    }
+
+    pub(super) fn cancel(&mut self, now: Timestamp) -> Change {
+        match self.state {
+            state if state.is_ended() => Change::WrongState(state),
+            JobState::Running => {
+                self.cancel_requested = true;
+                Change::Requested
+            }
+            _ => {
+                self.end(JobState::Cancelled, now);
+                Change::Done
+            }
+        }
+    }
+
+    /// Starts an ended job afresh, up to [`enter`](Self::enter).
+    pub(super) fn revive(&mut self, now: Timestamp) {
+        self.state = JobState::Scheduled;
+        self.due_at = now;
+        self.ended_at = None;
+        self.request.expire_at = None;
+        self.failures = 0;
+        self.crashes = 0;
+        self.output_bytes = 0;
+        self.output_type.clear();
+    }
+
+    fn give_back(&mut self) {
+        self.state = JobState::Ready;
+        self.session = None;
+    }
+
+    fn keep_attempt(&mut self, attempt: Attempt) {
+        if self.attempts.len() >= MAX_ATTEMPTS_KEPT {
+            self.attempts.remove(0);
+        }
+        self.attempts.push(attempt);
+    }
+}

@@ -1,0 +1,52 @@
+pragma application_id = 2004116322;
+
+-- Times are milliseconds since 1970 in UTC. `state` and `rank` are positions, as in `JobState` and `Criticality`.
+create table jobs (
+    row integer primary key,
+    id text not null unique,
+    state integer not null,
+    place integer not null,
+    pool text not null,
+    kind text not null,
+    tenant text not null,
+    ordering_key text not null,
+    rank integer not null,
+    holds_key integer not null,
+    created_at integer not null,
+    due_at integer not null,
+    expire_at integer,
+    started_at integer,
+    ended_at integer,
+    purge_at integer,
+    session integer,
+    starts integer not null,
+    failures integer not null,
+    crashes integer not null,
+    cancel_requested integer not null,
+    digest blob not null,
+    payload_bytes integer not null,
+    output_bytes integer not null,
+    output_type text not null,
+    spec text not null,
+    attempts text
+) strict;
+
+create index jobs_ready on jobs (kind, rank, place, due_at) where state = 1;
+create index jobs_due on jobs (due_at, kind) where state = 0;
+create index jobs_blocked on jobs (pool, ordering_key, place, kind) where state = 2;
+create index jobs_running on jobs (session, kind) where state = 3;
+create index jobs_dead on jobs (kind) where state = 5;
+create index jobs_expire on jobs (expire_at) where expire_at is not null and state < 3;
+create index jobs_purge on jobs (purge_at) where purge_at is not null;
+-- At most one job holds a key.
+create unique index jobs_held on jobs (pool, ordering_key) where holds_key;
+
+-- Beside the jobs, so that a change of state does not write a payload again.
+create table payloads (row integer primary key, bytes blob not null) strict;
+create table outputs (row integer primary key, bytes blob not null) strict;
+
+create table sessions (session integer primary key, lease_ms integer not null, ends_at integer not null) strict;
+create table schedules (name text primary key, tick integer not null, run text not null) strict, without rowid;
+
+create table totals (number integer not null, jobs integer not null, bytes integer not null) strict;
+insert into totals values (0, 0, 0);

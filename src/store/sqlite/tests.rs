@@ -1,0 +1,158 @@
+//! Faults of the file and of its disk: each is a clear error, and nothing is lost.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tempfile::TempDir;
+
+use super::{SqliteOptions, open_sqlite};
+use crate::{
+    model::{Job, Output, Reason},
+    store::{
+        Claimed, Clock, JobState, JobStore, NewJob, Next, Room, Settle, StoreError, Submission, Submitted, Timestamp,
+    },
+};
+
+fn clock() -> Clock {
+    Arc::new(|| Timestamp::from_millis(1_800_000_000_000))
+}
+
+fn open(path: &Path) -> Result<Arc<dyn JobStore>, StoreError> {
+    open_sqlite(&SqliteOptions::new(path), clock())
+}
+
+fn jobs(ids: std::ops::Range<usize>) -> Submission {
+    let jobs = ids.map(|id| NewJob::new(id.to_string(), "p", Job::new("k", vec![7; 300])));
+    Submission { jobs: jobs.collect(), room: None }
+}
+
+async fn claim(store: &Arc<dyn JobStore>, count: usize) -> Vec<Claimed> {
+    let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
+    store.claim(Room { session, kinds: [("k".to_owned(), count)].into() }).await.expect("jobs")
+}
+
+fn success(job: Claimed) -> Settle {
+    let next = Next::Succeeded(Output::default());
+    let (worker, message) = (String::new(), String::new());
+    Settle { token: job.token, worker, reason: Reason::Completed, code: 0, message, next }
+}
+
+/// A store with 40 commits in its log, copied while it was open, as a kill would leave it.
+async fn image(directory: &TempDir) -> PathBuf {
+    let path = directory.path().join("live.db");
+    let store = open(&path).expect("a store");
+    for number in 0..40 {
+        store.submit(jobs(number * 5..number * 5 + 5)).await.expect("jobs");
+    }
+    let copy = directory.path().join("copy.db");
+    fs::copy(&path, &copy).expect("a copy");
+    fs::copy(directory.path().join("live.db-wal"), log(&copy)).expect("a copy of the log");
+    store.close().await;
+    copy
+}
+
+fn log(path: &Path) -> PathBuf {
+    super::open::beside(path, "-wal")
+}
+
+#[tokio::test]
+async fn a_damaged_log_is_refused() {
+    let directory = TempDir::new().expect("a directory");
+    let path = image(&directory).await;
+    let intact = fs::read(log(&path)).expect("the log");
+    let used = intact.iter().rposition(|byte| *byte != 0).expect("frames") + 1;
+    let mut random = StdRng::seed_from_u64(1);
+    let mut found = 0;
+    for _ in 0..200 {
+        let mut damaged = intact.clone();
+        damaged[random.random_range(0..used)] ^= 1 << random.random_range(0..8);
+        fs::write(log(&path), &damaged).expect("a damaged log");
+        match super::wal::verify(&log(&path)) {
+            Err(StoreError::Damaged { .. }) => found += 1,
+            // A flip in the last transaction is as a crash within it.
+            answer => assert_eq!(answer, Ok(())),
+        }
+    }
+    assert!(found >= 180, "{found} of 200 flips found");
+    assert!(matches!(open(&path), Err(StoreError::Damaged { .. })) || found < 200);
+    // A kill cuts the log anywhere. That is no damage.
+    for _ in 0..100 {
+        fs::write(log(&path), &intact[..random.random_range(0..used)]).expect("a short log");
+        assert_eq!(super::wal::verify(&log(&path)), Ok(()));
+    }
+    fs::write(log(&path), &intact).expect("the log");
+    let store = open(&path).expect("an intact store");
+    assert_eq!(store.size().await.expect("a size").jobs, 200);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn what_is_no_store_of_ours_is_refused() {
+    let directory = TempDir::new().expect("a directory");
+    let newer = directory.path().join("newer.db");
+    open(&newer).expect("a store").close().await;
+    rusqlite::Connection::open(&newer)
+        .and_then(|file| file.pragma_update(None, "user_version", 99))
+        .expect("a version");
+    let foreign = directory.path().join("foreign.db");
+    rusqlite::Connection::open(&foreign).and_then(|file| file.execute_batch("create table t (x)")).expect("a table");
+    let text = directory.path().join("text.db");
+    fs::write(&text, "not a database at all, but long enough to have a header".repeat(20)).expect("a file");
+    let read_only = directory.path().join("read_only.db");
+    open(&read_only).expect("a store").close().await;
+    fs::set_permissions(&read_only, Permissions::from_mode(0o444)).expect("a mode");
+    let used = directory.path().join("used.db");
+    let _user = open(&used).expect("a store");
+    let orphan = directory.path().join("orphan.db");
+    fs::write(log(&orphan), [1; 100]).expect("a log");
+
+    let name = |path: &Path| match open(path).map(|_| ()) {
+        Ok(()) => "opened",
+        Err(StoreError::Newer { found: 99, known: 1 }) => "newer",
+        Err(StoreError::Damaged { .. }) => "damaged",
+        Err(StoreError::ReadOnly { .. }) => "read only",
+        Err(StoreError::InUse { .. }) => "in use",
+        Err(_) => "other",
+    };
+    // Root may write to a file whose mode forbids it, and to no file of the kernel's.
+    let may_write = if rustix::process::geteuid().is_root() { "opened" } else { "read only" };
+    let cases: [(&Path, &str); 7] = [
+        (&newer, "newer"),
+        (&foreign, "damaged"),
+        (&text, "damaged"),
+        (&read_only, may_write),
+        (&used, "in use"),
+        (&orphan, "damaged"),
+        (Path::new("/sys/jobs.db"), "read only"),
+    ];
+    for (path, expected) in cases {
+        assert_eq!(name(path), expected, "{}", path.display());
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_new_jobs_and_finishes_old_ones() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("jobs.db");
+    let store = open(&path).expect("a store");
+    store.submit(jobs(0..20)).await.expect("jobs");
+    store.close().await;
+    // No disk has as much room.
+    let options = SqliteOptions { reserve_bytes: u64::MAX, ..SqliteOptions::new(&path) };
+    let store = open_sqlite(&options, clock()).expect("a store");
+    let claimed = claim(&store, 10).await;
+    let (new, old) =
+        tokio::join!(store.submit(jobs(20..30)), store.settle(claimed.into_iter().map(success).collect()),);
+    assert_eq!(new.expect_err("no room"), StoreError::DiskFull);
+    assert_eq!(old.expect("answers"), vec![Some(JobState::Succeeded); 10]);
+    assert_eq!(store.size().await.expect("a size").jobs, 10);
+    store.close().await;
+    let answers = open(&path).expect("a store").submit(jobs(20..30)).await.expect("answers");
+    assert!(answers.iter().all(|answer| matches!(answer, Submitted::Created)), "{answers:?}");
+}

@@ -1,0 +1,337 @@
+//! The scripts. A line is an order, and behind `=>` what the store answers. Times are seconds.
+
+/// A promise of every store, and the script that shows it.
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) script: &'static str,
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "a job is created, claimed, and keeps its result",
+        script: "
+            open S
+            submit a b            => created created
+            get a                 => ready starts=0 failures=0 crashes=0 kept=0
+            claim S k=1           => a
+            get a                 => running starts=1 failures=0 crashes=0 kept=0
+            end a ok              => succeeded
+            get a                 => succeeded starts=1 failures=0 crashes=0 kept=1 out-a text/plain
+            attempts a            => 1:COMPLETED:0s:w
+            claim S k=9           => b
+            claim S k=9           =>
+            get none              => none",
+    },
+    Case {
+        name: "the same id and payload is the same job, another payload a conflict",
+        script: "
+            open S
+            submit a:payload=x a:payload=x a:payload=y => created existing:ready conflict
+            submit a:payload=x    => existing:ready
+            claim S k=9           => a
+            end a ok              => succeeded
+            submit a:payload=x    => existing:succeeded
+            lease S,k=5 a:payload=x b => existing:succeeded leased",
+    },
+    Case {
+        name: "a token ends its attempt once",
+        script: "
+            open S
+            submit a              => created
+            claim S k=1           => a
+            end a ok              => succeeded
+            end a ok              => void
+            end a fail            => void
+            cancel a              => wrong:succeeded",
+    },
+    Case {
+        name: "important classes go first, then the order of acceptance, by kind",
+        script: "
+            open S
+            submit a:class=3 b:class=1 c:class=0 d:class=1 e:kind=j => created created created created created
+            claim S k=3 j=0       => c b d
+            claim S k=3 j=3       => e a",
+    },
+    Case {
+        name: "jobs with a key run one at a time in order of acceptance",
+        script: "
+            open S
+            submit a:key=x b:key=x c d:key=x e:key=x:pool=q => created created created created created
+            get b                 => blocked starts=0 failures=0 crashes=0 kept=0
+            claim S k=9           => a c e
+            end a retry=5         => scheduled
+            claim S k=9           =>
+            advance 5
+            tick                  => promoted=1
+            claim S k=9           => a
+            end a ok              => succeeded
+            claim S k=9           => b
+            end b back            => ready
+            claim S k=9           => b
+            cancel d              => done
+            end b fail            => failed
+            claim S k=9           =>
+            submit f:key=x        => created
+            claim S k=9           => f",
+    },
+    Case {
+        name: "the end of any holder of a key lets the next job go",
+        script: "
+            open S
+            submit a:key=x b:key=x:expire=5 c:key=x d:key=x => created created created created
+            cancel a              => done
+            get b                 => ready starts=0 failures=0 crashes=0 kept=0
+            advance 5
+            tick                  => expired=1
+            claim S k=9           => c
+            advance 11
+            tick                  => returned=1
+            get d                 => blocked starts=0 failures=0 crashes=0 kept=0
+            open S
+            claim S k=9           => c
+            end c ok              => succeeded
+            retry a               => done
+            claim S k=9           => d
+            get a                 => blocked starts=0 failures=0 crashes=0 kept=0
+            end d ok              => succeeded
+            claim S k=9           => a",
+    },
+    Case {
+        name: "a delayed job takes its place when it is due",
+        script: "
+            open S
+            submit a:delay=5:key=x b:key=x c:at=3 => created created created
+            claim S k=9           => b
+            advance 3
+            tick                  => promoted=1
+            claim S k=9           => c
+            advance 2
+            tick                  => promoted=1
+            get a                 => blocked starts=0 failures=0 crashes=0 kept=0
+            end b ok              => succeeded
+            claim S k=9           => a",
+    },
+    Case {
+        name: "room leases jobs as they are created, unless others are ready",
+        script: "
+            open S
+            lease S,k=2 a b c d:kind=j => leased leased created created
+            lease S,k=2 e         => created
+            claim S k=9           => c e
+            lease S,k=2 f:key=x g:key=x h:delay=1 => leased created created
+            end f ok              => succeeded
+            claim S k=9           => g
+            end a ok              => succeeded",
+    },
+    Case {
+        name: "failed attempts count, drains and lost leases do not",
+        script: "
+            open S lease=10
+            submit a              => created
+            claim S k=1           => a
+            end a retry=1         => scheduled
+            advance 1
+            tick                  => promoted=1
+            claim S k=1           => a
+            end a crash           => scheduled
+            advance 1
+            tick                  => promoted=1
+            claim S k=1           => a
+            end a back            => ready
+            claim S k=1           => a
+            advance 20
+            tick                  => returned=1
+            end a ok              => void
+            beat S                => lost
+            claim S k=1           => lost
+            get a                 => ready starts=4 failures=2 crashes=1 kept=4
+            attempts a            => 1:HANDLER_FAILED:0s:w 2:WORKER_CRASHED:0s:w 3:DRAINING:0s:w 4:LOST:20s:
+            open S
+            claim S k=1           => a
+            end a#4 ok            => void
+            end a retry=1         => scheduled
+            get a                 => scheduled starts=5 failures=3 crashes=0 kept=5",
+    },
+    Case {
+        name: "a heartbeat keeps the jobs of a session",
+        script: "
+            open S lease=10
+            open T lease=10
+            submit a b            => created created
+            claim S k=1           => a
+            claim T k=1           => b
+            advance 8
+            beat S                =>
+            advance 8
+            tick                  => returned=1
+            end a ok              => succeeded
+            end b ok              => void
+            claim S k=9           => b",
+    },
+    Case {
+        name: "a running job is cancelled through its session, a waiting one at once",
+        script: "
+            open S
+            submit a b c d:delay=9 => created created created created
+            claim S k=3           => a b c
+            cancel a b d none     => requested requested done notfound
+            beat S                => a b
+            end a cancelled       => cancelled
+            end b retry=1         => cancelled
+            beat S                =>
+            cancel c              => requested
+            end c ok              => succeeded
+            cancel d              => wrong:cancelled",
+    },
+    Case {
+        name: "a cancelled job whose lease is lost does not come back",
+        script: "
+            open S lease=10
+            submit a              => created
+            claim S k=1           => a
+            cancel a              => requested
+            advance 10
+            tick                  => returned=1
+            get a                 => cancelled starts=1 failures=0 crashes=0 kept=1",
+    },
+    Case {
+        name: "an expiry bounds waiting and retries, and not a run",
+        script: "
+            open S
+            submit a:expire=5 b:expire=5 c:expire=5:delay=9 d => created created created created
+            claim S k=2           => a b
+            end b retry=60        => scheduled
+            advance 5
+            claim S k=9           => d
+            tick                  => expired=2
+            get b                 => expired starts=1 failures=1 crashes=0 kept=1
+            end a ok              => succeeded
+            submit e:expire=0     => created
+            lease S,k=1 f:expire=0 => created
+            claim S k=9           =>
+            tick                  => expired=2",
+    },
+    Case {
+        name: "results and dead letters are kept for their time",
+        script: "
+            open S lease=1000
+            submit a:retain=10 b:retain=10 c:retain=10 => created created created
+            claim S k=9           => a b c
+            end a ok              => succeeded
+            end b fail            => failed
+            cancel c              => requested
+            advance 10
+            tick                  => removed=1
+            get a                 => none
+            get b                 => failed starts=1 failures=0 crashes=0 kept=1
+            advance 10
+            tick                  => removed=1
+            end c cancelled       => cancelled
+            size                  => 0 1
+            submit a              => created",
+    },
+    Case {
+        name: "ended jobs are retried and deleted by hand",
+        script: "
+            open S
+            submit a:expire=5 b   => created created
+            claim S k=1           => a
+            end a fail            => failed
+            retry a b none        => done wrong:ready notfound
+            advance 60
+            tick                  =>
+            get a                 => ready starts=1 failures=0 crashes=0 kept=1
+            open S
+            claim S k=9           => b a
+            end a ok              => succeeded
+            retry a               => done
+            get a                 => ready starts=2 failures=0 crashes=0 kept=2
+            claim S k=9           => a
+            end a#2 ok            => void
+            end a ok              => succeeded
+            delete a b none       => done wrong:running notfound
+            get a                 => none",
+    },
+    Case {
+        name: "lists are filtered and paged, the newest first",
+        script: "
+            open S
+            submit a:tenant=t b:kind=j:label=red c:tenant=t:label=red d => created created created created
+            advance 5
+            submit e              => created
+            cancel d              => done
+            list                  => e d c b a
+            list limit=2          => e d | c b | a
+            list limit=5          => e d c b a |
+            list tenant=t         => c a
+            list kind=j           => b
+            list label=red        => c b
+            list label=blue       =>
+            list state=cancelled  => d
+            list state=ready,cancelled limit=3 => e d c | b a
+            list from=0           => e
+            list before=0         => d c b a
+            page x                => bad page",
+    },
+    Case {
+        name: "a purge removes ended jobs only",
+        script: "
+            open S
+            submit a b c:kind=j d => created created created created
+            cancel a b c          => done done done
+            purge state=ready     => 0
+            purge kind=j          => 1
+            purge                 => 2
+            purge                 => 0
+            list                  => d",
+    },
+    Case {
+        name: "a tick of a schedule fires once",
+        script: "
+            open S
+            fire nightly 60 skip n60 => created
+            fire nightly 60 skip n60 => already
+            fire nightly 50 skip n50 => already
+            fire hourly 60 queue h60 => created
+            fire nightly 120 skip n120 => skipped
+            fire hourly 120 queue h120 => created
+            claim S k=9           => n60 h60 h120
+            end n60 ok            => succeeded
+            fire nightly 120 skip n120 => already
+            fire nightly 180 skip n180 => created",
+    },
+    Case {
+        name: "depths and sizes are by kind and state",
+        script: "
+            open S
+            submit a b:key=x c:key=x d:delay=9 e:kind=j => created created created created created
+            advance 4
+            claim S k=1           => a
+            depths                => j:0/1/0/0/0:4 k:1/1/1/1/0:4
+            end a fail            => failed
+            depths                => j:0/1/0/0/0:4 k:1/1/1/0/1:4
+            size                  => 4 5
+            cancel b c d e        => done done done done
+            depths                => k:0/0/0/0/1:-
+            size                  => 0 5",
+    },
+    Case {
+        name: "the backlog is bounded by jobs",
+        script: "
+            open S
+            submit 01 02 03 04 05 06 07 08 09 10 11 12 13 14 15 16 17 18 19 20 => created created created created created created created created created created created created created created created created created created created created
+            submit 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 => created created created created created created created created created created created created created created created created created created created created full
+            submit 01 01:payload=other 41 => existing:ready conflict full
+            fire nightly 60 queue 41 => refused
+            cancel 01             => done
+            tick                  =>
+            retry 01              => done
+            tick                  =>
+            submit 41             => full
+            cancel 02             => done
+            retry 01              => wrong:ready
+            tick                  =>
+            fire nightly 60 queue 41 => created
+            retry 02              => full",
+    },
+];

@@ -1,0 +1,226 @@
+//! Runs the lines of a script against a store, and writes down what it answers.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    TestClock,
+    conformance::Case,
+    language::Words,
+    words::{change, failed, fired, job, later, seconds, state, submitted},
+};
+use crate::{
+    model::{Output, Reason},
+    store::{
+        Action, Claimed, Filter, JobState, JobStore, Next, Overlap, Room, SessionId, Settle, StoreError, Submission,
+        Tick, Token,
+    },
+};
+
+/// Runs each line, and compares its answer with what stands behind `=>`. Gives all differences.
+pub(super) async fn differences(case: &Case, store: Arc<dyn JobStore>, clock: &TestClock) -> Vec<String> {
+    let mut script = Script::new(store, clock.clone());
+    let mut found = Vec::new();
+    for line in case.script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (order, expected) = line.split_once("=>").unwrap_or((line, ""));
+        let answer = script.run(order.trim()).await;
+        if answer.trim() != expected.trim() {
+            found.push(format!("{}: {line}\n    answered {answer}", case.name));
+        }
+    }
+    found
+}
+
+/// A store under test, and the tokens that it gave.
+pub(super) struct Script {
+    pub(super) store: Arc<dyn JobStore>,
+    clock: TestClock,
+    sessions: HashMap<String, SessionId>,
+    tokens: HashMap<String, Vec<Token>>,
+}
+
+impl Script {
+    pub(super) fn new(store: Arc<dyn JobStore>, clock: TestClock) -> Self {
+        Self { store, clock, sessions: HashMap::new(), tokens: HashMap::new() }
+    }
+
+    /// The answer to a line.
+    pub(super) async fn run(&mut self, line: &str) -> String {
+        self.answer(line).await.unwrap_or_else(|error| failed(&error))
+    }
+
+    async fn answer(&mut self, line: &str) -> Result<String, StoreError> {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let words = Words::of(rest, ' ');
+        let ids = words.plain();
+        let store = self.store.clone();
+        Ok(match verb {
+            "advance" => {
+                self.clock.advance(seconds(&ids[0]));
+                String::new()
+            }
+            "open" => {
+                let session = store.open_session(seconds(words.text("lease", "10"))).await?;
+                self.sessions.insert(ids[0].clone(), session);
+                String::new()
+            }
+            "submit" => self.submit(None, &words, 0).await?,
+            "lease" => self.submit(Some(self.room(words.rest(0).next().expect("a room"))), &words, 1).await?,
+            "claim" => {
+                let claimed = store.claim(self.room(&words.rest(0).collect::<Vec<_>>().join(","))).await?;
+                for job in &claimed {
+                    self.keep(job);
+                }
+                join(claimed.iter().map(|job| job.token.id.clone()))
+            }
+            "end" => self.end(&ids[0], &words).await?,
+            "beat" => join(store.beat(self.sessions[&ids[0]]).await?.into_iter().map(|token| token.id)),
+            "cancel" => join(store.change(ids, Action::Cancel).await?.into_iter().map(change)),
+            "retry" => join(store.change(ids, Action::Retry).await?.into_iter().map(change)),
+            "delete" => join(store.change(ids, Action::Delete).await?.into_iter().map(change)),
+            "purge" => store.purge(self.filter(&words)).await?.to_string(),
+            "get" => self.get(&ids[0]).await?,
+            "attempts" => self.attempts(&ids[0]).await?,
+            "list" => self.list(&words).await?,
+            "page" => store.list(Filter::default(), Some(ids[0].clone()), 1).await.map(|_| String::new())?,
+            "fire" => self.fire(&words).await?,
+            "tick" => {
+                let done = store.tick().await?;
+                let counts = [
+                    ("promoted", done.promoted),
+                    ("returned", done.returned),
+                    ("expired", done.expired),
+                    ("removed", done.removed),
+                ];
+                join(counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name}={count}")))
+            }
+            "depths" => self.depths().await?,
+            "size" => store.size().await.map(|size| format!("{} {}", size.jobs, size.bytes))?,
+            other => panic!("no such verb: {other}"),
+        })
+    }
+
+    async fn submit(&mut self, room: Option<Room>, words: &Words<'_>, from: usize) -> Result<String, StoreError> {
+        let jobs = words.rest(from).map(|word| job(word, &self.clock)).collect();
+        let answers = self.store.submit(Submission { jobs, room }).await?;
+        for answer in &answers {
+            if let crate::store::Submitted::Leased(claimed) = answer {
+                self.keep(claimed);
+            }
+        }
+        Ok(join(answers.iter().map(submitted)))
+    }
+
+    /// `S,k=2,j=1`: the session's room for two jobs of kind `k`, and one of `j`.
+    fn room(&self, text: &str) -> Room {
+        let (session, kinds) = text.split_once(',').expect("a session and kinds");
+        let kinds = kinds.split(',').filter_map(|pair| pair.split_once('='));
+        let kinds = kinds.map(|(kind, count)| (kind.to_owned(), count.parse().expect("a count"))).collect();
+        Room { session: self.sessions[session], kinds }
+    }
+
+    fn keep(&mut self, claimed: &Claimed) {
+        let token = claimed.token.clone();
+        let payload = &claimed.request.job.payload;
+        assert!(!payload.is_empty(), "{} has lost its payload", token.id);
+        self.tokens.entry(token.id.clone()).or_default().push(token);
+    }
+
+    /// `a ok`, `a retry=5`; `a#1` takes the first token that was given for `a`.
+    async fn end(&self, id: &str, words: &Words<'_>) -> Result<String, StoreError> {
+        let (id, number) = id.split_once('#').unwrap_or((id, ""));
+        let Some(tokens) = self.tokens.get(id) else { return Ok("no token".to_owned()) };
+        let token = number.parse::<usize>().map_or_else(|_| tokens.last(), |number| tokens.get(number - 1));
+        let token = token.expect("a token").clone();
+        let (reason, next) = match words.plain().get(1).map(String::as_str) {
+            Some("ok") => {
+                let bytes = format!("out-{id}").into();
+                (Reason::Completed, Next::Succeeded(Output { bytes, content_type: "text/plain".to_owned() }))
+            }
+            Some("fail") => (Reason::HandlerFailed, Next::Failed),
+            Some("cancelled") => (Reason::Cancelled, Next::Cancelled),
+            Some("back") => (Reason::Draining, Next::GiveBack),
+            Some("crash") => (Reason::WorkerCrashed, Next::Retry { after: seconds("1") }),
+            _ => (Reason::HandlerFailed, Next::Retry { after: seconds(words.text("retry", "1")) }),
+        };
+        let end = Settle { token, worker: "w".to_owned(), reason, code: 2, message: "said \u{0} no".to_owned(), next };
+        let answers = self.store.settle(vec![end]).await?;
+        Ok(answers[0].map_or_else(|| "void".to_owned(), state))
+    }
+
+    async fn get(&self, id: &str) -> Result<String, StoreError> {
+        let Some(job) = self.store.get(id).await? else { return Ok("none".to_owned()) };
+        let record = &job.record;
+        let mut text = format!(
+            "{} starts={} failures={} crashes={} kept={}",
+            state(record.state),
+            record.starts,
+            record.failures,
+            record.crashes,
+            record.attempts.len()
+        );
+        if let Some(output) = &job.output {
+            text += &format!(" {} {}", String::from_utf8_lossy(&output.bytes), output.content_type);
+        }
+        Ok(text)
+    }
+
+    async fn attempts(&self, id: &str) -> Result<String, StoreError> {
+        let job = self.store.get(id).await?;
+        let attempts = job.map(|job| job.record.attempts).unwrap_or_default();
+        Ok(join(attempts.iter().map(|attempt| {
+            let outcome = attempt.outcome.map_or("LOST", Reason::name);
+            let seconds = attempt.ended_at.since(attempt.started_at).as_secs();
+            format!("{}:{outcome}:{seconds}s:{}", attempt.number, attempt.worker)
+        })))
+    }
+
+    fn filter(&self, words: &Words<'_>) -> Filter {
+        let owned = |name: &str| words.find(name).map(str::to_owned);
+        let states = words.find("state").into_iter().flat_map(|states| states.split(','));
+        Filter {
+            states: states.filter_map(|text| JobState::ALL.into_iter().find(|found| state(*found) == text)).collect(),
+            kind: owned("kind"),
+            tenant: owned("tenant"),
+            label: owned("label").map(|value| ("team.x".to_owned(), value)),
+            created_from: words.find("from").map(|time| later(&self.clock, time)),
+            created_before: words.find("before").map(|time| later(&self.clock, time)),
+        }
+    }
+
+    /// All pages, with a bar between them.
+    async fn list(&self, words: &Words<'_>) -> Result<String, StoreError> {
+        let limit = words.number("limit", 100) as usize;
+        let (mut pages, mut next) = (Vec::new(), None);
+        loop {
+            let page = self.store.list(self.filter(words), next, limit).await?;
+            pages.push(join(page.jobs.iter().map(|job| job.request.id.clone())));
+            next = page.next;
+            if next.is_none() {
+                return Ok(pages.join(" | "));
+            }
+        }
+    }
+
+    /// `nightly 60 skip a`: the tick at 60 s after the start of the test creates `a`.
+    async fn fire(&self, words: &Words<'_>) -> Result<String, StoreError> {
+        let ids = words.plain();
+        let at = crate::store::Timestamp::from_millis(TestClock::START).plus(seconds(&ids[1]));
+        let overlap = if ids[2] == "skip" { Overlap::Skip } else { Overlap::Queue };
+        let job = job(&ids[3], &self.clock);
+        let tick = Tick { schedule: ids[0].clone(), at, overlap, job };
+        Ok(join(self.store.fire(vec![tick]).await?.into_iter().map(fired)))
+    }
+
+    async fn depths(&self) -> Result<String, StoreError> {
+        let depths = self.store.depths().await?;
+        Ok(join(depths.into_iter().map(|(kind, depth)| {
+            let age = depth.oldest_ready.map_or_else(|| "-".to_owned(), |age| age.as_secs().to_string());
+            let counts = [depth.scheduled, depth.ready, depth.blocked, depth.leased, depth.dead].map(|n| n.to_string());
+            format!("{kind}:{}:{age}", counts.join("/"))
+        })))
+    }
+}
+
+fn join(words: impl Iterator<Item = String>) -> String {
+    words.collect::<Vec<_>>().join(" ")
+}

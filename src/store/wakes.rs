@@ -1,0 +1,60 @@
+//! Wakes what waits for the store: the dispatcher, the watcher of cancellations, and callers that wait for a job's end.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+/// Signals of one store. A signal may be spurious; ask the store what happened.
+#[derive(Debug, Default)]
+pub struct Wakes {
+    ready: Notify,
+    cancels: Notify,
+    waiters: Mutex<HashMap<String, watch::Sender<()>>>,
+}
+
+/// What an operation changed for others.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub(super) ready: bool,
+    pub(super) cancels: bool,
+    pub(super) ended: Vec<String>,
+}
+
+impl Wakes {
+    /// Returns when jobs may have become ready since the last return. For one dispatcher. Cancel safe.
+    pub async fn ready(&self) {
+        self.ready.notified().await;
+    }
+
+    /// Returns when cancellations may have been requested since the last return; then call
+    /// [`beat`](super::JobStore::beat). For one watcher. Cancel safe.
+    pub async fn cancels(&self) {
+        self.cancels.notified().await;
+    }
+
+    /// A receiver that changes when the job may have ended.
+    pub(super) fn watch(&self, id: &str) -> watch::Receiver<()> {
+        let mut waiters = self.waiters.lock();
+        // Entries whose callers have left are dropped when the map would grow.
+        if waiters.len() == waiters.capacity() {
+            waiters.retain(|_, sender| sender.receiver_count() > 0);
+        }
+        waiters.entry(id.to_owned()).or_default().subscribe()
+    }
+
+    pub(super) fn announce(&self, changes: &Changes) {
+        if changes.ready {
+            self.ready.notify_one();
+        }
+        if changes.cancels {
+            self.cancels.notify_one();
+        }
+        if !changes.ended.is_empty() {
+            let mut waiters = self.waiters.lock();
+            for id in &changes.ended {
+                waiters.remove(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Jobs that outlive their calls: what a caller of `JobService` sees of their lives.
+
+mod faults;
+mod restart;
+mod tenants;
+
+use std::{path::Path, time::Duration};
+
+use tempfile::TempDir;
+use tonic::{Code, transport::Channel};
+use waterwheel::proto::{
+    CreateJobRequest, CreateJobResponse, CreateJobsRequest, DeleteJobRequest, DetachedJob, DetachedJobFilter,
+    GetJobRequest, Job, JobOptions, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest,
+    RetryJobRequest, RetryPolicy, WaitJobRequest, create_jobs_response::Outcome, job_options::Start,
+    job_service_client::JobServiceClient,
+};
+
+use crate::{process::Process, refusal::Refusal, service::job};
+
+const CONFIG: &str = r#"
+    store.path = "jobs.db"
+    [pool.one]
+    workers = 2
+    cancel_grace = "100ms"
+    [kind.echo]
+    pool = "one"
+    builtin = "echo"
+    retain_for = "1h"
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    [kind.flaky]
+    pool = "one"
+    exec = ["/bin/sh", "-c", "read file; echo run >> $file; [ $(wc -l < $file) -ge 3 ]"]
+    retry = { initial = "1ms", max_attempts = 3 }
+    [kind.refuses]
+    pool = "one"
+    exec = ["/bin/sh", "-c", "echo no >&2; exit 65"]
+"#;
+
+/// A caller of `JobService`.
+#[derive(Clone)]
+struct Jobs(JobServiceClient<Channel>);
+
+impl Jobs {
+    async fn of(process: &Process) -> Self {
+        Self(JobServiceClient::new(process.public.channel().await))
+    }
+
+    async fn create(&self, request: CreateJobRequest) -> Result<CreateJobResponse, Refusal> {
+        let answer = self.0.clone().create_job(request).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| Refusal::of_call(status, true))
+    }
+
+    async fn created(&self, request: CreateJobRequest) -> String {
+        self.create(request).await.unwrap().job_id
+    }
+
+    async fn get(&self, id: &str) -> DetachedJob {
+        let request = GetJobRequest { job_id: id.to_owned(), with_payload: true };
+        self.0.clone().get_job(request).await.unwrap().into_inner().job.unwrap()
+    }
+
+    /// The job at its end.
+    async fn ended(&self, id: &str) -> DetachedJob {
+        let request = WaitJobRequest { job_id: id.to_owned() };
+        let job = self.0.clone().wait_job(request).await.unwrap().into_inner().job.unwrap();
+        assert!(job.state() >= JobState::Succeeded, "{job:?}");
+        job
+    }
+
+    async fn cancel(&self, id: &str) -> Result<JobState, Refusal> {
+        let answer = self.0.clone().cancel_job(JobServiceCancelJobRequest { job_id: id.to_owned() }).await;
+        answer.map(|answer| answer.into_inner().state()).map_err(|status| Refusal::of_call(status, true))
+    }
+
+    async fn retry(&self, id: &str) {
+        self.0.clone().retry_job(RetryJobRequest { job_id: id.to_owned() }).await.unwrap();
+    }
+
+    async fn list(&self, filter: DetachedJobFilter) -> Vec<DetachedJob> {
+        let (mut jobs, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let request = JobServiceListJobsRequest { filter: Some(filter.clone()), page_size: 7, page_token };
+            let page = self.0.clone().list_jobs(request).await.unwrap().into_inner();
+            jobs.extend(page.jobs);
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return jobs;
+            }
+        }
+    }
+}
+
+async fn serve(config: &str) -> (Process, Jobs) {
+    let process = Process::serve(config).await;
+    let jobs = Jobs::of(&process).await;
+    (process, jobs)
+}
+
+fn work(kind: &str, payload: impl Into<bytes::Bytes>) -> CreateJobRequest {
+    CreateJobRequest { job: Some(job(kind, payload)), ..CreateJobRequest::default() }
+}
+
+fn with(options: JobOptions, request: CreateJobRequest) -> CreateJobRequest {
+    CreateJobRequest { options: Some(options), ..request }
+}
+
+fn delayed(delay: &str, request: CreateJobRequest) -> CreateJobRequest {
+    with(JobOptions { start: Some(Start::Delay(delay.parse().unwrap())), ..JobOptions::default() }, request)
+}
+
+fn millis(job: &DetachedJob) -> (i64, i32) {
+    let created = job.create_time.unwrap();
+    (created.seconds, created.nanos)
+}
+
+fn outcomes(job: &DetachedJob) -> Vec<&str> {
+    job.attempts.iter().map(|attempt| attempt.outcome.as_str()).collect()
+}
+
+/// A line of text that names a file, for a kind that counts its runs there.
+fn file(dir: &TempDir) -> (std::path::PathBuf, String) {
+    let path = dir.path().join("runs");
+    let line = format!("{}\n", path.display());
+    (path, line)
+}
+
+fn lines(path: &Path) -> usize {
+    std::fs::read_to_string(path).unwrap_or_default().lines().count()
+}
+
+#[tokio::test]
+async fn a_job_is_created_runs_and_is_read() {
+    let (_process, jobs) = serve(CONFIG).await;
+    let (a, b) = (jobs.created(work("echo", "one")).await, jobs.created(work("echo", "two")).await);
+    assert_ne!(a, b);
+    let done = jobs.ended(&a).await;
+    assert_eq!((done.state(), &*done.output, outcomes(&done)), (JobState::Succeeded, &b"one"[..], vec!["COMPLETED"]));
+    assert!(
+        done.attempts[0].worker.starts_with("one/")
+            && done.purge_time.unwrap().seconds == done.end_time.unwrap().seconds + 3600,
+        "{done:?}"
+    );
+    let read = jobs.get(&a).await;
+    let work = read.job.clone().unwrap();
+    assert_eq!((&*work.payload, work.criticality().as_str_name()), (&b"one"[..], "CRITICALITY_SHEDDABLE_PLUS"));
+    assert_eq!(jobs.ended(&b).await.output, b"two");
+}
+
+#[tokio::test]
+async fn the_same_id_is_the_same_job() {
+    let (_process, jobs) = serve(CONFIG).await;
+    let named = |payload: &'static str| CreateJobRequest { job_id: "mine".into(), ..work("echo", payload) };
+    let first = jobs.create(named("one")).await.unwrap();
+    assert_eq!((first.job_id.as_str(), first.already_existed), ("mine", false));
+    assert!(jobs.create(named("one")).await.unwrap().already_existed);
+    jobs.ended("mine").await;
+    assert!(jobs.create(named("one")).await.unwrap().already_existed);
+    let other = jobs.create(named("two")).await.unwrap_err();
+    assert_eq!(
+        (other.code(), other.reason().as_str(), other.pushback()),
+        (Code::AlreadyExists, "JOB_EXISTS", Some(-1))
+    );
+    assert_eq!(outcomes(&jobs.get("mine").await), ["COMPLETED"]);
+}
+
+#[tokio::test]
+async fn a_delayed_job_starts_later_and_one_may_expire_first() {
+    let (_process, jobs) = serve(CONFIG).await;
+    let later = jobs.created(delayed("1.5s", work("echo", "x"))).await;
+    assert_eq!(jobs.get(&later).await.state(), JobState::Scheduled);
+    let soon = std::time::SystemTime::now() + Duration::from_secs(1);
+    let options = JobOptions {
+        start: Some(Start::Delay("600s".parse().unwrap())),
+        expire_time: Some(soon.into()),
+        ..JobOptions::default()
+    };
+    let never = jobs.created(with(options, work("echo", "x"))).await;
+    let (done, expired) = (jobs.ended(&later).await, jobs.ended(&never).await);
+    assert_eq!(done.state(), JobState::Succeeded);
+    assert!(done.due_time.unwrap().seconds > done.create_time.unwrap().seconds, "{done:?}");
+    assert_eq!((expired.state(), expired.attempts.len()), (JobState::Expired, 0));
+}
+
+#[tokio::test]
+async fn a_failed_job_is_tried_again_until_it_is_a_dead_letter_which_can_be_retried() {
+    let ((_process, jobs), dir) = (serve(CONFIG).await, tempfile::tempdir().unwrap());
+    let (path, line) = file(&dir);
+    let id = jobs.created(work("flaky", line.clone())).await;
+    let done = jobs.ended(&id).await;
+    assert_eq!(
+        (done.state(), outcomes(&done)),
+        (JobState::Succeeded, vec!["HANDLER_FAILED", "HANDLER_FAILED", "COMPLETED"])
+    );
+    assert_eq!((done.failures, done.attempts[0].code), (2, Code::Unknown as i32));
+
+    std::fs::remove_file(&path).unwrap();
+    let retry = Some(RetryPolicy { max_attempts: 2, ..RetryPolicy::default() });
+    let id = jobs.created(with(JobOptions { retry, ..JobOptions::default() }, work("flaky", line))).await;
+    let dead = jobs.ended(&id).await;
+    assert_eq!((dead.state(), dead.attempts.len(), lines(&path)), (JobState::Failed, 2, 2));
+    jobs.retry(&id).await;
+    let done = jobs.ended(&id).await;
+    assert_eq!((done.state(), done.attempts.len()), (JobState::Succeeded, 3));
+
+    let refused = jobs.ended(&jobs.created(work("refuses", "")).await).await;
+    assert_eq!((refused.state(), refused.attempts.len()), (JobState::Failed, 1));
+    assert!(refused.attempts[0].message.contains("no"), "{refused:?}");
+    assert_eq!(refused.attempts[0].code, Code::InvalidArgument as i32);
+}
+
+#[tokio::test]
+async fn a_job_is_cancelled_before_and_while_it_runs() {
+    let (_process, jobs) = serve(CONFIG).await;
+    let waiting = jobs.created(delayed("600s", work("echo", ""))).await;
+    assert_eq!(jobs.cancel(&waiting).await.unwrap(), JobState::Cancelled);
+    assert_eq!(jobs.ended(&waiting).await.state(), JobState::Cancelled);
+    let again = jobs.cancel(&waiting).await.unwrap_err();
+    assert_eq!((again.code(), again.reason().as_str()), (Code::FailedPrecondition, "WRONG_STATE"));
+    assert_eq!(again.facts()["state"], "CANCELLED");
+
+    let running = jobs.created(work("sleep", "60000")).await;
+    while jobs.get(&running).await.state() != JobState::Running {}
+    assert_eq!(jobs.cancel(&running).await.unwrap(), JobState::Running);
+    let ended = jobs.ended(&running).await;
+    assert_eq!((ended.state(), outcomes(&ended)), (JobState::Cancelled, vec!["CANCELLED_BY_OPERATOR"]));
+    let none = jobs.cancel("none").await.unwrap_err();
+    assert_eq!((none.code(), none.reason().as_str()), (Code::NotFound, "NOT_FOUND"));
+}
+
+#[tokio::test]
+async fn many_jobs_are_created_listed_and_purged() {
+    let (_process, jobs) = serve(CONFIG).await;
+    let sent = (0..50).map(|number| {
+        let kind = if number == 13 { "unknown" } else { "echo" };
+        let labels = [("half".to_owned(), (number % 2).to_string())].into();
+        let job = Some(Job { labels, ..job(kind, number.to_string()) });
+        CreateJobsRequest { job, job_id: format!("job-{number}"), tag: number.to_string(), options: None }
+    });
+    let mut answers =
+        jobs.0.clone().create_jobs(tokio_stream::iter(sent.collect::<Vec<_>>())).await.unwrap().into_inner();
+    let mut count = 0;
+    while let Some(answer) = answers.message().await.unwrap() {
+        count += 1;
+        match answer.outcome.unwrap() {
+            Outcome::Created(created) => assert_eq!(created.job_id, format!("job-{}", answer.tag)),
+            Outcome::Failure(failure) => assert_eq!((answer.tag.as_str(), failure.code), ("13", 3), "{failure:?}"),
+        }
+    }
+    assert_eq!(count, 50);
+    for number in (0..50).filter(|number| *number != 13) {
+        assert_eq!(jobs.ended(&format!("job-{number}")).await.output, number.to_string().as_bytes());
+    }
+    let all = jobs.list(DetachedJobFilter::default()).await;
+    assert_eq!(all.len(), 49);
+    assert!(all.is_sorted_by(|a, b| millis(a) >= millis(b)) && all.iter().all(|job| job.output.is_empty()));
+    let even = DetachedJobFilter { label_key: "half".into(), label_value: "0".into(), ..Default::default() };
+    assert_eq!(jobs.list(even.clone()).await.len(), 25);
+    let waiting = DetachedJobFilter { states: vec![JobState::Ready.into()], ..Default::default() };
+    assert_eq!(jobs.list(waiting).await.len(), 0);
+
+    jobs.0.clone().delete_job(DeleteJobRequest { job_id: "job-0".into() }).await.unwrap();
+    let purged = jobs.0.clone().purge_jobs(PurgeJobsRequest { filter: Some(even) }).await.unwrap().into_inner();
+    assert_eq!(purged.removed, 24);
+    assert_eq!(jobs.list(DetachedJobFilter::default()).await.len(), 24);
+}
+
+#[tokio::test]
+async fn a_wait_ends_at_its_deadline_and_the_job_goes_on() {
+    let (_process, jobs) = serve(CONFIG).await;
+    let id = jobs.created(work("sleep", "60000")).await;
+    let mut request = tonic::Request::new(WaitJobRequest { job_id: id.clone() });
+    request.set_timeout(Duration::from_secs(2));
+    let job = jobs.0.clone().wait_job(request).await.unwrap().into_inner().job.unwrap();
+    assert_eq!((job.state(), job.end_time), (JobState::Running, None));
+    assert_eq!(jobs.get(&id).await.state(), JobState::Running);
+}

@@ -1,0 +1,71 @@
+//! What a store has outlives its server: kills, drains, starts anew.
+
+use std::collections::BTreeSet;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use waterwheel::proto::{DetachedJobFilter, JobState};
+
+use super::{CONFIG, Jobs, delayed, outcomes, work};
+use crate::process::Process;
+
+/// A directory with a configuration, whose store stays there.
+fn place(config: &str) -> (TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("waterwheel.toml");
+    std::fs::write(&path, config).unwrap();
+    (dir, path)
+}
+
+#[tokio::test]
+async fn after_kills_every_acknowledged_job_ends_once() {
+    let (_dir, path) = place(CONFIG);
+    let mut acknowledged = BTreeSet::new();
+    for round in 0..3 {
+        let process = Process::serve_file(&path).await;
+        let jobs = Jobs::of(&process).await;
+        for number in 0..40 {
+            let kind = if number % 4 == 0 { "sleep" } else { "echo" };
+            acknowledged.insert(jobs.created(work(kind, "20")).await);
+        }
+        // Some run, some wait, some have ended.
+        assert_eq!(acknowledged.len(), 40 * (round + 1));
+        process.signal(Signal::KILL);
+    }
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    for id in &acknowledged {
+        let job = jobs.ended(id).await;
+        let completed = outcomes(&job).iter().filter(|outcome| **outcome == "COMPLETED").count();
+        assert_eq!((job.state(), completed), (JobState::Succeeded, 1), "{job:?}");
+    }
+    let all = jobs.list(DetachedJobFilter::default()).await;
+    assert_eq!(all.into_iter().map(|job| job.job_id).collect::<BTreeSet<_>>(), acknowledged);
+}
+
+#[tokio::test]
+async fn a_drain_gives_back_what_it_cannot_finish() {
+    let config = format!("drain = {{ notice = \"0s\", finish = \"500ms\", kill = \"2s\" }}\n{CONFIG}");
+    let (_dir, path) = place(&config.replace("workers = 2", "workers = 1"));
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let long = jobs.created(work("sleep", "60000")).await;
+    while jobs.get(&long).await.state() != JobState::Running {}
+    let ready = [jobs.created(work("echo", "1")).await, jobs.created(work("echo", "2")).await];
+    let later = jobs.created(delayed("600s", work("echo", ""))).await;
+    process.signal(Signal::TERM);
+    let ended = process.ended().await;
+    assert_eq!((ended.code, &ended.receipt["lost"]), (Some(0), &serde_json::json!([])), "{}", ended.receipt);
+
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let job = jobs.get(&long).await;
+    assert_eq!((job.failures, outcomes(&job)[0]), (0, "DRAIN_KILLED"), "{job:?}");
+    assert_eq!(jobs.get(&later).await.state(), JobState::Scheduled);
+    while jobs.get(&long).await.state() != JobState::Running {}
+    jobs.cancel(&long).await.unwrap();
+    for id in ready {
+        let job = jobs.ended(&id).await;
+        assert_eq!((job.state(), job.failures), (JobState::Succeeded, 0));
+    }
+}
