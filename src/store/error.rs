@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum StoreError {
     /// The session's lease has ended, and another session may run its jobs. Open a new one.
-    #[error("the lease of this session has ended")]
+    #[error("the lease of the session has ended")]
     SessionLost,
     /// The page token is not one that this store gave.
     #[error("the page token is not valid; list from the start")]

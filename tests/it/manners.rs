@@ -239,8 +239,12 @@ async fn reflection_lists_what_its_listener_serves() {
     let process = Process::serve(CONFIG).await;
     let both =
         ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
-    let public =
-        ["waterwheel.v1.WorkerPoolService", "waterwheel.v1.WorkerService", "xds.service.orca.v3.OpenRcaService"];
+    let public = [
+        "waterwheel.v1.WorkerPoolService",
+        "waterwheel.v1.WorkerService",
+        "waterwheel.v1.JobService",
+        "xds.service.orca.v3.OpenRcaService",
+    ];
     assert_eq!(listed(process.public).await, [&public[..], &both[..]].concat());
     assert_eq!(listed(process.ops).await, [&["waterwheel.v1.AdminService"], &both[..]].concat());
     for address in [process.public, process.ops] {

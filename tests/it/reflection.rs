@@ -74,7 +74,7 @@ async fn what_is_not_known_is_an_answer_after_which_others_follow() {
         (numbers("waterwheel.v1.Job"), Ok("waterwheel.v1.Job")),
         (numbers("waterwheel.v1.Nothing"), Err(5)),
         (MessageRequest::FileContainingExtension(extension), Err(5)),
-        (MessageRequest::ListServices(String::new()), Ok("6")),
+        (MessageRequest::ListServices(String::new()), Ok("7")),
     ];
     let requests = cases.iter().map(|(request, _)| asked(Some(request.clone())));
     let mut answers = answers(&process, requests.chain([asked(None)]).collect()).await;
