@@ -16,6 +16,7 @@ mod config;
 mod config_args;
 mod connect;
 mod console;
+mod detached;
 mod dev;
 mod drain;
 mod exit;
@@ -86,7 +87,7 @@ enum Command {
     Stream(stream::StreamArgs),
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
-    Jobs(jobs::JobsArgs),
+    Jobs(Box<jobs::JobsArgs>),
     Explain(explain::ExplainArgs),
     Pause(pause::PauseArgs),
     Resume(resume::ResumeArgs),
@@ -161,7 +162,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Drain(args) => {
             session::client(args.steer.operator.format(), async |console| drain::run(args, console).await)
         }
-        Command::Jobs(args) => session::client(args.operator.format(), async |console| jobs::run(args, console).await),
+        Command::Jobs(args) => session::client(args.format(), async |console| jobs::run(*args, console).await),
         Command::Explain(args) => {
             session::client(args.operator.format(), async |console| explain::run(args, console).await)
         }

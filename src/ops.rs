@@ -30,6 +30,7 @@ use tokio::{
 };
 
 use crate::{
+    detached::Detached,
     net::Tls,
     phase::PhaseCell,
     pool::Pools,
@@ -58,6 +59,8 @@ impl Default for Options {
 pub struct Subject {
     /// The served pools.
     pub pools: Pools,
+    /// The detached jobs; `None` without a store.
+    pub detached: Option<Detached>,
     /// Phase of the process.
     pub phase: PhaseCell,
     /// Durations of calls.

@@ -81,7 +81,11 @@ const LAYERS: &[Layer] = &[
         imports: Imports::Only(&["memory", "model", "phase", "task", "reload", "file", "throttle"]),
         wire: true,
     },
-    Layer { name: "ops", imports: Imports::Only(&["model", "pool", "phase", "task", "rpc", "net"]), wire: true },
+    Layer {
+        name: "ops",
+        imports: Imports::Only(&["model", "pool", "detached", "phase", "task", "rpc", "net"]),
+        wire: true,
+    },
     // Its options are the components' own config types.
     Layer {
         name: "config",

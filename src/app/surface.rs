@@ -89,6 +89,7 @@ pub(super) fn surface(
     let connections = Arc::default();
     let subject = Subject {
         pools,
+        detached: control.detached().cloned(),
         phase: phase.clone(),
         calls,
         health: health.clone(),

@@ -44,7 +44,7 @@ use crate::{
     model::Reason,
     proto::{
         admin_service_client::AdminServiceClient, health::health_client::HealthClient,
-        worker_pool_service_client::WorkerPoolServiceClient,
+        job_service_client::JobServiceClient, worker_pool_service_client::WorkerPoolServiceClient,
     },
 };
 
@@ -213,6 +213,13 @@ impl Connection {
     /// A client for callers, without limits on message sizes.
     pub(crate) fn worker_pool(&self) -> WorkerPoolServiceClient<Self> {
         WorkerPoolServiceClient::with_origin(self.clone(), self.origin.clone())
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX)
+    }
+
+    /// A client for detached jobs, without limits on message sizes.
+    pub(crate) fn jobs(&self) -> JobServiceClient<Self> {
+        JobServiceClient::with_origin(self.clone(), self.origin.clone())
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX)
     }

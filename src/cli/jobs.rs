@@ -1,4 +1,4 @@
-//! `waterwheel jobs`.
+//! `waterwheel jobs`. With a verb it is about detached jobs; see `detached.rs`.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
+    detached::{self, DetachedCommand},
     exit::Exit,
     failure::Failure,
     job::{message, one_of},
@@ -25,9 +26,13 @@ Example:
 ///
 /// The newest come first. Each pool remembers the last jobs that ended; pool.NAME.ended_jobs is their number.
 /// "waterwheel explain" shows more about one of them.
+///
+/// With a command, it is about detached jobs, which outlive their calls: those of the store, not those of the pools.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
 pub(super) struct JobsArgs {
+    #[command(subcommand)]
+    action: Option<DetachedCommand>,
     /// Only jobs in these states, separated by commas [default: all].
     #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = one_of([
         ("waiting", JobStage::Waiting, "Its caller waits for capacity"),
@@ -59,11 +64,20 @@ pub(super) struct JobsArgs {
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]
-    pub(super) operator: OperatorArgs,
+    operator: OperatorArgs,
+}
+
+impl JobsArgs {
+    pub(super) fn format(&self) -> Format {
+        self.action.as_ref().map_or_else(|| self.operator.format(), DetachedCommand::format)
+    }
 }
 
 pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let JobsArgs { state, pool, kind, tenant, request_id, older, oldest, limit, operator } = args;
+    let JobsArgs { action, state, pool, kind, tenant, request_id, older, oldest, limit, operator } = args;
+    if let Some(action) = action {
+        return detached::run(action, console).await;
+    }
     let request = ListJobsRequest {
         stages: state.into_iter().map(i32::from).collect(),
         pool,

@@ -3,6 +3,7 @@
 //! Names follow OpenTelemetry's as Prometheus writes them: dots become underscores, units and `_total` are appended.
 
 mod calls;
+mod detached;
 mod family;
 mod jobs;
 mod process;
@@ -17,7 +18,9 @@ use axum::{
 };
 use prometheus_client::{encoding::text, registry::Registry};
 
-use self::{calls::CallMetrics, jobs::JobMetrics, process::ProcessMetrics, security::SecurityMetrics};
+use self::{
+    calls::CallMetrics, detached::DetachedMetrics, jobs::JobMetrics, process::ProcessMetrics, security::SecurityMetrics,
+};
 use super::Subject;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -37,6 +40,7 @@ fn write(subject: &Arc<Subject>, page: &mut String) -> std::fmt::Result {
     registry.register_collector(Box::new(ProcessMetrics(Arc::clone(subject))));
     registry.register_collector(Box::new(CallMetrics(Arc::clone(subject))));
     registry.register_collector(Box::new(JobMetrics(Arc::clone(subject))));
+    registry.register_collector(Box::new(DetachedMetrics(Arc::clone(subject))));
     registry.register_collector(Box::new(SecurityMetrics(Arc::clone(subject))));
     text::encode(page, &registry)
 }

@@ -134,6 +134,17 @@ impl Server {
         }
     }
 
+    /// The id of a detached job, if `line` names one by this variable.
+    async fn detached_job(&self, shell: &Shell, variable: &str, line: &str, job: &str) -> String {
+        if !line.contains(&format!("${variable}")) {
+            return String::new();
+        }
+        let mut create = shell.command(&format!("waterwheel jobs create {job} --output json"));
+        let shown = create.env("WATERWHEEL_SERVER", &self.address).output().await.unwrap();
+        let job: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        job["job_id"].as_str().unwrap().to_owned()
+    }
+
     /// Ends it as an operator would, and checks that nothing was lost.
     async fn stop(mut self) {
         let id = self.process.id().expect("it runs");
@@ -154,6 +165,8 @@ async fn works(shell: &Shell, Example { command, line }: Example) {
     let ended = shell
         .command(&line)
         .env("JOB", job)
+        .env("ENDED", dev.detached_job(shell, "ENDED", &line, "echo hi --wait").await)
+        .env("DETACHED", dev.detached_job(shell, "DETACHED", &line, "echo hi --delay 1h").await)
         .env("WATERWHEEL_SERVER", &dev.address)
         .env("WATERWHEEL_OPS", &dev.ops_address)
         .output()

@@ -197,6 +197,8 @@ async fn docs_metrics_lists_what_is_there_and_nothing_else() {
         [kind.far]
         pool = "far"
         remote = true
+        [store]
+        memory = true
         [quota]
         rate = 1000
         [auth.rule.all]
