@@ -92,6 +92,9 @@ impl Default for Http2 {
     }
 }
 
+/// Bytes that h2 counts for the unread small DATA frames of one call: each counts as much as it is shorter than 256.
+const SMALL_FRAMES: usize = 1024;
+
 impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
@@ -125,6 +128,9 @@ impl Http2 {
             .max_header_list_size(max_header_list.saturating_mul(2))
             .initial_window_size(stream_window)
             .initial_connection_window_size(connection_window)
+            // The default follows the window of the connection, which is small while there are many of them: a burst of
+            // small calls would end it.
+            .data_frame_budget(SMALL_FRAMES * max_concurrent_streams as usize)
             .max_send_buffer_size(SEND_BUFFER);
         builder
     }

@@ -63,10 +63,14 @@ impl Worker {
         heard.map(|heard| heard.map(|heard| heard.message.expect("a known message")))
     }
 
+    /// The next job. What was taken of another one is no news.
     async fn run(&mut self) -> Run {
-        match self.hear().await {
-            Ok(Some(attach_response::Message::Run(run))) => run,
-            other => panic!("{other:?}"),
+        loop {
+            match self.hear().await {
+                Ok(Some(attach_response::Message::Run(run))) => return run,
+                Ok(Some(attach_response::Message::Taken(_))) => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
 

@@ -129,10 +129,10 @@ func (call *call) serve(job *Job) {
 		}
 	}
 	data, contentType, err := handler(job.ctx, job)
-	call.jobs.Delete(job.Id)
 	for ; len(data) > piece; data = data[piece:] {
 		job.Output(data[:piece])
 	}
+	call.jobs.Delete(job.Id)
 	if err == nil {
 		done := &pb.AttachRequest_Done{Id: job.Id, Data: data, ContentType: contentType}
 		call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Done_{Done: done}})
