@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::pool::{Pool, Pools};
+use crate::pool::Pools;
 
 /// Most jobs that are taken for a pool beyond its free workers.
 const MAX_AHEAD: usize = 256;
@@ -37,7 +37,7 @@ impl Claims {
         let mut room = BTreeMap::new();
         for pool in pools.all().iter().filter(|pool| pool.is_serving()) {
             let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
-            let free = (claims.allowed(pool)).saturating_sub(claims.waiting);
+            let free = (pool.free_workers() + claims.ahead.max(1)).saturating_sub(claims.waiting);
             let kinds: Vec<_> = pool.kind_names().filter(|(_, kind)| !self.refused.contains_key(&***kind)).collect();
             if free > 0 && !kinds.is_empty() {
                 let each = free.div_ceil(kinds.len());
@@ -45,6 +45,14 @@ impl Claims {
             }
         }
         room
+    }
+
+    /// The store has answered. Short jobs need more look-ahead: twice as many as end while it is asked.
+    pub(super) fn claimed(&mut self) {
+        for claims in self.pools.values_mut() {
+            let recent = std::mem::take(&mut claims.ended);
+            claims.ahead = (2 * recent).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
+        }
     }
 
     pub(super) fn taken(&mut self, pool: &Arc<str>) {
@@ -63,14 +71,5 @@ impl Claims {
     /// Takes no jobs of a kind until then.
     pub(super) fn refuse(&mut self, kind: &str, until: Instant) {
         self.refused.insert(kind.to_owned(), until);
-    }
-}
-
-impl PoolClaims {
-    /// Most jobs that may wait. Short jobs need more of them: as many as end while the store is asked.
-    fn allowed(&mut self, pool: &Pool) -> usize {
-        let recent = std::mem::take(&mut self.ended);
-        self.ahead = (2 * recent).max(self.ahead / 2).clamp(1, MAX_AHEAD);
-        pool.free_workers() + self.ahead
     }
 }

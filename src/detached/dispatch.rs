@@ -48,7 +48,10 @@ impl Inner {
             return Vec::new();
         }
         match self.note(self.store.claim(Room { session, kinds }).await) {
-            Ok(jobs) => jobs,
+            Ok(jobs) => {
+                self.claims.lock().claimed();
+                jobs
+            }
             Err(StoreError::SessionLost) => {
                 self.lose(session);
                 Vec::new()
