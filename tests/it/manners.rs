@@ -197,7 +197,7 @@ async fn a_slip_in_a_name_is_answered_with_the_names_that_exist() {
             process.public,
             "/waterwheel.v1.WorkerPool/Submit",
             "UNKNOWN_SERVICE",
-            "no such service here; there are waterwheel.v1.WorkerPoolService, waterwheel.v1.WorkerService, xds.service.orca.v3.OpenRcaService, grpc.health.v1.Health, \
+            "no such service here; there are waterwheel.v1.WorkerPoolService, waterwheel.v1.WorkerService, waterwheel.v1.JobService, xds.service.orca.v3.OpenRcaService, grpc.health.v1.Health, \
              grpc.reflection.v1.ServerReflection, grpc.reflection.v1alpha.ServerReflection",
         ),
         (

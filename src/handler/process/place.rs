@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{
     processes::ProcessSet,
-    protocol::{Cancel, Run, ToWorker},
+    protocol::{Cancel, ToWorker},
     session::{Events, JobEvent, Session},
 };
 use crate::{
@@ -35,19 +35,7 @@ impl Place {
 
     /// Sends the job. `None` where the process takes none any more.
     pub(super) fn begin(&mut self, job: &Job, cx: &Context) -> Option<()> {
-        let run = |id| Run {
-            id,
-            job_id: cx.job().to_string(),
-            kind: cx.kind().to_string(),
-            content_type: job.content_type.clone(),
-            budget_ms: millis(cx.budget()),
-            request_id: cx.request_id().to_string(),
-            traceparent: cx.outgoing_trace().map(|trace| trace.traceparent).unwrap_or_default(),
-            tenant: job.tenant.clone(),
-            labels: job.labels.clone(),
-            attempt: 1,
-        };
-        self.job = Some(self.session.run(cx, job.payload.clone(), run)?);
+        self.job = Some(self.session.run(job, cx)?);
         cx.note_program(self.session.pid);
         Some(())
     }
@@ -58,7 +46,7 @@ impl Place {
             let event = tokio::select! {
                 biased;
                 reason = cx.cancelled() => {
-                    self.stop(told(reason)).await;
+                    self.stop(reason.name()).await;
                     return Err(HandlerError::Stopped);
                 }
                 event = self.next() => event,
@@ -66,7 +54,7 @@ impl Place {
             match event {
                 Some(JobEvent::Piece(piece)) => {
                     if let Err(error) = cx.write(piece).await {
-                        self.stop(cx.cancel_token().reason().map_or("OUTPUT_TOO_LARGE", told)).await;
+                        self.stop(cx.cancel_token().reason().map_or("OUTPUT_TOO_LARGE", StopReason::name)).await;
                         return Err(error);
                     }
                 }
@@ -132,15 +120,6 @@ impl Drop for Place {
             None => drop(self.session.is_silent()),
         }
         self.set.freed(&self.session);
-    }
-}
-
-fn told(reason: StopReason) -> &'static str {
-    match reason {
-        StopReason::Deadline => "DEADLINE",
-        StopReason::Caller => "CALLER",
-        StopReason::Drain => "DRAIN",
-        StopReason::Operator => "OPERATOR",
     }
 }
 

@@ -32,7 +32,7 @@ use crate::{
         Context,
         child::{Child, LineLog, Pipe, Process, Tail, end, quoting},
     },
-    model::ProgramEnd,
+    model::{Job, ProgramEnd},
 };
 
 /// Pieces of the output of one job that wait for it. With more jobs at once, the output of all waits for the slowest.
@@ -244,7 +244,7 @@ impl Session {
     }
 
     /// Sends a job, whose events come back. `None` where the process takes none any more.
-    pub(super) fn run(&self, cx: &Context, payload: Bytes, run: impl FnOnce(String) -> Run) -> Option<(u64, Events)> {
+    pub(super) fn run(&self, job: &Job, cx: &Context) -> Option<(u64, Events)> {
         if !self.is_silent() {
             return None;
         }
@@ -257,7 +257,7 @@ impl Session {
         let id = jobs.last;
         jobs.routes.insert(id, Route { events, cx: cx.clone() });
         drop(jobs);
-        if self.send(ToWorker::Run(run(id.to_string())), payload) {
+        if self.send(ToWorker::Run(Run::of(id, job, cx)), job.payload.clone()) {
             return Some((id, received));
         }
         self.jobs.lock().routes.remove(&id);
