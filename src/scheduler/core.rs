@@ -31,7 +31,7 @@ pub(crate) enum Withdrawn {
     Gone,
 }
 
-/// Retry time while there are no workers: they attach by themselves, and nobody knows when.
+/// Retry time while there are no workers, which attach by themselves at any time.
 const WITHOUT_WORKERS: Duration = Duration::from_secs(1);
 
 impl<H: Host> Core<H> {
