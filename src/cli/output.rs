@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 
 use super::console::{FAINT, paint};
 use crate::{
-    config::{Config, Pool},
+    config::{Config, Handler, Kind, Pool},
     proto::Waterfall,
 };
 
@@ -113,7 +113,12 @@ pub(crate) fn counted(count: usize, what: &str) -> String {
 /// The pools of a configuration, with their workers and the capacity of their queues, and its kinds.
 pub(crate) fn contents(config: &Config) -> String {
     let pool = |Pool { name, workers: min, max_workers: max, queue, .. }: &Pool| {
-        let workers = if min < max { format!("{min} to {max} workers") } else { counted(*min, "worker") };
+        let is_remote = |kind: &Kind| kind.pool == *name && matches!(kind.handler, Handler::Remote { .. });
+        let workers = match config.kinds.iter().any(is_remote) {
+            true => "attached workers".to_owned(),
+            false if min < max => format!("{min} to {max} workers"),
+            false => counted(*min, "worker"),
+        };
         format!("{name} {workers} / {} queued", queue.jobs)
     };
     let pools: Vec<String> = config.pools.iter().map(pool).collect();
