@@ -79,9 +79,14 @@ impl Jobs {
     }
 
     async fn list(&self, filter: DetachedJobFilter) -> Vec<DetachedJob> {
+        self.list_by(7, filter).await
+    }
+
+    /// All pages of this size.
+    async fn list_by(&self, page_size: u32, filter: DetachedJobFilter) -> Vec<DetachedJob> {
         let (mut jobs, mut page_token) = (Vec::new(), String::new());
         loop {
-            let request = JobServiceListJobsRequest { filter: Some(filter.clone()), page_size: 7, page_token };
+            let request = JobServiceListJobsRequest { filter: Some(filter.clone()), page_size, page_token };
             let page = self.0.clone().list_jobs(request).await.unwrap().into_inner();
             jobs.extend(page.jobs);
             page_token = page.next_page_token;

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use waterwheel::proto::{DetachedJobFilter, JobState};
+use waterwheel::proto::{
+    CreateJobsRequest, DetachedJobFilter, JobState, WaitJobRequest, create_jobs_response::Outcome,
+};
 
 use super::{CONFIG, Jobs, delayed, outcomes, work};
-use crate::process::Process;
+use crate::{process::Process, service::job};
 
 /// A directory with a configuration, whose store stays there.
 fn place(config: &str) -> (TempDir, std::path::PathBuf) {
@@ -41,6 +43,53 @@ async fn after_kills_every_acknowledged_job_ends_once() {
     }
     let all = jobs.list(DetachedJobFilter::default()).await;
     assert_eq!(all.into_iter().map(|job| job.job_id).collect::<BTreeSet<_>>(), acknowledged);
+}
+
+/// Sends jobs until the server is gone, which is soon after it has acknowledged `most`.
+async fn flood(process: &Process, round: usize, most: usize) -> Vec<String> {
+    let sent = (0..100_000).map(move |number| {
+        let job_id = format!("{round}-{number}");
+        CreateJobsRequest { job: Some(job("echo", "x")), job_id, ..CreateJobsRequest::default() }
+    });
+    let mut client = Jobs::of(process).await.0;
+    let mut answers = client.create_jobs(tokio_stream::iter(sent)).await.unwrap().into_inner();
+    let mut acknowledged = Vec::new();
+    while let Ok(Some(answer)) = answers.message().await {
+        let Some(Outcome::Created(created)) = answer.outcome else { continue };
+        acknowledged.push(created.job_id);
+        if acknowledged.len() == most {
+            process.signal(Signal::KILL);
+        }
+    }
+    acknowledged
+}
+
+#[tokio::test]
+#[ignore = "it takes minutes"]
+async fn a_hundred_thousand_jobs_outlive_twenty_kills() {
+    let (_dir, path) = place(CONFIG);
+    let mut acknowledged = BTreeSet::new();
+    for round in 0..20 {
+        let process = Process::serve_file(&path).await;
+        acknowledged.extend(flood(&process, round, 5_000).await);
+    }
+    assert!(acknowledged.len() >= 100_000, "{}", acknowledged.len());
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let open = [JobState::Ready, JobState::Running, JobState::Scheduled].map(i32::from).to_vec();
+    let open = DetachedJobFilter { states: open, ..DetachedJobFilter::default() };
+    while let Some(job) = jobs.list_by(1000, open.clone()).await.first() {
+        // It may take longer than one call.
+        let wait = WaitJobRequest { job_id: job.job_id.clone() };
+        jobs.0.clone().wait_job(wait).await.unwrap();
+    }
+    let all = jobs.list_by(1000, DetachedJobFilter::default()).await;
+    for job in &all {
+        let completed = outcomes(job).iter().filter(|outcome| **outcome == "COMPLETED").count();
+        assert_eq!((job.state(), completed), (JobState::Succeeded, 1), "{job:?}");
+        acknowledged.remove(&job.job_id);
+    }
+    assert!(acknowledged.is_empty(), "lost: {acknowledged:?}");
 }
 
 #[tokio::test]
