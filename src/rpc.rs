@@ -11,6 +11,7 @@ mod calls;
 mod catalog;
 mod context;
 mod convert;
+mod cut;
 mod edge;
 mod framing;
 #[cfg(any(test, fuzzing))]

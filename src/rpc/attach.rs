@@ -16,7 +16,7 @@ use super::{
     context::CallContext,
     message_stream::Messages,
     status,
-    worker_messages::{Said, response, said},
+    worker_messages::{Said, response, said, too_large},
     worker_pool::{Parts, ResponseStream, WorkerPool},
 };
 use crate::{
@@ -129,9 +129,14 @@ async fn follow(
     };
     let read = async {
         loop {
-            let taken = match inbound.message().await {
-                Ok(Some(message)) => match said(message) {
+            let heard = match inbound.next().await {
+                Err(unread) => too_large(&unread).map(|said| Some(Some(said))).ok_or(unread.status),
+                Ok(message) => Ok(message.map(said)),
+            };
+            let taken = match heard {
+                Ok(Some(said)) => match said {
                     Some(Said::OfJob(message, bytes)) => attachment.take(message, bytes).await,
+                    Some(Said::TooLarge { id, limit, is_answer }) => attachment.refuse(&id, limit, is_answer).await,
                     Some(Said::Leaving) => {
                         attachment.leave(false);
                         Ok(())

@@ -17,7 +17,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 
-use super::{framing::Framing, status};
+use super::{cut::Cutter, framing::Framing, status};
 use crate::memory::{self, ConnectionMemory, HeldBack, Turn};
 
 /// The messages of one call.
@@ -27,6 +27,8 @@ pub(super) struct Upload<B> {
     memory: Arc<ConnectionMemory>,
     /// Largest message, in bytes.
     largest: usize,
+    /// Cuts larger ones. Without it they end the call.
+    cutter: Option<Cutter>,
     framing: Framing,
     count: Option<memory::Upload>,
     /// Bytes that were received, but not given back to the window.
@@ -51,6 +53,7 @@ impl<B: HeldBack> Upload<B> {
             body,
             memory,
             largest,
+            cutter: None,
             framing: Framing::default(),
             count: None,
             held: 0,
@@ -60,8 +63,15 @@ impl<B: HeldBack> Upload<B> {
         }
     }
 
-    /// Counts a piece, and gives it back to the window if the sender may send more.
-    fn count(&mut self, piece: &Bytes) -> Result<(), Failure> {
+    /// Cuts messages that are too large, and goes on.
+    pub(super) fn cutting(mut self) -> Self {
+        self.cutter = Some(Cutter::default());
+        self
+    }
+
+    /// Counts what is left of a piece of `received` bytes, and gives these back to the window if the sender may send
+    /// more.
+    fn count(&mut self, piece: &Bytes, received: usize) -> Result<(), Failure> {
         self.framing.read(piece);
         if let Some(length) = self.framing.longest().filter(|length| *length > self.largest) {
             return Err(status::message_too_large(length, self.largest).into());
@@ -78,12 +88,12 @@ impl<B: HeldBack> Upload<B> {
         }
         match turn {
             Turn::Go => {
-                self.body.give_back(piece.len());
+                self.body.give_back(received);
                 self.give_back();
             }
             Turn::Wait => {
-                self.held += piece.len();
-                self.memory.hold(piece.len());
+                self.held += received;
+                self.memory.hold(received);
             }
             Turn::Evicted => return Err(status::uploads_full().into()),
         }
@@ -158,7 +168,12 @@ where
                     return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.kept).freeze()))));
                 }
             };
-            self.count(&piece)?;
+            let received = piece.len();
+            let piece = match &mut self.cutter {
+                Some(cutter) => cutter.cut(piece, self.largest),
+                None => piece,
+            };
+            self.count(&piece, received)?;
             let whole = self.whole(piece);
             if !whole.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(whole))));

@@ -1,7 +1,10 @@
 //! The messages of `Attach`, as those of a worker that is a child.
 
 use bytes::Bytes;
+use prost::encoding::{WireType, decode_key, decode_varint};
+use tonic::Code;
 
+use super::message_stream::Unread;
 use crate::{
     handler::process::protocol::{self, FromWorker, OfJob, ToWorker, ToldProgress},
     proto::{
@@ -18,6 +21,8 @@ pub(crate) enum Said {
     Hello(Hello),
     /// Something about a job, with the bytes of it.
     OfJob(FromWorker, Bytes),
+    /// Something about a job that takes more than `limit` bytes.
+    TooLarge { id: String, limit: usize, is_answer: bool },
     /// It takes no more jobs.
     Leaving,
 }
@@ -37,6 +42,18 @@ pub(crate) fn said(request: AttachRequest) -> Option<Said> {
         }
     };
     Some(Said::OfJob(message, bytes))
+}
+
+/// What a worker says in a message that is too large to be read; `None` unless it names its job.
+pub(super) fn too_large(unread: &Unread) -> Option<Said> {
+    let mut start = (unread.status.code() == Code::ResourceExhausted).then_some(&unread.start[..])?;
+    let (message, _) = decode_key(&mut start).ok()?;
+    decode_varint(&mut start).ok()?;
+    let (1, WireType::LengthDelimited) = decode_key(&mut start).ok()? else { return None };
+    let length = decode_varint(&mut start).ok()?.try_into().ok()?;
+    let id = std::str::from_utf8(start.get(..length)?).ok()?.to_owned();
+    // Output and progress are not the last word of a job.
+    (2..=5).contains(&message).then(|| Said::TooLarge { id, limit: unread.limit, is_answer: message >= 4 })
 }
 
 /// What a worker is sent; `payload` is that of a job.

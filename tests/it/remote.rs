@@ -75,9 +75,12 @@ impl Worker {
     }
 
     async fn cancelled(&mut self) -> Cancel {
-        match self.hear().await {
-            Ok(Some(attach_response::Message::Cancel(cancel))) => cancel,
-            other => panic!("{other:?}"),
+        loop {
+            match self.hear().await {
+                Ok(Some(attach_response::Message::Cancel(cancel))) => return cancel,
+                Ok(Some(attach_response::Message::Taken(_))) => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
 
@@ -293,6 +296,46 @@ async fn a_worker_that_breaks_the_protocol_is_told_so_and_loses_its_slots() {
     worker.done(&run.id, "twice").await;
     assert_eq!(output(call.await.unwrap()), "once");
     assert_eq!(worker.hear().await.unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_costs_its_job_alone() {
+    let service = serve("server.max_payload = '1MiB'");
+    let caller = Caller::of(service.public).await;
+    let mut worker = Worker::attach(&service, 2).await;
+    let other = caller.leave(job("far", ""));
+    let other_id = worker.run().await.id;
+    let large = |bytes: usize| bytes::Bytes::from(vec![b'a'; bytes]);
+    let text = |bytes: usize| "a".repeat(bytes);
+    let all = (1 << 20) + (64 << 10);
+    for (make, limit) in [
+        (
+            &(|id| Message::Done(Done { id, data: large(3 << 20), ..Done::default() })) as &dyn Fn(String) -> Message,
+            all,
+        ),
+        (&|id| Message::Output(Output { id, data: large(2 << 20) }), all),
+        (&|id| Message::Progress(Progress { id, message: text(100 << 10), ..Progress::default() }), 64 << 10),
+        (&|id| Message::Done(Done { id, content_type: text(100 << 10), ..Done::default() }), 64 << 10),
+        (&|id| Message::Failed(Failed { id, message: text(100 << 10), ..Failed::default() }), 64 << 10),
+        (&|id| Message::Failed(Failed { id, message: text(2 << 20), ..Failed::default() }), all),
+    ] {
+        let call = caller.leave(job("far", ""));
+        let run = worker.run().await;
+        let message = make(run.id.clone());
+        let is_answer = matches!(message, Message::Done(_) | Message::Failed(_));
+        worker.say(message).await;
+        let status = call.await.unwrap().unwrap_err();
+        assert_eq!((status.code(), &*reason(&status)), (Code::ResourceExhausted, "OUTPUT_TOO_LARGE"));
+        let details = status.get_error_details();
+        assert_eq!(details.error_info().unwrap().metadata["limit_bytes"], limit.to_string());
+        if !is_answer {
+            assert_eq!(worker.cancelled().await.id, run.id);
+            worker.done(&run.id, "").await;
+        }
+    }
+    worker.done(&other_id, "kept").await;
+    assert_eq!(output(other.await.unwrap()), "kept");
+    workers(&caller, 2).await;
 }
 
 #[tokio::test]

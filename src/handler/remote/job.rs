@@ -14,9 +14,23 @@ use crate::{
 /// What a job hears of its worker. The end of the worker is the end of the news.
 pub(super) enum JobNews {
     Piece(Bytes),
-    Progress { fraction: f64, message: String },
-    Done { content_type: String, last: Bytes },
-    Failed { code: String, message: String },
+    Progress {
+        fraction: f64,
+        message: String,
+    },
+    Done {
+        content_type: String,
+        last: Bytes,
+    },
+    Failed {
+        code: String,
+        message: String,
+    },
+    /// A message of more than `limit` bytes was not read. Where it was an answer, it is the last news.
+    TooLarge {
+        limit: usize,
+        is_answer: bool,
+    },
 }
 
 /// A job that a worker runs. Dropping it gives the job up, unless it is answered.
@@ -71,6 +85,12 @@ impl RemoteJob {
                 }
                 Some(JobNews::Progress { fraction, message }) => cx.progress(fraction, message),
                 Some(JobNews::Done { content_type, last }) => return Ok(Output::typed(last, content_type)),
+                Some(JobNews::TooLarge { limit, is_answer }) => {
+                    if !is_answer {
+                        self.cancel("OUTPUT_TOO_LARGE");
+                    }
+                    return Err(HandlerError::OutputTooLarge { limit });
+                }
                 Some(JobNews::Failed { code, message }) => {
                     let known = serde_json::from_value(code.as_str().into()).unwrap_or(FailureCode::Unknown);
                     let message = if message.is_empty() { format!("the worker answered {code}") } else { message };
@@ -87,7 +107,10 @@ impl RemoteJob {
 
     async fn next(&mut self) -> Option<JobNews> {
         let news = self.news.recv().await;
-        self.is_answered = matches!(news, None | Some(JobNews::Done { .. } | JobNews::Failed { .. }));
+        self.is_answered = matches!(
+            news,
+            None | Some(JobNews::Done { .. } | JobNews::Failed { .. } | JobNews::TooLarge { is_answer: true, .. })
+        );
         news
     }
 

@@ -324,6 +324,21 @@ impl Attachment {
         Ok(())
     }
 
+    /// Ends the job of a message that takes more than `limit` bytes. A job whose answer it was not is asked to stop.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub(crate) async fn refuse(&self, id: &str, limit: usize, is_answer: bool) -> Result<(), &'static str> {
+        let news = if is_answer { self.answer(id) } else { self.news(id) }?;
+        if let Some(news) = news {
+            let _ = news.send(JobNews::TooLarge { limit, is_answer }).await;
+        }
+        if !is_answer && let Ok(id) = id.parse() {
+            self.workers.took(self.id, id);
+        }
+        Ok(())
+    }
+
     /// The worker gets no more jobs. It is told so, unless it said so itself.
     pub(crate) fn leave(&self, tell: bool) {
         self.workers.state.lock().workers.get_mut(&self.id).into_iter().for_each(|worker| worker.leave(tell));

@@ -78,7 +78,11 @@ where
     fn call(&self, call: Arrived<B>) -> Answer {
         let Arrived { request, at, method, caller } = call;
         let is_bound = self.takes_one(method, request.uri().path());
-        let upload = |body| Upload::new(body, Arc::clone(&self.memory), self.message);
+        let cuts = request.uri().path() == ATTACH;
+        let upload = |body| {
+            let upload = Upload::new(body, Arc::clone(&self.memory), self.message);
+            if cuts { upload.cutting() } else { upload }
+        };
         // Boxed: the service moves it half a dozen times, with a copy each.
         let mut request = request.map(|body| Box::new(SingleMessage::new(upload(body), is_bound)));
         let (peer, memory) = (Some(Arc::clone(&self.peer)), Arc::clone(&self.memory));
