@@ -10,6 +10,7 @@ mod error;
 mod job;
 mod lifecycle;
 mod memory;
+mod postgres;
 mod request;
 mod retry;
 mod spec;
@@ -27,6 +28,7 @@ pub use attempt::{Attempt, Claimed, MAX_ATTEMPTS_KEPT, Next, SessionId, Settle, 
 pub use error::StoreError;
 pub use job::{JobRecord, JobState, NewJob, Start, StoredJob};
 pub use memory::MemoryStore;
+pub use postgres::{PostgresOptions, open_postgres};
 pub use request::{
     Action, Bounds, Capabilities, Change, Depth, Filter, Fired, Overlap, Page, Room, Size, Submission, Submitted, Tick,
     Ticked,

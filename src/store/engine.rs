@@ -74,16 +74,20 @@ impl<R: Rows> Engine<R> {
         let mut answers = Vec::with_capacity(ends.len());
         for end in ends {
             // A job that is settled is out of the map: a second token for it is void.
-            let valid = records.remove(&end.token.id).filter(|record| record.token().as_ref() == Some(&end.token));
-            answers.push(valid.map(|mut record| {
-                record.settle(end, self.now);
-                if let Next::Succeeded(output) = &end.next {
-                    outputs.push((record.row, output.bytes.clone()));
-                }
-                let state = record.state;
-                settled.push(record);
-                state
-            }));
+            let is_valid = |record: &JobRecord| record.token().as_ref() == Some(&end.token);
+            let valid =
+                if records.get(&end.token.id).is_some_and(is_valid) { records.remove(&end.token.id) } else { None };
+            let Some(mut record) = valid else {
+                answers.push(None);
+                continue;
+            };
+            record.settle(end, self.now);
+            if let Next::Succeeded(output) = &end.next {
+                outputs.push((record.row, output.bytes.clone()));
+            }
+            self.changes.returned |= record.state == JobState::Ready;
+            answers.push(Some(record.state));
+            settled.push(record);
         }
         outputs.retain(|(_, output)| !output.is_empty());
         self.rows.resize(0, outputs.iter().map(|(_, output)| output.len() as i64).sum());

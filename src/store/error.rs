@@ -12,7 +12,8 @@ pub enum StoreError {
     /// The page token is not one that this store gave.
     #[error("the page token is not valid; list from the start")]
     InvalidPageToken,
-    /// The disk is full. Nothing of the operation was kept; try again when there is room.
+    /// The disk is full. Try again when there is room: the operation was not kept. If the server restarts before it
+    /// writes again, the operation may be found kept after all.
     #[error("the disk of the store is full")]
     DiskFull,
     /// The file or its directory cannot be written.

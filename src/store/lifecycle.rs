@@ -82,11 +82,8 @@ impl JobRecord {
         Some(Claimed { token, request, created_at, failures, crashes })
     }
 
-    /// Ends the attempt of `end`, if its token is valid.
-    pub(super) fn settle(&mut self, end: &Settle, now: Timestamp) -> bool {
-        if self.token().as_ref() != Some(&end.token) {
-            return false;
-        }
+    /// Ends the attempt of `end`, whose token is valid.
+    pub(super) fn settle(&mut self, end: &Settle, now: Timestamp) {
         self.keep_attempt(end.attempt(self.started_at.unwrap_or(now), now));
         match &end.next {
             Next::Succeeded(output) => {
@@ -106,7 +103,6 @@ impl JobRecord {
             }
             Next::GiveBack => self.give_back(),
         }
-        true
     }
 
     /// Takes it back from a session that is gone.

@@ -112,7 +112,7 @@ pub enum Overlap {
 }
 
 /// What became of a tick.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fired {
     /// Its run was created.
     Created,

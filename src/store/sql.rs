@@ -10,9 +10,9 @@ use std::{sync::Arc, thread::JoinHandle, time::Duration};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use writer::{Answer, Call, Operation, Writer};
+use writer::{Answer, Operation, Writer};
 
-pub(super) use record::{Cell, Cells, number};
+pub(super) use record::{Cell, Value, Values};
 pub(super) use rows::{Connection, SqlRows};
 pub(super) use statements::Bulk;
 
@@ -92,7 +92,7 @@ impl<D: Database> SqlStore<D> {
         needs_keys: bool,
         function: impl FnMut(&mut Engine<SqlRows<D::Connection>>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.send(|caller| Operation::Other(Box::new(Call { needs_keys, function, value: None, caller }))).await
+        self.send(|caller| Operation::of(needs_keys, function, caller)).await
     }
 
     async fn read<T: Send + 'static>(

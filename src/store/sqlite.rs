@@ -77,8 +77,8 @@ impl Database for SqliteFile {
     }
 
     fn check(&self, reader: &mut SqliteConnection) -> Result<(), StoreError> {
-        let found = reader.query("pragma integrity_check(1)", &[], |row| row.text(0))?;
-        match found.into_iter().flatten().next() {
+        let found = reader.query("pragma integrity_check(1)", &[], |row| Ok(row.text(0)))?;
+        match found.into_iter().next() {
             Some(detail) if detail != "ok" => Err(StoreError::Damaged { path: self.path.clone(), detail }),
             _ => Ok(()),
         }

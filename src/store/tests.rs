@@ -1,9 +1,12 @@
 //! One conformance suite for all stores: scripts with what each line must answer. New stores run it as they are.
 
+mod cluster;
 mod conformance;
 mod crash;
 mod language;
 mod model;
+mod postgres;
+mod promises;
 mod script;
 mod words;
 
@@ -15,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use script::Script;
 use tempfile::TempDir;
 
 use super::{Bounds, Clock, JobStore, MemoryStore, SqliteOptions, Timestamp, open_sqlite};
@@ -57,7 +61,7 @@ async fn memory_conforms() {
     let mut found = Vec::new();
     for case in conformance::CASES {
         let clock = TestClock::new();
-        found.extend(script::differences(case, memory(&clock), &clock).await);
+        found.extend(script::differences(case, Script::new(memory(&clock), clock.clone())).await);
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -68,8 +72,23 @@ async fn sqlite_conforms() {
     for case in conformance::CASES {
         let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
         let store = sqlite(&directory, &clock);
-        found.extend(script::differences(case, store.clone(), &clock).await);
+        found.extend(script::differences(case, Script::new(store.clone(), clock.clone())).await);
         store.check().await.expect("an intact store");
+        store.close().await;
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_conforms() {
+    let Some(cluster) = cluster::Cluster::start().await else { return };
+    let mut found = Vec::new();
+    for (number, case) in conformance::CASES.iter().enumerate() {
+        let clock = TestClock::new();
+        let (store, server) = postgres::store(&cluster, &format!("case_{number}"), BOUNDS).await;
+        server.set_time((clock.clock())()).await;
+        found.extend(script::differences(case, Script::new(store.clone(), clock).on_server(server)).await);
+        store.check().await.expect("no lost keys");
         store.close().await;
     }
     assert!(found.is_empty(), "{}", found.join("\n"));

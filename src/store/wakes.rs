@@ -17,12 +17,15 @@ pub struct Wakes {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) ready: bool,
+    /// Jobs are ready again in their old places.
+    pub(super) returned: bool,
     pub(super) cancels: bool,
     pub(super) ended: Vec<String>,
 }
 
 impl Wakes {
-    /// Returns when jobs may have become ready since the last return. For one dispatcher. Cancel safe.
+    /// Returns when jobs may have become ready since the last return. For one dispatcher, which also claims when it has
+    /// room again: jobs may have waited for that. Cancel safe.
     pub async fn ready(&self) {
         self.ready.notified().await;
     }
@@ -41,6 +44,13 @@ impl Wakes {
             waiters.retain(|_, sender| sender.receiver_count() > 0);
         }
         waiters.entry(id.to_owned()).or_default().subscribe()
+    }
+
+    /// Ids of the jobs that callers wait for.
+    pub(super) fn awaited(&self) -> Vec<String> {
+        let mut waiters = self.waiters.lock();
+        waiters.retain(|_, sender| sender.receiver_count() > 0);
+        waiters.keys().cloned().collect()
     }
 
     pub(super) fn announce(&self, changes: &Changes) {

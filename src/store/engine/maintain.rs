@@ -43,6 +43,7 @@ impl<R: Rows> Engine<R> {
             for record in &mut records {
                 record.lose_lease(self.now);
             }
+            self.changes.returned |= !records.is_empty();
             returned += records.len();
             self.keep(records)?;
         }

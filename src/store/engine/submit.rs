@@ -1,15 +1,17 @@
 //! Creation of jobs, in batches of many callers.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use super::{Engine, Rows};
-use crate::store::{JobRecord, JobState, NewJob, SessionId, StoreError, Submission, Submitted};
+use crate::store::{JobRecord, JobState, NewJob, Room, SessionId, StoreError, Submission, Submitted};
 
 /// What is known of a batch while its records are made.
 #[derive(Default)]
 struct Batch<'a> {
-    /// Jobs that a session may still lease, by kind.
-    room: HashMap<(SessionId, &'a str), usize>,
+    /// Whether the lease of a session goes on.
+    sessions: HashMap<SessionId, bool>,
+    /// Whether no job of a kind is ready before the new ones.
+    free_kinds: HashMap<&'a str, bool>,
     ids: HashSet<&'a str>,
     keys: HashSet<(&'a str, &'a str)>,
     records: Vec<JobRecord>,
@@ -18,49 +20,63 @@ struct Batch<'a> {
 impl<R: Rows> Engine<R> {
     /// Creates the jobs of many callers. The answers are in the order of all jobs.
     pub(in crate::store) fn submit(&mut self, submissions: &[&Submission]) -> Result<Vec<Submitted>, StoreError> {
-        let mut batch = Batch { room: self.room(submissions)?, ..Batch::default() };
-        let count = submissions.iter().map(|submission| submission.jobs.len()).sum();
-        let mut numbers = self.rows.numbers(count)?.into_iter();
-        // Only a job that is new may take its key.
+        let mut batch = Batch::default();
         let jobs = || submissions.iter().flat_map(|submission| &submission.jobs);
+        // Only a job that is new may take its key.
         let keyed: Vec<_> = jobs().filter(|job| job.is_keyed()).map(|job| job.id.as_str()).collect();
         let old = if keyed.is_empty() { Vec::new() } else { self.rows.find(&keyed)? };
         batch.ids.extend(keyed.iter().filter(|id| old.iter().any(|record| record.request.id == **id)));
+        let mut numbers = self.rows.numbers(jobs().count())?.into_iter();
         for submission in submissions {
-            let session = submission.room.as_ref().map(|room| room.session);
-            for job in &submission.jobs {
-                let row = numbers.next().ok_or_else(|| StoreError::Database("numbers are missing".to_owned()))?;
-                self.prepare(&mut batch, job, session, row)?;
+            let mut room = self.room(&mut batch, submission)?;
+            for (job, row) in submission.jobs.iter().zip(&mut numbers) {
+                let Some(mut record) = self.prepare(&mut batch, job, row)? else { continue };
+                if let Some((session, left)) = room.get_mut(job.job.kind.as_str())
+                    && *left > 0
+                    && record.state == JobState::Ready
+                    && !record.is_expired(self.now)
+                {
+                    *left -= 1;
+                    record.lease(*session, self.now);
+                }
+                batch.records.push(record);
             }
         }
         self.insert(batch.records, jobs())
     }
 
-    /// Jobs of a kind that are ready go first: then there is no room for new ones.
-    fn room<'a>(&mut self, submissions: &[&'a Submission]) -> Result<HashMap<(SessionId, &'a str), usize>, StoreError> {
+    /// How many new jobs of each kind a session may lease. Jobs that are ready go first: then there is no room.
+    fn room<'a>(
+        &mut self,
+        batch: &mut Batch<'a>,
+        submission: &'a Submission,
+    ) -> Result<HashMap<&'a str, (SessionId, usize)>, StoreError> {
         let mut left = HashMap::new();
-        for room in submissions.iter().filter_map(|submission| submission.room.as_ref()) {
-            let is_open = self.rows.session(room.session)?.is_some();
-            for (kind, &count) in room.kinds.iter().filter(|_| is_open) {
-                if count > 0 && self.ready(kind, 1)?.is_empty() {
-                    *left.entry((room.session, kind.as_str())).or_default() += count;
-                }
+        let Some(Room { session, kinds }) = &submission.room else { return Ok(left) };
+        if let Entry::Vacant(entry) = batch.sessions.entry(*session) {
+            entry.insert(self.rows.session(*session)?.is_some());
+        }
+        for (kind, &count) in kinds.iter().filter(|(_, count)| **count > 0 && batch.sessions[session]) {
+            if let Entry::Vacant(entry) = batch.free_kinds.entry(kind) {
+                entry.insert(self.ready(kind, 1)?.is_empty());
+            }
+            if batch.free_kinds[kind.as_str()] {
+                left.insert(kind.as_str(), (*session, count));
             }
         }
         Ok(left)
     }
 
-    /// Makes the record of a job that fits and whose id is not in the batch.
+    /// The record of a job, if it fits and its id is not in the batch.
     fn prepare<'a>(
         &mut self,
         batch: &mut Batch<'a>,
         job: &'a NewJob,
-        session: Option<SessionId>,
         row: i64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<JobRecord>, StoreError> {
         let bytes = job.job.payload.len() as u64;
         if !self.bounds.allow(self.rows.size(), bytes) || !batch.ids.insert(&job.id) {
-            return Ok(());
+            return Ok(None);
         }
         let mut record = JobRecord::new(job.clone(), self.now, row);
         if record.due_at <= self.now {
@@ -69,18 +85,8 @@ impl<R: Rows> Engine<R> {
             record.enter(is_held, row);
             batch.keys.extend(record.holds_key.then_some(key));
         }
-        let room = session.and_then(|session| batch.room.get_mut(&(session, job.job.kind.as_str())));
-        if let (Some(session), Some(room)) = (session, room)
-            && *room > 0
-            && record.state == JobState::Ready
-            && !record.is_expired(self.now)
-        {
-            *room -= 1;
-            record.lease(session, self.now);
-        }
         self.rows.resize(1, bytes as i64);
-        batch.records.push(record);
-        Ok(())
+        Ok(Some(record))
     }
 
     fn insert<'a>(

@@ -1,8 +1,8 @@
-//! Rows in memory. What a dispatcher asks for often has an order of its own; the rest is found by looking at all jobs.
+//! Rows in memory, in their simplest form: what is not found by an id is found by looking at all jobs.
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     time::Duration,
 };
 
@@ -13,19 +13,11 @@ use crate::store::{
     engine::{Rows, Select},
 };
 
-/// A pool, and an ordering key in it.
-type PoolKey = (String, String);
-
 #[derive(Default)]
 pub(super) struct MemoryRows {
     jobs: BTreeMap<i64, JobRecord>,
     ids: HashMap<String, i64>,
     outputs: HashMap<i64, Bytes>,
-    /// Kind, rank of the class, place and row of ready jobs.
-    ready: BTreeSet<(String, usize, i64, i64)>,
-    held: HashSet<PoolKey>,
-    /// Key, place and row of blocked jobs.
-    blocked: BTreeSet<(PoolKey, i64, i64)>,
     schedules: HashMap<String, (Timestamp, String)>,
     sessions: BTreeMap<SessionId, (Duration, Timestamp)>,
     number: i64,
@@ -53,7 +45,7 @@ impl Rows for MemoryRows {
             if let Entry::Vacant(entry) = self.ids.entry(record.request.id.clone()) {
                 entry.insert(record.row);
                 rows.push(record.row);
-                self.put(record.clone());
+                self.jobs.insert(record.row, record.clone());
             }
         }
         Ok(rows)
@@ -67,15 +59,14 @@ impl Rows for MemoryRows {
         for record in records {
             let mut record = record.clone();
             record.request.job.payload = self.payload(record.row);
-            self.take(record.row);
-            self.put(record);
+            self.jobs.insert(record.row, record);
         }
         Ok(())
     }
 
     fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
         for record in records {
-            self.take(record.row);
+            self.jobs.remove(&record.row);
             self.ids.remove(&record.request.id);
             self.outputs.remove(&record.row);
         }
@@ -100,22 +91,20 @@ impl Rows for MemoryRows {
     }
 
     fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError> {
-        Ok(self.held.contains(&(pool.to_owned(), key.to_owned())))
+        Ok(self.jobs.values().any(|job| job.holds_key && job.key() == (pool, key)))
     }
 
     fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        use JobState::{Running, Scheduled};
+        use JobState::{Blocked, Ready, Running, Scheduled};
         Ok(match which {
             Select::Ready(kind, rank, now) => {
-                let of_class = self.ready.range((kind.to_owned(), rank, i64::MIN, i64::MIN)..);
-                let rows = of_class.take_while(|(of, class, ..)| of == kind && *class == rank).map(|(.., row)| row);
-                let jobs = rows.filter_map(|row| self.jobs.get(row)).filter(|job| !job.is_expired(now));
-                jobs.take(limit).map(without_payload).collect()
+                let is_of =
+                    |job: &JobRecord| job.request.job.kind == kind && job.request.job.criticality.rank() == rank;
+                let is_ready = |job: &JobRecord| job.state == Ready && is_of(job) && !job.is_expired(now);
+                self.sorted(limit, is_ready, |job| job.place)
             }
             Select::Blocked(pool, key) => {
-                let key = (pool.to_owned(), key.to_owned());
-                let of_key = self.blocked.range((key.clone(), i64::MIN, i64::MIN)..).take_while(|(of, ..)| *of == key);
-                of_key.filter_map(|(.., row)| self.jobs.get(row)).take(limit).map(without_payload).collect()
+                self.sorted(limit, |job| job.state == Blocked && job.key() == (pool, key), |job| job.place)
             }
             Select::Due(now) => self.sorted(limit, |job| job.state == Scheduled && job.due_at <= now, |job| job.due_at),
             Select::Expired(now) => {
@@ -183,37 +172,6 @@ impl MemoryRows {
         kinds.into_iter().map(|(kind, depth)| (kind.to_owned(), depth)).collect()
     }
 
-    fn put(&mut self, record: JobRecord) {
-        let row = record.row;
-        if record.state == JobState::Ready {
-            self.ready.insert(ready_key(&record));
-        }
-        if record.request.is_keyed() {
-            let (pool, key) = record.key();
-            let key = (pool.to_owned(), key.to_owned());
-            if record.state == JobState::Blocked {
-                self.blocked.insert((key.clone(), record.place, row));
-            }
-            if record.holds_key {
-                self.held.insert(key);
-            }
-        }
-        self.jobs.insert(row, record);
-    }
-
-    fn take(&mut self, row: i64) {
-        let Some(record) = self.jobs.remove(&row) else { return };
-        self.ready.remove(&ready_key(&record));
-        if record.request.is_keyed() {
-            let (pool, key) = record.key();
-            let key = (pool.to_owned(), key.to_owned());
-            if record.holds_key {
-                self.held.remove(&key);
-            }
-            self.blocked.remove(&(key, record.place, row));
-        }
-    }
-
     /// Jobs that `has` picks, in the order of `key` and then of acceptance.
     fn sorted<K: Ord>(
         &self,
@@ -243,8 +201,4 @@ fn without_payload(record: &JobRecord) -> JobRecord {
     let mut record = record.clone();
     record.request.job.payload = Bytes::new();
     record
-}
-
-fn ready_key(record: &JobRecord) -> (String, usize, i64, i64) {
-    (record.request.job.kind.clone(), record.request.job.criticality.rank(), record.place, record.row)
 }

@@ -1,6 +1,6 @@
 //! A job as a row, in both databases.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, mem};
 
 use crate::{
     model::{Criticality, Job},
@@ -36,7 +36,7 @@ pub(super) const COLUMNS: [(&str, &str); 27] = [
     ("created_at", "bigint"),
     ("digest", "bytea"),
     ("payload_bytes", "bigint"),
-    ("spec", "text"),
+    ("spec", "json"),
 ];
 /// First of the columns that never change.
 pub(super) const FIXED: usize = 17;
@@ -50,12 +50,41 @@ pub(in crate::store) enum Cell<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Cells of a row that was read.
-pub(in crate::store) trait Cells {
-    fn int(&self, column: usize) -> Result<Option<i64>, StoreError>;
-    fn flag(&self, column: usize) -> Result<bool, StoreError>;
-    fn text(&self, column: usize) -> Result<Option<String>, StoreError>;
-    fn bytes(&self, column: usize) -> Result<Vec<u8>, StoreError>;
+/// A value that was read.
+#[derive(Debug)]
+pub(in crate::store) enum Value {
+    Null,
+    Int(i64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// The values of a row. Each is read once.
+pub(in crate::store) struct Values(pub(in crate::store) Vec<Value>);
+
+impl Values {
+    pub(in crate::store) fn int(&self, column: usize) -> Option<i64> {
+        if let Value::Int(int) = self.0[column] { Some(int) } else { None }
+    }
+
+    /// A number that is never null.
+    pub(in crate::store) fn number<T: TryFrom<i64>>(&self, column: usize) -> Result<T, StoreError> {
+        self.int(column).and_then(|int| T::try_from(int).ok()).ok_or_else(unreadable)
+    }
+
+    pub(super) fn time(&self, column: usize) -> Option<Timestamp> {
+        self.int(column).map(Timestamp::from_millis)
+    }
+
+    /// Empty if it is null.
+    pub(in crate::store) fn text(&mut self, column: usize) -> String {
+        if let Value::Text(text) = &mut self.0[column] { mem::take(text) } else { String::new() }
+    }
+
+    /// Empty if it is null.
+    pub(super) fn bytes(&mut self, column: usize) -> Vec<u8> {
+        if let Value::Bytes(bytes) = &mut self.0[column] { mem::take(bytes) } else { Vec::new() }
+    }
 }
 
 impl<'a> Cell<'a> {
@@ -117,64 +146,52 @@ pub(super) fn all_cells(record: &JobRecord) -> Vec<Cell<'_>> {
 }
 
 /// A job, without its payload.
-pub(super) fn read_record(row: &dyn Cells) -> Result<JobRecord, StoreError> {
-    let mut job = Job::new(word(row, 19)?, "");
-    job.tenant = word(row, 20)?;
-    job.ordering_key = word(row, 21)?;
-    job.criticality = *of_index(&Criticality::BY_IMPORTANCE, number(row, 22)?)?;
-    let spec: Spec = serde_json::from_str(&word(row, 26)?).map_err(|_| unreadable())?;
-    let mut request = spec.complete(word(row, 17)?, word(row, 18)?, job);
-    request.expire_at = time(row, 5)?;
-    let attempts = row.text(16)?.map(|text| serde_json::from_str(&text).map_err(|_| unreadable()));
+pub(super) fn read_record(row: &mut Values) -> Result<JobRecord, StoreError> {
+    let mut job = Job::new(row.text(19), "");
+    job.tenant = row.text(20);
+    job.ordering_key = row.text(21);
+    job.criticality = *of_index(&Criticality::BY_IMPORTANCE, row.number(22)?)?;
+    let spec: Spec = serde_json::from_str(&row.text(26)).map_err(|_| unreadable())?;
+    let mut request = spec.complete(row.text(17), row.text(18), job);
+    request.expire_at = row.time(5);
+    let attempts = row.text(16);
+    let attempts = if attempts.is_empty() { Ok(Vec::new()) } else { serde_json::from_str(&attempts) };
     Ok(JobRecord {
         request,
-        state: *of_index(&JobState::ALL, number(row, 1)?)?,
-        created_at: time(row, 23)?.unwrap_or_default(),
-        due_at: time(row, 4)?.unwrap_or_default(),
-        started_at: time(row, 6)?,
-        ended_at: time(row, 7)?,
-        attempts: attempts.transpose()?.unwrap_or_default(),
-        starts: number(row, 10)?,
-        failures: number(row, 11)?,
-        crashes: number(row, 12)?,
-        cancel_requested: row.flag(13)?,
-        payload_bytes: number(row, 25)?,
-        output_bytes: number(row, 14)?,
-        output_type: word(row, 15)?,
-        row: number(row, 0)?,
-        place: number(row, 2)?,
-        holds_key: row.flag(3)?,
-        session: row.int(9)?.map(SessionId),
-        digest: row.bytes(24)?.try_into().map_err(|_| unreadable())?,
+        state: *of_index(&JobState::ALL, row.number(1)?)?,
+        created_at: row.time(23).unwrap_or_default(),
+        due_at: row.time(4).unwrap_or_default(),
+        started_at: row.time(6),
+        ended_at: row.time(7),
+        attempts: attempts.map_err(|_| unreadable())?,
+        starts: row.number(10)?,
+        failures: row.number(11)?,
+        crashes: row.number(12)?,
+        cancel_requested: row.int(13) == Some(1),
+        payload_bytes: row.number(25)?,
+        output_bytes: row.number(14)?,
+        output_type: row.text(15),
+        row: row.number(0)?,
+        place: row.number(2)?,
+        holds_key: row.int(3) == Some(1),
+        session: row.int(9).map(SessionId),
+        digest: row.bytes(24).try_into().map_err(|_| unreadable())?,
     })
 }
 
 /// Adds kind, state, number of jobs, and when the first of them was due.
 pub(super) fn read_depth(
     depths: &mut BTreeMap<String, Depth>,
-    row: &dyn Cells,
+    row: &mut Values,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let state = *of_index(&JobState::ALL, number(row, 1)?)?;
-    let depth = depths.entry(word(row, 0)?).or_default();
-    depth.add(state, number(row, 2)?);
+    let state = *of_index(&JobState::ALL, row.number(1)?)?;
+    let depth = depths.entry(row.text(0)).or_default();
+    depth.add(state, row.number(2)?);
     if state == JobState::Ready {
-        depth.oldest_ready = time(row, 3)?.map(|due| now.since(due));
+        depth.oldest_ready = row.time(3).map(|due| now.since(due));
     }
     Ok(())
-}
-
-/// A number that is never null.
-pub(in crate::store) fn number<T: TryFrom<i64>>(row: &dyn Cells, column: usize) -> Result<T, StoreError> {
-    row.int(column)?.and_then(|int| T::try_from(int).ok()).ok_or_else(unreadable)
-}
-
-fn time(row: &dyn Cells, column: usize) -> Result<Option<Timestamp>, StoreError> {
-    Ok(row.int(column)?.map(Timestamp::from_millis))
-}
-
-pub(super) fn word(row: &dyn Cells, column: usize) -> Result<String, StoreError> {
-    Ok(row.text(column)?.unwrap_or_default())
 }
 
 fn of_index<T>(all: &[T], index: usize) -> Result<&T, StoreError> {

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{
-    record::{COLUMNS, Cell, Cells, all_cells, changing_cells, number, read_depth, read_record, word},
+    record::{COLUMNS, Cell, Values, all_cells, changing_cells, read_depth, read_record},
     statements::{
         Bulk, COLUMN_LIST, DEPTHS, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS, SAVE_JOBS,
         delete,
@@ -42,21 +43,25 @@ pub(in crate::store) trait Connection: Send + 'static {
     fn resize(&mut self, jobs: i64, bytes: i64);
     /// Fails if there is no room for new jobs but what is kept for the end of others.
     fn require_room(&self) -> Result<(), StoreError>;
+    /// Whether a transaction of the session may have been kept without an answer.
+    fn has_lost(&self, session: i64) -> bool;
     /// Lowest place at which ready jobs are looked for.
     fn floor(&mut self, kind: &str, rank: usize) -> i64;
+    /// Notes a look at all places: the first one found, and the time that it took.
+    fn looked(&mut self, kind: &str, rank: usize, first: Option<i64>, took: Duration);
     /// Runs a statement, and reads its rows.
     fn query<T>(
         &mut self,
         sql: &str,
         cells: &[Cell<'_>],
-        read: impl FnMut(&dyn Cells) -> Result<T, StoreError>,
+        read: impl FnMut(&mut Values) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError>;
     /// Runs a statement for many rows, and reads its rows.
     fn bulk<T>(
         &mut self,
         bulk: &Bulk,
         rows: &[Vec<Cell<'_>>],
-        read: impl FnMut(&dyn Cells) -> Result<T, StoreError>,
+        read: impl FnMut(&mut Values) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError>;
 }
 
@@ -69,8 +74,8 @@ impl<C: Connection> SqlRows<C> {
         let bytes = |table| format!("(select bytes from {table} where {table}.row = jobs.row)");
         let (payload, output) = (bytes("payloads"), bytes("outputs"));
         let sql = format!("select {}, {payload}, {output} from jobs where id = $1", *COLUMN_LIST);
-        let read = |row: &dyn Cells| {
-            let (payload, output) = (row.bytes(COLUMNS.len())?, row.bytes(COLUMNS.len() + 1)?);
+        let read = |row: &mut Values| {
+            let (payload, output) = (row.bytes(COLUMNS.len()), row.bytes(COLUMNS.len() + 1));
             Ok(StoredJob::new(read_record(row)?, payload.into(), output.into()))
         };
         Ok(self.0.query(&sql, &[Cell::text(id)], read)?.pop())
@@ -92,7 +97,14 @@ impl<C: Connection> SqlRows<C> {
         let (clause, mut cells) = which.clause(floor);
         cells.push(Cell::int(i64::try_from(limit).unwrap_or(i64::MAX)));
         let sql = format!("select {} from jobs where {clause} limit ${}{lock}", *COLUMN_LIST, cells.len());
-        self.0.query(&sql, &cells, read_record)
+        let start = Instant::now();
+        let records = self.0.query(&sql, &cells, read_record)?;
+        if let Select::Ready(kind, rank, _) = which
+            && floor == i64::MIN
+        {
+            self.0.looked(kind, rank, records.first().map(|record| record.place), start.elapsed());
+        }
+        Ok(records)
     }
 
     fn run(&mut self, sql: &str, cells: &[Cell<'_>]) -> Result<(), StoreError> {
@@ -122,7 +134,7 @@ impl<C: Connection> Rows for SqlRows<C> {
             self.0.require_room()?;
         }
         let cells: Vec<_> = records.iter().map(all_cells).collect();
-        let rows = self.0.bulk(&INSERT_JOBS, &cells, |row| number(row, 0))?;
+        let rows = self.0.bulk(&INSERT_JOBS, &cells, |row| row.number(0))?;
         let is_new = |record: &&JobRecord| record.payload_bytes > 0 && rows.binary_search(&record.row).is_ok();
         let payloads = records.iter().filter(is_new);
         let cells = payloads.map(|record| vec![Cell::int(record.row), Cell::Bytes(&record.request.job.payload)]);
@@ -147,7 +159,7 @@ impl<C: Connection> Rows for SqlRows<C> {
 
     fn load_payloads(&mut self, records: &mut [JobRecord]) -> Result<(), StoreError> {
         let cells: Vec<_> = records.iter().map(|record| vec![Cell::int(record.row)]).collect();
-        let payloads = self.0.bulk(&LOAD_PAYLOADS, &cells, |row| Ok((number(row, 0)?, row.bytes(1)?)))?;
+        let payloads = self.0.bulk(&LOAD_PAYLOADS, &cells, |row| Ok((row.number(0)?, row.bytes(1))))?;
         let mut payloads: BTreeMap<i64, Vec<u8>> = payloads.into_iter().collect();
         for record in records {
             record.request.job.payload = payloads.remove(&record.row).unwrap_or_default().into();
@@ -165,18 +177,27 @@ impl<C: Connection> Rows for SqlRows<C> {
     }
 
     fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError> {
-        let sql = "select 1 from jobs where pool = $1 and ordering_key = $2 and holds_key";
+        let sql = "select row from jobs where pool = $1 and ordering_key = $2 and holds_key";
         Ok(!self.0.query(sql, &[Cell::text(pool), Cell::text(key)], |_| Ok(()))?.is_empty())
     }
 
     fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        self.query_jobs(which, limit, if C::IS_SHARED { " for update skip locked" } else { "" })
+        let lock = match which {
+            _ if !C::IS_SHARED => "",
+            // None may be left behind when its session is gone.
+            Select::Leased(_) => " for update",
+            _ => " for update skip locked",
+        };
+        self.query_jobs(which, limit, lock)
     }
 
     fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError> {
+        if self.0.has_lost(session.0) {
+            return Ok(None);
+        }
         let lock = if C::IS_SHARED { " for key share" } else { "" };
         let sql = format!("select lease_ms from sessions where session = $1{lock}");
-        let found = self.0.query(&sql, &[Cell::int(session.0)], |row| number(row, 0))?.pop();
+        let found = self.0.query(&sql, &[Cell::int(session.0)], |row| row.number(0))?.pop();
         Ok(found.map(Duration::from_millis))
     }
 
@@ -189,12 +210,12 @@ impl<C: Connection> Rows for SqlRows<C> {
 
     fn remove_sessions(&mut self, now: Timestamp) -> Result<Vec<SessionId>, StoreError> {
         let sql = "delete from sessions where ends_at <= $1 returning session";
-        self.0.query(sql, &[Cell::time(Some(now))], |row| number(row, 0).map(SessionId))
+        self.0.query(sql, &[Cell::time(Some(now))], |row| row.number(0).map(SessionId))
     }
 
     fn schedule(&mut self, name: &str) -> Result<Option<(Timestamp, String)>, StoreError> {
         let sql = "select tick, run from schedules where name = $1";
-        let read = |row: &dyn Cells| Ok((Timestamp::from_millis(number(row, 0)?), word(row, 1)?));
+        let read = |row: &mut Values| Ok((Timestamp::from_millis(row.number(0)?), row.text(1)));
         Ok(self.0.query(sql, &[Cell::text(name)], read)?.pop())
     }
 

@@ -5,48 +5,70 @@ use std::{borrow::Cow, sync::LazyLock};
 use super::record::{COLUMNS, Cell, FIXED};
 use crate::store::{Timestamp, engine::Select};
 
-/// A statement that is run for each of many rows.
+/// A statement for many rows: as one for each row, and as one for arrays of all columns.
 pub(in crate::store) struct Bulk {
     pub(in crate::store) single: String,
+    pub(in crate::store) arrays: String,
 }
 
 /// Kind, state, number of jobs, and when the first of them was due.
-pub(super) const DEPTHS: &str = "select kind, 0, count(*), min(due_at) from jobs where state = 0 group by kind \
-     union all select kind, 1, count(*), min(due_at) from jobs where state = 1 group by kind \
-     union all select kind, 2, count(*), null from jobs where state = 2 group by kind \
-     union all select kind, 3, count(*), null from jobs where state = 3 group by kind \
-     union all select kind, 5, count(*), null from jobs where state = 5 group by kind";
+pub(super) const DEPTHS: &str = "select kind, cast(0 as bigint), count(*), min(due_at) from jobs where state = 0 group by kind \
+     union all select kind, cast(1 as bigint), count(*), min(due_at) from jobs where state = 1 group by kind \
+     union all select kind, cast(2 as bigint), count(*), null from jobs where state = 2 group by kind \
+     union all select kind, cast(3 as bigint), count(*), null from jobs where state = 3 group by kind \
+     union all select kind, cast(5 as bigint), count(*), null from jobs where state = 5 group by kind";
 
 pub(super) static COLUMN_LIST: LazyLock<String> = LazyLock::new(|| names(&COLUMNS, ""));
 
 pub(super) static INSERT_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     let head = format!("insert into jobs ({})", *COLUMN_LIST);
     let tail = "on conflict (id) do nothing returning row";
-    Bulk { single: format!("{head} values ({}) {tail}", parameters(0, COLUMNS.len())) }
+    Bulk {
+        single: format!("{head} values ({}) {tail}", parameters(0, COLUMNS.len())),
+        arrays: format!("{head} select * from unnest({}) {tail}", arrays(&COLUMNS)),
+    }
 });
 
 pub(super) static SAVE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     let columns = &COLUMNS[..FIXED];
     let set = format!("update jobs set ({})", names(&columns[1..], ""));
-    Bulk { single: format!("{set} = ({}) where row = ?1", parameters(1, FIXED)) }
+    Bulk {
+        single: format!("{set} = ({}) where row = ?1", parameters(1, FIXED)),
+        arrays: format!(
+            "{set} = ({}) from unnest({}) as new ({}) where jobs.row = new.row",
+            names(&columns[1..], "new."),
+            arrays(columns),
+            names(columns, "")
+        ),
+    }
 });
 
 pub(super) static INSERT_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| insert_bytes("payloads"));
 pub(super) static INSERT_OUTPUTS: LazyLock<Bulk> = LazyLock::new(|| insert_bytes("outputs"));
 
-pub(super) static LOAD_PAYLOADS: LazyLock<Bulk> =
-    LazyLock::new(|| Bulk { single: "select row, bytes from payloads where row = $1".to_owned() });
+pub(super) static LOAD_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
+    single: "select row, bytes from payloads where row = $1".to_owned(),
+    arrays: "select row, bytes from payloads where row = any($1::bigint[])".to_owned(),
+});
 
-pub(super) static FIND_JOBS: LazyLock<Bulk> =
-    LazyLock::new(|| Bulk { single: format!("select {} from jobs where id = $1", *COLUMN_LIST) });
+pub(super) static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
+    single: format!("select {} from jobs where id = $1", *COLUMN_LIST),
+    arrays: format!("select {} from jobs where id = any($1::text[]) order by row for update", *COLUMN_LIST),
+});
 
 /// Deletes rows of `jobs`, `payloads` or `outputs`.
 pub(super) fn delete(table: &str) -> Bulk {
-    Bulk { single: format!("delete from {table} where row = $1") }
+    Bulk {
+        single: format!("delete from {table} where row = $1"),
+        arrays: format!("delete from {table} where row = any($1::bigint[])"),
+    }
 }
 
 fn insert_bytes(table: &str) -> Bulk {
-    Bulk { single: format!("insert into {table} (row, bytes) values ($1, $2)") }
+    Bulk {
+        single: format!("insert into {table} (row, bytes) values ($1, $2)"),
+        arrays: format!("insert into {table} (row, bytes) select * from unnest($1::bigint[], $2::bytea[])"),
+    }
 }
 
 fn names(columns: &[(&str, &str)], prefix: &str) -> String {
@@ -55,6 +77,11 @@ fn names(columns: &[(&str, &str)], prefix: &str) -> String {
 
 fn parameters(from: usize, to: usize) -> String {
     (from..to).map(|index| format!("?{}", index + 1)).collect::<Vec<_>>().join(", ")
+}
+
+fn arrays(columns: &[(&str, &str)]) -> String {
+    let array = |(index, (_, of)): (usize, &(&str, &str))| format!("${}::{of}[]", index + 1);
+    columns.iter().enumerate().map(array).collect::<Vec<_>>().join(", ")
 }
 
 impl<'a> Select<'a> {

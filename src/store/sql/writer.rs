@@ -14,54 +14,21 @@ const MAX_GROUP: usize = 1024;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
+/// Runs in a transaction, maybe a second time in another one. Fails only if the transaction must not be kept.
+type Run<C> = Box<dyn FnMut(&mut Engine<SqlRows<C>>) -> Result<(), StoreError> + Send>;
+/// Answers a caller, once the transaction is kept or given up.
+type Finish = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
 /// An operation that waits for its commit.
 pub(super) enum Operation<C> {
     Submit(Submission, Answer<Vec<Submitted>>),
     Settle(Vec<Settle>, Answer<Vec<Option<JobState>>>),
-    Other(Box<dyn Act<C>>),
-}
-
-/// Any other operation.
-pub(super) trait Act<C>: Send {
-    /// Whether it may change jobs that have ordering keys.
-    fn needs_keys(&self) -> bool;
-    /// Runs it in a transaction, maybe a second time in another one. Fails only if the transaction must not be kept.
-    fn run(&mut self, engine: &mut Engine<SqlRows<C>>) -> Result<(), StoreError>;
-    /// Answers its caller, once the transaction is kept or given up.
-    fn answer(self: Box<Self>, kept: Result<(), StoreError>);
-}
-
-/// A function as an operation.
-pub(super) struct Call<F, T> {
-    pub(super) needs_keys: bool,
-    pub(super) function: F,
-    pub(super) value: Option<Result<T, StoreError>>,
-    pub(super) caller: Answer<T>,
-}
-
-impl<C, F, T> Act<C> for Call<F, T>
-where
-    F: FnMut(&mut Engine<SqlRows<C>>) -> Result<T, StoreError> + Send,
-    T: Send,
-{
-    fn needs_keys(&self) -> bool {
-        self.needs_keys
-    }
-
-    fn run(&mut self, engine: &mut Engine<SqlRows<C>>) -> Result<(), StoreError> {
-        self.value = Some(match (self.function)(engine) {
-            // An answer, found before anything was written.
-            Err(StoreError::SessionLost) => Err(StoreError::SessionLost),
-            value => Ok(value?),
-        });
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
-        let Self { value, caller, .. } = *self;
-        // The caller may have left.
-        let _ = caller.send(kept.and_then(|()| value.unwrap_or(Err(StoreError::Closed))));
-    }
+    Other {
+        /// Whether it may change jobs that have ordering keys.
+        needs_keys: bool,
+        run: Run<C>,
+        finish: Finish,
+    },
 }
 
 /// What a thread that writes owns.
@@ -78,13 +45,16 @@ impl<C: Connection> Writer<C> {
     /// Runs until no sender is left.
     pub(super) fn run(mut self) {
         while let Some(group) = self.next_group() {
-            if let Err((group, _)) = self.run_group(group) {
+            match self.run_group(group) {
+                Ok(()) => {}
+                // It would be the same for each, and each would wait for it.
+                Err((group, error @ StoreError::Unavailable(_))) => fail(group, error),
                 // One operation must not fail for another's fault.
-                for operation in group {
+                Err((group, _)) => group.into_iter().for_each(|operation| {
                     if let Err((group, error)) = self.run_group(vec![operation]) {
-                        group.into_iter().for_each(|operation| operation.fail(&error));
+                        fail(group, error);
                     }
-                }
+                }),
             }
         }
     }
@@ -104,13 +74,11 @@ impl<C: Connection> Writer<C> {
     /// Runs a group in one transaction, and answers it if that is kept.
     fn run_group(&mut self, mut group: Vec<Operation<C>>) -> Result<(), (Vec<Operation<C>>, StoreError)> {
         match self.transact(&mut group) {
-            Ok((mut submitted, mut settled)) => {
+            Ok(answers) => {
                 let changes = mem::take(&mut self.engine.changes);
                 self.wakes.announce(&changes);
                 self.engine.rows.0.publish(&changes);
-                for operation in group {
-                    operation.answer(&mut submitted, &mut settled);
-                }
+                finish(group, &Ok(()), answers);
                 Ok(())
             }
             Err(error) => {
@@ -134,13 +102,13 @@ impl<C: Connection> Writer<C> {
             match operation {
                 Operation::Submit(submission, _) => submissions.push(&*submission),
                 Operation::Settle(settles, _) => ends.extend(settles.iter()),
-                Operation::Other(act) => others.push(act),
+                Operation::Other { run, .. } => others.push(run),
             }
         }
         // What ends makes room for what comes.
         let settled = if ends.is_empty() { Vec::new() } else { engine.settle(&ends)? };
         let submitted = if submissions.is_empty() { Vec::new() } else { engine.submit(&submissions)? };
-        others.into_iter().try_for_each(|act| act.run(engine))?;
+        others.into_iter().try_for_each(|run| run(engine))?;
         engine.rows.0.commit()?;
         Ok((submitted.into_iter(), settled.into_iter()))
     }
@@ -151,36 +119,53 @@ impl<C> Operation<C> {
         match self {
             Self::Submit(submission, _) => submission.jobs.iter().any(|job| job.is_keyed()),
             Self::Settle(ends, _) => ends.iter().any(|end| end.token.is_keyed),
-            Self::Other(act) => act.needs_keys(),
+            Self::Other { needs_keys, .. } => *needs_keys,
         }
     }
+}
 
-    /// Answers with what is next of each sort. The caller may have left.
-    fn answer(
-        self,
-        submitted: &mut impl Iterator<Item = Submitted>,
-        settled: &mut impl Iterator<Item = Option<JobState>>,
-    ) {
-        match self {
-            Self::Submit(submission, caller) => {
-                let _ = caller.send(Ok(submitted.take(submission.jobs.len()).collect()));
-            }
-            Self::Settle(ends, caller) => {
-                let _ = caller.send(Ok(settled.take(ends.len()).collect()));
-            }
-            Self::Other(act) => act.answer(Ok(())),
-        }
+impl<C: Connection> Operation<C> {
+    /// A function, whose answer is kept until its transaction is.
+    pub(super) fn of<T: Send + 'static>(
+        needs_keys: bool,
+        mut function: impl FnMut(&mut Engine<SqlRows<C>>) -> Result<T, StoreError> + Send + 'static,
+        caller: Answer<T>,
+    ) -> Self {
+        let value = Arc::new(Mutex::new(None));
+        let kept_value = value.clone();
+        let run = move |engine: &mut Engine<SqlRows<C>>| {
+            *value.lock() = Some(match function(engine) {
+                // An answer, found before anything was written.
+                Err(StoreError::SessionLost) => Err(StoreError::SessionLost),
+                value => Ok(value?),
+            });
+            Ok(())
+        };
+        let finish = move |kept: Result<(), StoreError>| {
+            let value = kept.and_then(|()| kept_value.lock().take().unwrap_or(Err(StoreError::Closed)));
+            // The caller may have left.
+            let _ = caller.send(value);
+        };
+        Self::Other { needs_keys, run: Box::new(run), finish: Box::new(finish) }
     }
+}
 
-    fn fail(self, error: &StoreError) {
-        match self {
-            Self::Submit(_, caller) => {
-                let _ = caller.send(Err(error.clone()));
+fn fail<C>(group: Vec<Operation<C>>, error: StoreError) {
+    finish(group, &Err(error), (Vec::new().into_iter(), Vec::new().into_iter()));
+}
+
+/// Answers the callers of a group: each takes what is next of its sort.
+fn finish<C>(group: Vec<Operation<C>>, kept: &Result<(), StoreError>, (mut submitted, mut settled): Answers) {
+    for operation in group {
+        let kept = kept.clone();
+        match operation {
+            Operation::Submit(submission, caller) => {
+                let _ = caller.send(kept.map(|()| submitted.by_ref().take(submission.jobs.len()).collect()));
             }
-            Self::Settle(_, caller) => {
-                let _ = caller.send(Err(error.clone()));
+            Operation::Settle(ends, caller) => {
+                let _ = caller.send(kept.map(|()| settled.by_ref().take(ends.len()).collect()));
             }
-            Self::Other(act) => act.answer(Err(error.clone())),
+            Operation::Other { finish, .. } => finish(kept),
         }
     }
 }

@@ -1,16 +1,16 @@
 //! A connection to the file of a store.
 
-use std::{fs::File, path::PathBuf};
+use std::{fs::File, path::PathBuf, time::Duration};
 
 use rusqlite::{
-    ErrorCode, Row, ToSql, params, params_from_iter,
-    types::{FromSql, ToSqlOutput},
+    ErrorCode, Statement, ToSql, ffi, params, params_from_iter,
+    types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
 };
 
 use super::SqliteOptions;
 use crate::store::{
     Clock, Size, StoreError, Timestamp,
-    sql::{Bulk, Cell, Cells, Connection, number},
+    sql::{Bulk, Cell, Connection, Value, Values},
     wakes::Changes,
 };
 
@@ -48,9 +48,9 @@ impl SqliteConnection {
         clock: Clock,
     ) -> Result<Self, StoreError> {
         let mut writer = Self::of_reader(sqlite, clock);
-        let read = |row: &dyn Cells| {
-            let size = Size { jobs: number(row, 1)?, bytes: number(row, 2)? };
-            Ok(Totals { number: number(row, 0)?, size })
+        let read = |row: &mut Values| {
+            let size = Size { jobs: row.number(1)?, bytes: row.number(2)? };
+            Ok(Totals { number: row.number(0)?, size })
         };
         writer.totals = writer.query("select number, jobs, bytes from totals", &[], read)?.pop().unwrap_or_default();
         writer.kept_totals = writer.totals;
@@ -120,62 +120,65 @@ impl Connection for SqliteConnection {
         if is_low { Err(StoreError::DiskFull) } else { Ok(()) }
     }
 
+    fn has_lost(&self, _: i64) -> bool {
+        false
+    }
+
     fn floor(&mut self, _: &str, _: usize) -> i64 {
         i64::MIN
     }
+
+    fn looked(&mut self, _: &str, _: usize, _: Option<i64>, _: Duration) {}
 
     fn query<T>(
         &mut self,
         sql: &str,
         cells: &[Cell<'_>],
-        mut read: impl FnMut(&dyn Cells) -> Result<T, StoreError>,
+        mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         let mut statement = self.sqlite.prepare_cached(sql)?;
-        let mut rows = statement.query(params_from_iter(cells))?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next()? {
-            found.push(read(row)?);
-        }
-        Ok(found)
+        run(&mut statement, cells, &mut read)
     }
 
     fn bulk<T>(
         &mut self,
         bulk: &Bulk,
         rows: &[Vec<Cell<'_>>],
-        mut read: impl FnMut(&dyn Cells) -> Result<T, StoreError>,
+        mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         let mut statement = self.sqlite.prepare_cached(&bulk.single)?;
         let mut found = Vec::with_capacity(rows.len());
         for cells in rows {
-            let mut rows = statement.query(params_from_iter(cells))?;
-            while let Some(row) = rows.next()? {
-                found.push(read(row)?);
-            }
+            found.append(&mut run(&mut statement, cells, &mut read)?);
         }
         Ok(found)
     }
 }
 
-fn cell<T: FromSql>(row: &Row<'_>, column: usize) -> Result<T, StoreError> {
-    Ok(row.get(column)?)
+fn run<T>(
+    statement: &mut Statement<'_>,
+    cells: &[Cell<'_>],
+    read: &mut impl FnMut(&mut Values) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let columns = statement.column_count();
+    let mut rows = statement.query(params_from_iter(cells))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let values: Result<_, _> = (0..columns).map(|column| row.get(column)).collect();
+        found.push(read(&mut Values(values?))?);
+    }
+    Ok(found)
 }
 
-impl Cells for Row<'_> {
-    fn int(&self, column: usize) -> Result<Option<i64>, StoreError> {
-        cell(self, column)
-    }
-
-    fn flag(&self, column: usize) -> Result<bool, StoreError> {
-        cell(self, column)
-    }
-
-    fn text(&self, column: usize) -> Result<Option<String>, StoreError> {
-        cell(self, column)
-    }
-
-    fn bytes(&self, column: usize) -> Result<Vec<u8>, StoreError> {
-        cell(self, column).map(Option::unwrap_or_default)
+impl FromSql for Value {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        match value {
+            ValueRef::Null => Ok(Self::Null),
+            ValueRef::Integer(int) => Ok(Self::Int(int)),
+            ValueRef::Real(_) => Err(FromSqlError::InvalidType),
+            ValueRef::Text(_) => value.as_str().map(|text| Self::Text(text.to_owned())),
+            ValueRef::Blob(bytes) => Ok(Self::Bytes(bytes.to_vec())),
+        }
     }
 }
 
@@ -193,8 +196,10 @@ impl ToSql for Cell<'_> {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull) => Self::DiskFull,
+        // A shared-memory file that cannot grow is a full disk, too.
+        let is_shm = |error: &ffi::Error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE;
+        match error.sqlite_error() {
+            Some(found) if found.code == ErrorCode::DiskFull || is_shm(found) => Self::DiskFull,
             _ => Self::Database(error.to_string()),
         }
     }

@@ -1,7 +1,7 @@
 //! Kills a process that works on a SQLite store, again and again. What it acknowledged must be there.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     io::{BufRead as _, Write as _, stdin, stdout},
     path::{Path, PathBuf},
     process::Stdio,
@@ -19,7 +19,10 @@ use tokio::{
 use super::TestClock;
 use crate::{
     model::{Job, Output, Reason},
-    store::{JobState, JobStore, NewJob, Next, Room, Settle, SqliteOptions, Submission, Submitted, open_sqlite},
+    store::{
+        BATCH, Filter, JobState, JobStore, NewJob, Next, Room, Settle, SqliteOptions, Submission, Submitted,
+        open_sqlite,
+    },
     task::Tasks,
 };
 
@@ -43,16 +46,33 @@ async fn a_killed_process_loses_nothing() {
         }
         let store = open_sqlite(&SqliteOptions::new(&path), TestClock::new().clock()).expect("a store after a kill");
         store.check().await.expect("an intact store");
+        let states = states(&*store).await;
         for id in &accepted {
-            let job = store.get(id).await.expect("an answer").unwrap_or_else(|| panic!("{id} is lost"));
+            assert!(states.contains_key(id), "{id} is lost");
+        }
+        for id in &settled {
+            assert_eq!(states[id], JobState::Succeeded, "{id}");
+        }
+        if let Some(id) = accepted.iter().next() {
+            let job = store.get(id).await.expect("an answer").expect("the job");
             assert_eq!(&job.record.request.job.payload, id.as_bytes());
-            if settled.contains(id) {
-                assert_eq!(job.record.state, JobState::Succeeded, "{id}");
-            }
         }
         store.close().await;
     }
     assert!(settled.len() > 100, "only {} jobs ended", settled.len());
+}
+
+/// The states of all jobs.
+async fn states(store: &dyn JobStore) -> HashMap<String, JobState> {
+    let (mut states, mut next) = (HashMap::new(), None);
+    loop {
+        let page = store.list(Filter::default(), next, BATCH).await.expect("a page");
+        states.extend(page.jobs.into_iter().map(|job| (job.request.id, job.state)));
+        next = page.next;
+        if next.is_none() {
+            return states;
+        }
+    }
 }
 
 /// The lines of a child that is killed after some.

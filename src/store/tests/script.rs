@@ -6,6 +6,7 @@ use super::{
     TestClock,
     conformance::Case,
     language::Words,
+    postgres::Server,
     words::{change, failed, fired, job, later, seconds, state, submitted},
 };
 use crate::{
@@ -17,8 +18,7 @@ use crate::{
 };
 
 /// Runs each line, and compares its answer with what stands behind `=>`. Gives all differences.
-pub(super) async fn differences(case: &Case, store: Arc<dyn JobStore>, clock: &TestClock) -> Vec<String> {
-    let mut script = Script::new(store, clock.clone());
+pub(super) async fn differences(case: &Case, mut script: Script) -> Vec<String> {
     let mut found = Vec::new();
     for line in case.script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (order, expected) = line.split_once("=>").unwrap_or((line, ""));
@@ -34,13 +34,19 @@ pub(super) async fn differences(case: &Case, store: Arc<dyn JobStore>, clock: &T
 pub(super) struct Script {
     pub(super) store: Arc<dyn JobStore>,
     clock: TestClock,
+    /// Has a clock of its own.
+    server: Option<Server>,
     sessions: HashMap<String, SessionId>,
     tokens: HashMap<String, Vec<Token>>,
 }
 
 impl Script {
+    pub(super) fn on_server(self, server: Server) -> Self {
+        Self { server: Some(server), ..self }
+    }
+
     pub(super) fn new(store: Arc<dyn JobStore>, clock: TestClock) -> Self {
-        Self { store, clock, sessions: HashMap::new(), tokens: HashMap::new() }
+        Self { store, clock, server: None, sessions: HashMap::new(), tokens: HashMap::new() }
     }
 
     /// The answer to a line.
@@ -56,6 +62,9 @@ impl Script {
         Ok(match verb {
             "advance" => {
                 self.clock.advance(seconds(&ids[0]));
+                if let Some(server) = &self.server {
+                    server.set_time((self.clock.clock())()).await;
+                }
                 String::new()
             }
             "open" => {

@@ -1,0 +1,52 @@
+-- Times are milliseconds since 1970 in UTC. `state` and `rank` are positions, as in `JobState` and `Criticality`.
+create function waterwheel_now() returns bigint language sql stable
+    as $$ select (extract(epoch from clock_timestamp()) * 1000)::bigint $$;
+
+create sequence numbers;
+
+create table jobs (
+    row bigint primary key,
+    id text not null unique,
+    state bigint not null,
+    place bigint not null,
+    pool text not null,
+    kind text not null,
+    tenant text not null,
+    ordering_key text not null,
+    rank bigint not null,
+    holds_key boolean not null,
+    created_at bigint not null,
+    due_at bigint not null,
+    expire_at bigint,
+    started_at bigint,
+    ended_at bigint,
+    purge_at bigint,
+    session bigint,
+    starts bigint not null,
+    failures bigint not null,
+    crashes bigint not null,
+    cancel_requested boolean not null,
+    digest bytea not null,
+    payload_bytes bigint not null,
+    output_bytes bigint not null,
+    output_type text not null,
+    spec json not null,
+    attempts text
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+create index jobs_ready on jobs (kind, rank, place) where state = 1;
+create index jobs_due on jobs (due_at) where state = 0;
+create index jobs_blocked on jobs (pool, ordering_key, place) where state = 2;
+create index jobs_running on jobs (session) where state = 3;
+create index jobs_dead on jobs (kind) where state = 5;
+create index jobs_expire on jobs (expire_at) where expire_at is not null and state < 3;
+create index jobs_purge on jobs (purge_at) where purge_at is not null;
+-- At most one job holds a key.
+create unique index jobs_held on jobs (pool, ordering_key) where holds_key;
+
+-- Beside the jobs, so that a change of state does not write a payload again.
+create table payloads (row bigint primary key, bytes bytea not null);
+create table outputs (row bigint primary key, bytes bytea not null);
+
+create table sessions (session bigint primary key, lease_ms bigint not null, ends_at bigint not null);
+create table schedules (name text primary key, tick bigint not null, run text not null);

@@ -1,0 +1,215 @@
+//! A connection to PostgreSQL, used by a thread that may block.
+
+use std::{error::Error, mem, sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use deadpool_postgres::{Object, Pool};
+use tokio::runtime::Handle;
+use tokio_postgres::{
+    Row,
+    types::{FromSql, IsNull, ToSql, Type, to_sql_checked},
+};
+
+use super::replica::Replica;
+use crate::store::{
+    Size, StoreError, Timestamp,
+    sql::{Bulk, Cell, Connection, Value, Values},
+    wakes::Changes,
+};
+
+const NOW: &str = "select waterwheel_now()";
+/// Number of the lock that keeps changes of jobs with ordering keys apart.
+const KEYS_LOCK: i64 = 0x7777_6b65_7973;
+
+pub(super) struct PostgresConnection {
+    pool: Pool,
+    runtime: Handle,
+    replica: Arc<Replica>,
+    /// Taken from the pool for a transaction, or for a statement outside of one.
+    client: Option<Object>,
+    /// Time of the transaction, until it is asked for.
+    now: Option<Timestamp>,
+    /// Jobs and bytes that the transaction adds.
+    added: (i64, i64),
+}
+
+type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+
+impl PostgresConnection {
+    pub(super) fn new(pool: Pool, runtime: Handle, replica: Arc<Replica>) -> Self {
+        Self { pool, runtime, replica, client: None, now: None, added: (0, 0) }
+    }
+
+    fn run<T>(
+        &mut self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let parameters: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|one| &**one as &(dyn ToSql + Sync)).collect();
+        if self.client.is_none() {
+            self.client = Some(self.runtime.block_on(self.pool.get())?);
+        }
+        let Some(client) = &self.client else { return Ok(Vec::new()) };
+        let rows = self.runtime.block_on(async {
+            let statement = client.prepare_cached(sql).await?;
+            client.query(&statement, &parameters).await
+        })?;
+        let values = |row: &Row| (0..row.len()).map(|column| row.try_get(column)).collect::<Result<_, _>>();
+        rows.iter().map(|row| read(&mut Values(values(row)?))).collect()
+    }
+
+    fn execute(&mut self, sql: &str) -> Result<(), StoreError> {
+        let Some(client) = &self.client else { return Err(StoreError::Unavailable("no connection".to_owned())) };
+        Ok(self.runtime.block_on(client.batch_execute(sql))?)
+    }
+}
+
+impl Connection for PostgresConnection {
+    const IS_SHARED: bool = true;
+
+    fn now(&mut self) -> Result<Timestamp, StoreError> {
+        if let Some(now) = self.now.take() {
+            return Ok(now);
+        }
+        let now = self.run(NOW, &[], |row| row.number(0))?.pop();
+        Ok(Timestamp::from_millis(now.unwrap_or_default()))
+    }
+
+    fn begin(&mut self) -> Result<(), StoreError> {
+        let client = self.runtime.block_on(self.pool.get())?;
+        let begun = self.runtime.block_on(async {
+            let statement = client.prepare_cached(NOW).await?;
+            // Both in one exchange: the time is needed in every transaction.
+            tokio::try_join!(client.batch_execute("begin"), client.query_one(&statement, &[]))
+        });
+        self.client = Some(client);
+        let now = begun?.1.try_get(0)?;
+        self.now = Some(Timestamp::from_millis(now));
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), StoreError> {
+        if let Err(error) = self.execute("commit") {
+            // It may have been kept, with leases of which no caller knows.
+            self.replica.lose_sessions();
+            return Err(error);
+        }
+        self.client = None;
+        let (jobs, bytes) = mem::take(&mut self.added);
+        self.replica.resize(jobs, bytes);
+        Ok(())
+    }
+
+    fn roll_back(&mut self) {
+        self.added = (0, 0);
+        if self.execute("rollback").is_err()
+            && let Some(client) = self.client.take()
+        {
+            // Its state is not known: it must not go back to the pool.
+            drop(Object::take(client));
+        }
+        self.client = None;
+    }
+
+    fn publish(&mut self, changes: &Changes) {
+        self.replica.publish(changes);
+    }
+
+    fn lock_keys(&mut self) -> Result<(), StoreError> {
+        self.run("select pg_advisory_xact_lock($1)", &[Box::new(KEYS_LOCK)], |_| Ok(())).map(|_| ())
+    }
+
+    fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError> {
+        let sql = "select nextval('numbers') from generate_series(1, $1::bigint)";
+        let numbers = self.run(sql, &[Box::new(count as i64)], |row| row.number(0))?;
+        self.replica.note_number(numbers.last().copied());
+        Ok(numbers)
+    }
+
+    fn size(&self) -> Size {
+        let mut size = self.replica.size();
+        size.add(self.added.0, self.added.1);
+        size
+    }
+
+    fn resize(&mut self, jobs: i64, bytes: i64) {
+        self.added.0 += jobs;
+        self.added.1 += bytes;
+    }
+
+    fn require_room(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn has_lost(&self, session: i64) -> bool {
+        self.replica.has_lost(session)
+    }
+
+    fn floor(&mut self, kind: &str, rank: usize) -> i64 {
+        self.replica.floor(kind, rank)
+    }
+
+    fn looked(&mut self, kind: &str, rank: usize, first: Option<i64>, took: Duration) {
+        self.replica.looked(kind, rank, first, took);
+    }
+
+    fn query<T>(
+        &mut self,
+        sql: &str,
+        cells: &[Cell<'_>],
+        read: impl FnMut(&mut Values) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let parameters: Vec<Parameter<'_>> = cells.iter().map(|cell| Box::new(cell) as Parameter<'_>).collect();
+        self.run(sql, &parameters, read)
+    }
+
+    fn bulk<T>(
+        &mut self,
+        bulk: &Bulk,
+        rows: &[Vec<Cell<'_>>],
+        read: impl FnMut(&mut Values) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let Some(first) = rows.first() else { return Ok(Vec::new()) };
+        let column =
+            |index: usize| -> Parameter<'_> { Box::new(rows.iter().map(|row| &row[index]).collect::<Vec<_>>()) };
+        let parameters: Vec<_> = (0..first.len()).map(column).collect();
+        self.run(&bulk.arrays, &parameters, read)
+    }
+}
+
+impl ToSql for Cell<'_> {
+    fn to_sql(&self, of: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        match self {
+            Self::Int(int) => int.to_sql(of, out),
+            Self::Flag(flag) => flag.to_sql(of, out),
+            Self::Text(text) => text.as_deref().to_sql(of, out),
+            Self::Bytes(bytes) => bytes.to_sql(of, out),
+        }
+    }
+
+    fn accepts(of: &Type) -> bool {
+        matches!(*of, Type::INT8 | Type::BOOL | Type::TEXT | Type::JSON | Type::BYTEA)
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Value {
+    fn from_sql(of: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(match *of {
+            Type::INT8 => Self::Int(i64::from_sql(of, raw)?),
+            Type::BOOL => Self::Int(bool::from_sql(of, raw)?.into()),
+            Type::BYTEA => Self::Bytes(raw.to_vec()),
+            _ => Self::Text(str::from_utf8(raw)?.to_owned()),
+        })
+    }
+
+    fn from_sql_null(_: &Type) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self::Null)
+    }
+
+    fn accepts(of: &Type) -> bool {
+        <Cell<'_> as ToSql>::accepts(of) || *of == Type::VOID
+    }
+}

@@ -1,0 +1,95 @@
+//! A PostgreSQL server of the tests' own: made for them, reached by a Unix socket, and gone with them.
+
+use std::{
+    fs,
+    io::{Write as _, stderr},
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+/// A user that is not root, as which the server runs if the tests run as root.
+const USER: u32 = 65_534;
+/// No network, and no flush: a server that is killed loses nothing while its machine goes on.
+const OPTIONS: &str = "-c listen_addresses= -c fsync=off -c unix_socket_directories=";
+
+/// A server, which runs until it is dropped.
+pub(crate) struct Cluster {
+    directory: TempDir,
+    programs: PathBuf,
+}
+
+impl Cluster {
+    /// `None`, and a line that says so, where PostgreSQL is not installed.
+    pub(crate) async fn start() -> Option<Self> {
+        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().filter_map(Result::ok);
+        let Some(programs) = versions.map(|version| version.path().join("bin")).find(|bin| bin.join("initdb").exists())
+        else {
+            let line = "SKIPPED: PostgreSQL is not in /usr/lib/postgresql; install Debian's package `postgresql`";
+            writeln!(stderr(), "{line}").expect("a place for it, which is not the captured output of a test");
+            return None;
+        };
+        let cluster = Self { directory: directory(), programs };
+        let options = ["--auth=trust", "--username=test", "--encoding=UTF8", "--locale=C", "--no-sync"];
+        cluster.run("initdb", &options).await;
+        cluster.resume().await;
+        Some(cluster)
+    }
+
+    /// Ends the server at once, without a checkpoint.
+    pub(crate) async fn halt(&self) {
+        self.run("pg_ctl", &["stop", "--silent", "--mode=immediate"]).await;
+    }
+
+    /// Starts it again, and returns when it answers.
+    pub(crate) async fn resume(&self) {
+        let directory = self.directory.path().display();
+        let (log, options) = (format!("--log={directory}/log"), format!("--options={OPTIONS}{directory}"));
+        self.run("pg_ctl", &["start", "--silent", "--wait", &log, &options]).await;
+    }
+
+    /// The URL of one of its databases.
+    pub(crate) fn url(&self, database: &str) -> String {
+        let host = self.directory.path().display().to_string().replace('/', "%2F");
+        format!("postgres://test@{host}/{database}")
+    }
+
+    async fn run(&self, program: &str, options: &[&str]) {
+        let mut command = Command::new(self.programs.join(program));
+        if geteuid().is_root() {
+            // PostgreSQL refuses to run as root.
+            command.uid(USER).gid(USER);
+        }
+        command.args(options).arg("-D").arg(self.data()).stdout(Stdio::null());
+        let ended = command.status().await.expect("a program of PostgreSQL");
+        assert!(ended.success(), "{program} {options:?}: {ended}");
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let id = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        if let Some(id) = id.lines().next().and_then(|id| Pid::from_raw(id.parse().ok()?)) {
+            // It ends its own processes, which a kill would not.
+            let _ = kill_process(id, Signal::QUIT);
+        }
+    }
+}
+
+/// Short enough for a socket, and of the server's user.
+fn directory() -> TempDir {
+    let directory = TempDir::new_in(Path::new("/tmp")).expect("a directory for the server");
+    if geteuid().is_root() {
+        chown(directory.path(), Some(USER), Some(USER)).expect("its owner");
+    }
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).expect("its mode");
+    directory
+}

@@ -1,0 +1,73 @@
+//! Stores on a PostgreSQL server of the tests' own.
+
+use std::sync::Arc;
+
+use tokio_postgres::NoTls;
+
+use super::cluster::Cluster;
+use crate::{
+    store::{Bounds, JobStore, PostgresOptions, StoreError, Timestamp, open_postgres},
+    task::Tasks,
+};
+
+/// A connection to the database of one test.
+pub(super) struct Server {
+    client: tokio_postgres::Client,
+    _tasks: Tasks,
+}
+
+/// A further replica on a store.
+pub(super) fn replica(cluster: &Cluster, database: &str, bounds: Bounds) -> Arc<dyn JobStore> {
+    let options = PostgresOptions { bounds, ..PostgresOptions::new(cluster.url(database)) };
+    open_postgres(&options).expect("a store")
+}
+
+/// A store in a new database, with a clock that the test sets.
+pub(super) async fn store(cluster: &Cluster, database: &str, bounds: Bounds) -> (Arc<dyn JobStore>, Server) {
+    let postgres = connect(&cluster.url("postgres")).await;
+    postgres.client.batch_execute(&format!("create database {database}")).await.expect("a database");
+    let store = replica(cluster, database, bounds);
+    let server = connect(&cluster.url(database)).await;
+    let clock = "create table waterwheel.clock (now bigint); insert into waterwheel.clock values (0); \
+                 create or replace function waterwheel.waterwheel_now() returns bigint language sql stable \
+                 as 'select now from waterwheel.clock'";
+    server.client.batch_execute(clock).await.expect("a clock");
+    (store, server)
+}
+
+impl Server {
+    pub(super) async fn set_time(&self, now: Timestamp) {
+        let updated = self.client.execute("update waterwheel.clock set now = $1", &[&now.as_millis()]).await;
+        assert_eq!(updated.expect("a clock"), 1);
+    }
+
+    pub(super) async fn run(&self, sql: &str) {
+        self.client.batch_execute(sql).await.expect("it is done");
+    }
+}
+
+async fn connect(url: &str) -> Server {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
+    let tasks = Tasks::new();
+    tasks.spawn(async {
+        let _ = connection.await;
+    });
+    Server { client, _tasks: tasks }
+}
+
+/// What a program of today cannot read, or cannot reach, is refused with what it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_schema_and_an_unreachable_server_are_refused() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let (store, server) = store(&cluster, "newer", Bounds::default()).await;
+    store.close().await;
+    server.run("insert into waterwheel.versions values (99)").await;
+    let options = PostgresOptions::new(cluster.url("newer"));
+    let refusal = open_postgres(&options).err().expect("a refusal");
+    assert_eq!(refusal, StoreError::Newer { found: 99, known: 1 });
+    let refusal = open_postgres(&PostgresOptions::new(cluster.url("none"))).err().expect("a refusal");
+    assert!(refusal.to_string().contains("\"none\" does not exist"), "{refusal}");
+    cluster.halt().await;
+    let refusal = open_postgres(&options).err().expect("a refusal");
+    assert!(matches!(refusal, StoreError::Unavailable(_)), "{refusal:?}");
+}

@@ -1,0 +1,192 @@
+//! Promises that are more than answers to lines: waiting, retries, a day of schedules.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tempfile::TempDir;
+
+use super::{
+    BOUNDS, TestClock,
+    cluster::Cluster,
+    memory,
+    postgres::{replica, store},
+    sqlite,
+};
+use crate::{
+    model::{Job, Output, Reason},
+    store::{
+        Bounds, Claimed, Filter, Fired, JobState, JobStore, MemoryStore, NewJob, Next, Overlap, RetryPolicy, Room,
+        SessionId, Settle, StoreError, Submission, Submitted, Tick, Timestamp, Token,
+    },
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_caller_is_woken_by_the_end() {
+    let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
+    for store in [memory(&clock), sqlite(&directory, &clock)] {
+        ends_while_awaited(&*store, &*store).await;
+        store.close().await;
+    }
+    let Some(cluster) = Cluster::start().await else { return };
+    // The end is another replica's.
+    let (first, _server) = store(&cluster, "waiting", BOUNDS).await;
+    let second = replica(&cluster, "waiting", BOUNDS);
+    ends_while_awaited(&*first, &*second).await;
+    first.close().await;
+    second.close().await;
+}
+
+async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobStore) {
+    assert!(waiter.wait("none").await.expect("an answer").is_none());
+    let session = worker.open_session(Duration::from_secs(60)).await.expect("a session");
+    let jobs = vec![NewJob::new("a", "p", Job::new("k", "x"))];
+    waiter.submit(Submission { jobs, room: None }).await.expect("an answer");
+    let work = async {
+        worker.wakes().ready().await;
+        finish(worker, session).await
+    };
+    let (awaited, ended) = tokio::join!(waiter.wait("a"), work);
+    assert_eq!(ended, 1);
+    let job = awaited.expect("an answer").expect("the job");
+    assert_eq!(job.output.expect("its output").bytes, "x");
+}
+
+/// Claims all that is ready, and ends it.
+async fn finish(store: &dyn JobStore, session: SessionId) -> usize {
+    let room = Room { session, kinds: [("k".to_owned(), 1000)].into() };
+    let ends = store.claim(room).await.expect("jobs").into_iter().map(success).collect();
+    let states = store.settle(ends).await.expect("answers");
+    assert!(states.iter().all(|state| *state == Some(JobState::Succeeded)), "{states:?}");
+    states.len()
+}
+
+fn success(job: Claimed) -> Settle {
+    let next = Next::Succeeded(Output { bytes: job.request.job.payload, content_type: String::new() });
+    let (worker, message) = (String::new(), String::new());
+    Settle { token: job.token, worker, reason: Reason::Completed, code: 0, message, next }
+}
+
+/// Callers share a transaction: a void token of one must not spoil the valid token of another.
+#[tokio::test]
+async fn a_void_token_beside_a_valid_one_changes_nothing() {
+    let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
+    for store in [memory(&clock), sqlite(&directory, &clock)] {
+        let jobs = vec![NewJob::new("a", "p", Job::new("k", "x"))];
+        store.submit(Submission { jobs, room: None }).await.expect("an answer");
+        let mut ends = Vec::new();
+        for _ in 0..2 {
+            let session = store.open_session(Duration::from_secs(1)).await.expect("a session");
+            let room = Room { session, kinds: [("k".to_owned(), 1)].into() };
+            ends.extend(store.claim(room).await.expect("the job").into_iter().map(success));
+            clock.advance(Duration::from_secs(1));
+            if ends.len() == 1 {
+                store.tick().await.expect("a tick");
+            }
+        }
+        ends.push(ends[1].clone());
+        let states = store.settle(ends).await.expect("answers");
+        assert_eq!(states, [None, Some(JobState::Succeeded), None]);
+        store.close().await;
+    }
+}
+
+#[test]
+fn retries_back_off_until_their_bound() {
+    let retry = |seconds| Next::Retry { after: Duration::from_millis(seconds) };
+    let cases = [
+        ("the first failure", 0, 0, Reason::HandlerFailed, true, 1.0, retry(1000)),
+        ("the third failure", 2, 0, Reason::HandlerFailed, true, 1.0, retry(4000)),
+        ("half the jitter", 2, 0, Reason::HandlerFailed, true, 0.5, retry(2000)),
+        ("no jitter", 2, 0, Reason::HandlerFailed, true, 0.0, retry(0)),
+        ("the last attempt", 19, 0, Reason::HandlerFailed, true, 1.0, Next::Failed),
+        ("the largest delay", 18, 0, Reason::HandlerFailed, true, 1.0, retry(600_000)),
+        ("not retryable", 0, 0, Reason::HandlerFailed, false, 1.0, Next::Failed),
+        ("two crashes", 0, 1, Reason::WorkerCrashed, true, 1.0, retry(1000)),
+        ("three crashes", 0, 2, Reason::WorkerCrashed, true, 1.0, Next::Failed),
+        ("a failure after two crashes", 0, 2, Reason::HandlerFailed, true, 1.0, retry(1000)),
+    ];
+    let policy = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
+    for (name, failures, crashes, reason, retryable, jitter, expected) in cases {
+        let token = Token { id: "a".to_owned(), attempt: 1, session: SessionId(1), is_keyed: false };
+        let request = NewJob::new("a", "p", Job::new("k", ""));
+        let claimed = Claimed { token, request, created_at: Timestamp::default(), failures, crashes };
+        assert_eq!(policy.next(&claimed, reason, retryable, jitter), expected, "{name}");
+    }
+}
+
+/// 1,000 schedules of a quarter of an hour, three replicas that all fire them, one of which stops for an hour at noon.
+#[tokio::test]
+async fn a_day_of_schedules_fires_each_tick_once() {
+    const QUARTER: u64 = 15 * 60;
+    let clock = TestClock::new();
+    let store: Arc<dyn JobStore> = Arc::new(MemoryStore::new(Bounds::default(), clock.clock()));
+    let mut fired: HashMap<Fired, usize> = HashMap::new();
+    let (mut ended, mut largest) = (0, 0);
+    for quarter in 1..=96 {
+        clock.advance(Duration::from_secs(QUARTER));
+        for replica in 0..3 {
+            if replica == 1 && (48..52).contains(&quarter) {
+                continue;
+            }
+            let at = Timestamp::from_millis(TestClock::START).plus(Duration::from_secs(quarter * QUARTER));
+            let ticks = (0..1000).map(|schedule| {
+                let mut job = NewJob::new(format!("s{schedule}-{quarter}"), "p", Job::new("k", "x"));
+                job.retain_for = Duration::from_secs(2 * QUARTER);
+                Tick { schedule: format!("s{schedule}"), at, overlap: Overlap::Skip, job }
+            });
+            for answer in store.fire(ticks.collect()).await.expect("answers") {
+                *fired.entry(answer).or_default() += 1;
+            }
+            let session = store.open_session(Duration::from_secs(1)).await.expect("a session");
+            ended += finish(&*store, session).await;
+            store.tick().await.expect("a tick");
+        }
+        largest = largest.max(store.size().await.expect("a size").bytes);
+    }
+    assert_eq!(fired[&Fired::Created], 96_000);
+    assert_eq!(fired[&Fired::Already], 2 * 96_000 - 4000);
+    assert_eq!(ended, 96_000);
+    assert!(largest <= 2 * 4000, "the store grew to {largest} bytes");
+    assert!(store.list(Filter::default(), None, 1).await.expect("a list").next.is_some());
+}
+
+/// Two replicas share a database that crashes. What was acknowledged is there, and ended once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_outlive_crashes_of_their_database() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let (first, server) = store(&cluster, "crashes", Bounds::default()).await;
+    drop(server);
+    let second = replica(&cluster, "crashes", Bounds::default());
+    let mut ends: HashMap<String, usize> = HashMap::new();
+    for round in 0..6 {
+        for (name, store) in [("first", &first), ("second", &second)] {
+            let ids = (0..50).map(|number| format!("{name}-{round}-{number}"));
+            let jobs = ids.map(|id| NewJob::new(id, "p", Job::new("k", "x"))).collect();
+            let answers = store.submit(Submission { jobs, room: None }).await.expect("answers");
+            assert!(answers.iter().all(|answer| matches!(answer, Submitted::Created)));
+            let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
+            let room = Room { session, kinds: [("k".to_owned(), 60)].into() };
+            let claimed = store.claim(room).await.expect("jobs");
+            let tokens: Vec<_> = claimed.iter().map(|job| job.token.id.clone()).collect();
+            let states = store.settle(claimed.into_iter().map(success).collect()).await.expect("answers");
+            for (id, _) in tokens.into_iter().zip(states).filter(|(_, state)| state.is_some()) {
+                *ends.entry(id).or_default() += 1;
+            }
+        }
+        cluster.halt().await;
+        let submission = Submission { jobs: vec![NewJob::new("lost", "p", Job::new("k", "x"))], room: None };
+        let refusal = first.submit(submission).await.expect_err("no database");
+        assert!(matches!(refusal, StoreError::Unavailable(_)), "{refusal:?}");
+        cluster.resume().await;
+        // The first operation may find a broken connection.
+        for store in [&first, &second] {
+            while store.tick().await.is_err() {}
+        }
+    }
+    assert_eq!(ends.len(), 600);
+    assert!(ends.values().all(|count| *count == 1));
+    let states = vec![JobState::Succeeded];
+    let page = first.list(Filter { states, ..Filter::default() }, None, 1000).await.expect("a list");
+    assert_eq!(page.jobs.len(), 600);
+    first.close().await;
+    second.close().await;
+}
