@@ -20,7 +20,7 @@ pub(crate) mod unwind;
 
 pub use builtin::Builtin;
 pub use cancel::{CancelToken, StopReason};
-pub use context::{Context, ContextParts, RunStart, Site};
+pub use context::{Context, ContextParts, RunStart, Runner, Site};
 pub use exec::{ExecCommand, InvalidExecCommand};
 pub use kind::{AsyncInstance, AsyncRun, BlockingHandler, BlockingInstance, Handler, Instance, Kind, KindOptions};
 pub use output::{Event, OutputClosed, OutputSink};

@@ -61,7 +61,7 @@ pub(super) fn run(args: &DevArgs) -> Exit {
     let load = move || {
         let mut file = starter::dev_file();
         match &served {
-            Some(worker) => file.text += &worker.sections().map_err(|fault| unusable(&worker.path, fault))?,
+            Some(worker) => file.text += &worker.sections(&file.text).map_err(|fault| unusable(&worker.path, fault))?,
             None => file.text += &on_path("python3").map(|python| python_kind(&python)).unwrap_or_default(),
         }
         args.load(&Process::current(), Some(file))

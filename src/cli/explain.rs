@@ -54,9 +54,8 @@ fn text(answer: &ExplainResponse) -> String {
 
 /// Its names besides its id.
 fn names(answer: &ExplainResponse) -> String {
-    let ExplainResponse { tenant, request_id, principal, pid, .. } = answer;
-    let pid = pid.map(|pid| pid.to_string()).unwrap_or_default();
-    let names = [("tenant", tenant), ("caller", principal), ("request id", request_id), ("pid", &pid)];
+    let ExplainResponse { tenant, request_id, principal, runner, .. } = answer;
+    let names = [("tenant", tenant), ("caller", principal), ("request id", request_id), ("in", runner)];
     let known = names.into_iter().filter(|(_, name)| !name.is_empty());
     let known: Vec<_> = known.map(|(what, name)| format!("{what} {}", plain(name))).collect();
     if known.is_empty() { String::new() } else { format!("  {}\n", known.join("  ")) }

@@ -180,6 +180,9 @@ impl Failure {
         let help = match self {
             Self::ReadPayload { fault: FileFault::NotRegular("pipe"), .. } => "pipe it into the command, and pass -",
             Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
+            Self::WriteFile { error, .. } if error.kind() == io::ErrorKind::AlreadyExists => {
+                "move the file that is there away, or choose another name"
+            }
             Self::WriteFile { .. } => "name a directory that can be written",
             Self::Unreachable { flag, .. } => {
                 return Some(format!("start one with \"waterwheel dev\", or pass {flag}"));

@@ -38,14 +38,32 @@ struct Inner {
     request_id: OnceLock<RequestId>,
     stop: StopState,
     start: StartMark,
-    program: OnceLock<Box<StartedProgram>>,
+    runner: OnceLock<Box<KnownRunner>>,
     /// Microseconds from the arrival to the last sign of progress; 0 before the first.
     progress: AtomicU64,
 }
 
-/// The program that a job started.
-struct StartedProgram {
-    pid: u32,
+/// What runs a job outside of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Runner {
+    /// A process of this machine, by its id.
+    Process(u32),
+    /// An attached worker, by its name and its peer.
+    Worker(Arc<str>),
+}
+
+impl fmt::Display for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(pid) => write!(f, "process {pid}"),
+            Self::Worker(shown) => write!(f, "worker {shown}"),
+        }
+    }
+}
+
+struct KnownRunner {
+    runner: Runner,
+    /// How the process ended.
     end: OnceLock<ProgramEnd>,
 }
 
@@ -94,7 +112,7 @@ impl Context {
             request_id: OnceLock::new(),
             stop: StopState::default(),
             start: StartMark::default(),
-            program: OnceLock::new(),
+            runner: OnceLock::new(),
             progress: AtomicU64::new(0),
         }))
     }
@@ -141,27 +159,27 @@ impl Context {
         self.0.parts.tenant.as_ref()
     }
 
-    /// Id of the process that the job started as its program.
+    /// What runs the job, if that is not this process.
     #[must_use]
-    pub fn pid(&self) -> Option<u32> {
-        self.0.program.get().map(|program| program.pid)
+    pub fn runner(&self) -> Option<&Runner> {
+        self.0.runner.get().map(|known| &known.runner)
     }
 
-    /// How that process ended; `None` while it runs, and where it was killed with its handler.
+    /// How its process ended; `None` while it runs, and where it was killed with its handler.
     #[must_use]
     pub fn program_end(&self) -> Option<&ProgramEnd> {
-        self.0.program.get()?.end.get()
+        self.0.runner.get()?.end.get()
     }
 
-    /// Notes the program that the job started, of which there is one.
-    pub(super) fn note_program(&self, pid: u32) {
-        self.0.program.get_or_init(|| Box::new(StartedProgram { pid, end: OnceLock::new() }));
+    /// Notes what runs the job, of which there is one.
+    pub(super) fn note_runner(&self, runner: Runner) {
+        self.0.runner.get_or_init(|| Box::new(KnownRunner { runner, end: OnceLock::new() }));
     }
 
-    /// Notes how that ended.
+    /// Notes how its process ended.
     pub(super) fn note_program_end(&self, end: ProgramEnd) {
-        if let Some(program) = self.0.program.get() {
-            program.end.get_or_init(|| end);
+        if let Some(known) = self.0.runner.get() {
+            known.end.get_or_init(|| end);
         }
     }
 

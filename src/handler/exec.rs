@@ -7,7 +7,7 @@ use tokio::{process::ChildStdout, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Context, Handler,
+    Context, Handler, Runner,
     child::{self, Child, Pipe, Process, Program},
 };
 use crate::model::{HandlerError, Job, Output};
@@ -44,7 +44,7 @@ impl Handler for Exec {
 /// rest of its group holds open, or still does, is not waited for.
 async fn run(command: &ExecCommand, child: Child, cx: &Context) -> Result<Output, HandlerError> {
     let Child { mut process, input, stdout, stderr, messages: _ } = child;
-    cx.note_program(process.pid());
+    cx.note_runner(Runner::Process(process.pid()));
     let ended = CancellationToken::new();
     let (alarm, alarmed) = oneshot::channel();
     let watch = async {

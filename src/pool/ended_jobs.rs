@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    handler::Context,
+    handler::{Context, Runner},
     model::{Execution, Failure, JobId, JobStage, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
     scheduler::{Least, least},
 };
@@ -45,8 +45,8 @@ pub struct JobNames {
     pub tenant: Option<Arc<str>>,
     /// Caller; `None` without authentication.
     pub principal: Option<Arc<str>>,
-    /// Process id of its program.
-    pub pid: Option<u32>,
+    /// What runs it, if that is not the server itself.
+    pub runner: Option<Runner>,
 }
 
 /// Failure of an ended job.
@@ -136,7 +136,7 @@ impl JobNames {
             request_id: cx.known_request_id().cloned(),
             tenant: cx.tenant().cloned(),
             principal: cx.principal().cloned(),
-            pid: cx.pid(),
+            runner: cx.runner().cloned(),
         }
     }
 }

@@ -18,6 +18,7 @@ use waterwheel::proto::{
 };
 
 use crate::{
+    jobs::explain,
     process::PATIENCE,
     service::{Caller, Service, job, queued},
 };
@@ -304,7 +305,9 @@ async fn a_message_that_is_too_large_costs_its_job_alone() {
     let caller = Caller::of(service.public).await;
     let mut worker = Worker::attach(&service, 2).await;
     let other = caller.leave(job("far", ""));
-    let other_id = worker.run().await.id;
+    let Run { id: other_id, job_id, .. } = worker.run().await;
+    let told = explain(service.ops, &job_id).await;
+    assert!(told.runner.starts_with("worker test 1 at 127.0.0.1"), "{told:?}");
     let large = |bytes: usize| bytes::Bytes::from(vec![b'a'; bytes]);
     let text = |bytes: usize| "a".repeat(bytes);
     let all = (1 << 20) + (64 << 10);

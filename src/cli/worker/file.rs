@@ -44,9 +44,12 @@ impl WorkerFile {
     }
 
     /// Sections of a configuration that serve the kinds that the worker names when it starts. They differ whenever the
-    /// file does, so that a reload starts it anew.
-    pub(in crate::cli) fn sections(&self) -> Result<String, String> {
+    /// file does, so that a reload starts it anew. `others` is the configuration that they are added to.
+    pub(in crate::cli) fn sections(&self, others: &str) -> Result<String, String> {
         let kinds = self.kinds()?;
+        if let Some(kind) = kinds.iter().find(|kind| others.contains(&format!("\n[kind.{kind}]"))) {
+            return Err(format!("`dev` has a kind {kind} of its own: call it otherwise"));
+        }
         let contents = fs::read(&self.path).map_err(|error| error.to_string())?;
         let digest: String = Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect();
         let stem = self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();

@@ -11,7 +11,7 @@ use super::{
     session::{Events, JobEvent, Session},
 };
 use crate::{
-    handler::{Context, StopReason, child::quoting},
+    handler::{Context, Runner, StopReason, child::quoting},
     model::{FailureCode, HandlerError, Job, Output, ProgramEnd},
 };
 
@@ -36,7 +36,7 @@ impl Place {
     /// Sends the job. `None` where the process takes none any more.
     pub(super) fn begin(&mut self, job: &Job, cx: &Context) -> Option<()> {
         self.job = Some(self.session.run(job, cx)?);
-        cx.note_program(self.session.pid);
+        cx.note_runner(Runner::Process(self.session.pid));
         Some(())
     }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::job::{JobNews, RemoteJob};
 use crate::{
     handler::{
-        Context,
+        Context, Runner,
         process::protocol::{Cancel, Done, Failed, FromWorker, Leave, OfJob, Run, ToWorker, ToldProgress},
     },
     model::{HandlerError, Job},
@@ -226,6 +226,7 @@ impl RemoteWorkers {
                 }
                 if let Some((worker, id, news)) = state.give(job, cx) {
                     let shown = Arc::clone(&state.workers[&worker].shown);
+                    cx.note_runner(Runner::Worker(Arc::clone(&shown)));
                     return Ok(RemoteJob::new(Arc::clone(self), worker, id, news, shown));
                 }
             }

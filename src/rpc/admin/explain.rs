@@ -32,7 +32,7 @@ pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Respons
     };
     let Explanation { job: listed, wait } = explanation;
     let ListedJob { job, pool, kind, names, stage, age, left, stopping, traceparent: _ } = listed;
-    let JobNames { request_id, tenant, principal, pid } = names;
+    let JobNames { request_id, tenant, principal, runner } = names;
     let state = match stage {
         Stage::Waiting | Stage::Queued => State::Held(held(wait, age, left)),
         Stage::Running { worker, queue, run, left, stuck, since_progress: _ } => State::Running(RunningState {
@@ -53,7 +53,7 @@ pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Respons
         tenant: tenant.as_deref().unwrap_or_default().to_owned(),
         request_id: request_id.map(|id| id.to_string()).unwrap_or_default(),
         principal: principal.as_deref().unwrap_or_default().to_owned(),
-        pid,
+        runner: runner.map(|runner| runner.to_string()).unwrap_or_default(),
         other_job_ids: others.iter().map(JobId::to_string).collect(),
     };
     Ok(Response::new(answer))
