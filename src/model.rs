@@ -13,7 +13,7 @@ mod rejection;
 mod request_id;
 mod userinfo;
 
-pub use call::{Call, JOB_TARGET, TRACE_TARGET, TraceContext};
+pub use call::{AttemptToken, Call, JOB_TARGET, TRACE_TARGET, TraceContext};
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
 pub use job::{

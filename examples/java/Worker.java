@@ -47,8 +47,8 @@ public final class Worker {
         return new Result(ByteString.copyFromUtf8("end\n"), "text/plain");
       }
       case "progress" -> job.progress(0.5, "half of it");
-      case "fail" -> throw new Failed("NOT_FOUND", "no such picture", false);
-      case "wait" -> throw new Failed("CANCELLED", "stopped because of " + job.cancelled.get(), false);
+      case "fail" -> throw new Failed("NOT_FOUND", "no such picture", null);
+      case "wait" -> throw new Failed("CANCELLED", "stopped because of " + job.cancelled.get(), null);
       case "print" -> System.out.println("a line on standard output");
       case "crash" -> Runtime.getRuntime().halt(3);
       default -> {}
@@ -67,9 +67,9 @@ public final class Worker {
   /** Ends a job with a gRPC status code. Any other exception ends it with INTERNAL. */
   static final class Failed extends Exception {
     final String code;
-    final boolean retryable;
+    final Boolean retryable; // null: as the code says
 
-    Failed(String code, String message, boolean retryable) {
+    Failed(String code, String message, Boolean retryable) {
       super(message);
       this.code = code;
       this.retryable = retryable;
@@ -110,7 +110,7 @@ public final class Worker {
     private AttachRequest.Builder answer() {
       try {
         var handler = KINDS.get(run.getKind());
-        if (handler == null) throw new Failed("UNIMPLEMENTED", "no handler for the kind " + run.getKind(), false);
+        if (handler == null) throw new Failed("UNIMPLEMENTED", "no handler for the kind " + run.getKind(), null);
         var result = handler.run(this);
         var data = result.data;
         for (; data.size() > PIECE; data = data.substring(PIECE)) output(data.substring(0, PIECE));
@@ -118,10 +118,11 @@ public final class Worker {
         return AttachRequest.newBuilder().setDone(done.setContentType(result.contentType));
       } catch (Throwable error) {
         if (!(error instanceof Failed)) error.printStackTrace();
-        var said = error instanceof Failed failed ? failed : new Failed("INTERNAL", error.toString(), false);
+        var said = error instanceof Failed failed ? failed : new Failed("INTERNAL", error.toString(), null);
         var failed = AttachRequest.Failed.newBuilder().setId(run.getId()).setCode(said.code);
         var text = String.valueOf(said.getMessage());
-        failed.setMessage(text.substring(0, Math.min(text.length(), 1000))).setRetryable(said.retryable);
+        failed.setMessage(text.substring(0, Math.min(text.length(), 1000)));
+        if (said.retryable != null) failed.setRetryable(said.retryable);
         return AttachRequest.newBuilder().setFailed(failed);
       }
     }

@@ -48,7 +48,7 @@ const KINDS = { thumbnail: run, conformance };
 
 // Ends a job with a gRPC status code. Any other error ends it with INTERNAL.
 class Failed extends Error {
-  constructor(code, message, retryable = false) {
+  constructor(code, message, retryable) {
     super(message);
     Object.assign(this, { code, retryable });
   }
@@ -101,7 +101,7 @@ async function serve(job) {
   } catch (error) {
     if (!(error instanceof Failed)) console.error(error);
     const code = error instanceof Failed ? error.code : "INTERNAL";
-    return { failed: { id: job.id, code, message: String(error.message).slice(0, 1000), retryable: error.retryable ?? false } };
+    return { failed: { id: job.id, code, message: String(error.message).slice(0, 1000), retryable: error.retryable } };
   }
 }
 

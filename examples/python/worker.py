@@ -57,7 +57,7 @@ KINDS = {"thumbnail": run, "conformance": conformance}
 class Failed(Exception):
     """Ends a job with a gRPC status code. Any other exception ends it with INTERNAL."""
 
-    def __init__(self, code, message, retryable=False):
+    def __init__(self, code, message, retryable=None):
         super().__init__(message)
         self.code, self.message, self.retryable = code, message, retryable
 

@@ -53,7 +53,7 @@ type Failed struct {
 	ID        string `json:"id"`
 	Code      string `json:"code"`
 	Message   string `json:"message"`
-	Retryable bool   `json:"retryable"`
+	Retryable *bool  `json:"retryable"`
 }
 
 func (failed *Failed) Error() string { return failed.Message }
@@ -69,6 +69,7 @@ type Job struct {
 	Tenant      string            `json:"tenant"`
 	Labels      map[string]string `json:"labels"`
 	Attempt     int               `json:"attempt"`
+	Token       string            `json:"token"`
 	Payload     []byte            `json:"-"`
 }
 

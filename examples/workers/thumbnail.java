@@ -24,8 +24,8 @@ class Worker {
                 return new Result("end\n".getBytes(), "text/plain");
             }
             case "progress" -> job.progress(0.5, "half of it");
-            case "fail" -> throw new Failed("NOT_FOUND", "no such picture", false);
-            case "wait" -> throw new Failed("CANCELLED", "stopped because of " + job.cancelled.get(), false);
+            case "fail" -> throw new Failed("NOT_FOUND", "no such picture", null);
+            case "wait" -> throw new Failed("CANCELLED", "stopped because of " + job.cancelled.get(), null);
             case "print" -> System.out.println("a line on standard output");
             case "crash" -> Runtime.getRuntime().halt(3);
             default -> { }
@@ -44,9 +44,9 @@ class Worker {
     /** Ends a job with a gRPC status code. Any other exception ends it with INTERNAL. */
     static class Failed extends Exception {
         final String code;
-        final boolean retryable;
+        final Boolean retryable; // null: as the code says
 
-        Failed(String code, String message, boolean retryable) {
+        Failed(String code, String message, Boolean retryable) {
             super(message);
             this.code = code;
             this.retryable = retryable;
@@ -99,10 +99,10 @@ class Worker {
 
     static void serve(Job job) {
         String code = "INTERNAL", message;
-        boolean retryable = false;
+        Boolean retryable = null;
         try {
             Handler handler = KINDS.get(job.kind);
-            if (handler == null) throw new Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind, false);
+            if (handler == null) throw new Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind, null);
             Result result = handler.run(job);
             RUNNING.remove(job.id);
             send("done", "\"id\":" + quoted(job.id) + ",\"content_type\":" + quoted(result.contentType), result.data);

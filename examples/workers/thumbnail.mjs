@@ -40,7 +40,7 @@ const KINDS = { thumbnail: run, conformance };
 
 // Ends a job with a gRPC status code. Any other error ends it with INTERNAL.
 class Failed extends Error {
-  constructor(code, message, retryable = false) {
+  constructor(code, message, retryable) {
     super(message);
     Object.assign(this, { code, retryable });
   }
@@ -50,7 +50,7 @@ class Job {
   #abort = new AbortController();
 
   constructor(header, payload) {
-    Object.assign(this, header); // id, job_id, kind, content_type, budget_ms, request_id, tenant, labels, attempt
+    Object.assign(this, header); // id, job_id, kind, content_type, budget_ms, request_id, tenant, labels, attempt, token
     this.payload = payload;
     this.signal = this.#abort.signal;
   }
@@ -91,7 +91,7 @@ async function start(job) {
   } catch (error) {
     if (!(error instanceof Failed)) console.error(error);
     const code = error instanceof Failed ? error.code : 'INTERNAL';
-    answer = ['failed', { id: job.id, code, message: String(error.message), retryable: error.retryable ?? false }];
+    answer = ['failed', { id: job.id, code, message: String(error.message), retryable: error.retryable }];
   }
   jobs.delete(job.id);
   await send(...answer);

@@ -45,14 +45,14 @@ KINDS = {"thumbnail": run, "conformance": conformance}
 class Failed(Exception):
     """Ends a job with a gRPC status code. Any other exception ends it with INTERNAL."""
 
-    def __init__(self, code, message, retryable=False):
+    def __init__(self, code, message, retryable=None):
         super().__init__(message)
         self.code, self.message, self.retryable = code, message, retryable
 
 
 class Job:
     def __init__(self, header, payload):
-        self.__dict__.update(header)  # id, job_id, kind, content_type, budget_ms, request_id, tenant, labels, attempt
+        self.__dict__.update(header)  # id, job_id, kind, content_type, budget_ms, request_id, tenant, labels, attempt, token
         self.payload, self.reason = payload, None
 
     def output(self, piece):

@@ -36,7 +36,7 @@ KINDS = { "thumbnail" => method(:run), "conformance" => method(:conformance) }
 class Failed < StandardError
   attr_reader :code, :retryable
 
-  def initialize(code, message, retryable: false)
+  def initialize(code, message, retryable: nil)
     super(message)
     @code, @retryable = code, retryable
   end
@@ -49,8 +49,8 @@ class Job
     @header, @payload = header, payload
   end
 
-  # id, job_id, kind, content_type, budget_ms, request_id, tenant, labels, attempt
-  %w[id job_id kind content_type budget_ms request_id tenant labels attempt].each do |name|
+  # id, job_id, kind, content_type, budget_ms, request_id, tenant, labels, attempt, token
+  %w[id job_id kind content_type budget_ms request_id tenant labels attempt token].each do |name|
     define_method(name) { @header[name] }
   end
 

@@ -55,16 +55,20 @@ fn refused(rejection: &Rejection) -> (Reason, i32, String, Next) {
 
 fn failed(claimed: &Claimed, failure: &Failure, jitter: f64) -> (Reason, i32, String, Next) {
     let reason = failure.outcome.reason();
-    let code = match &failure.error {
-        Some(HandlerError::Refused { code, .. }) if failure.outcome == Outcome::HandlerFailed => *code as i32,
-        _ => reason.code() as i32,
+    let (code, retryable) = match &failure.error {
+        Some(HandlerError::Refused { code, retryable, .. }) if failure.outcome == Outcome::HandlerFailed => {
+            (*code as i32, *retryable)
+        }
+        // The next attempt would write as much.
+        _ if failure.outcome == Outcome::OutputTooLarge => (reason.code() as i32, Some(false)),
+        _ => (reason.code() as i32, None),
     };
     let next = match failure.outcome {
         Outcome::CancelledByOperator => Next::Cancelled,
         _ if is_given_back(&failure.clone().into()) => Next::GiveBack,
         _ => {
-            let is_retryable = RETRYABLE.iter().any(|retryable| *retryable as i32 == code);
-            claimed.request.retry.next(claimed, reason, is_retryable, jitter)
+            let retryable = retryable.unwrap_or_else(|| RETRYABLE.iter().any(|known| *known as i32 == code));
+            claimed.request.retry.next(claimed, reason, retryable, jitter)
         }
     };
     (reason, code, failure.to_string(), next)

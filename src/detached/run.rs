@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use super::{Inner, MAX_RUN, outcome};
 use crate::{
-    model::{Call, Completed, Deadline, Job, JobError, Rejection, WhenFull},
+    model::{AttemptToken, Call, Completed, Deadline, Job, JobError, Rejection, WhenFull},
     pool::Ticket,
-    store::{Claimed, Settle},
+    store::{Claimed, Settle, Token},
 };
 
 /// Longest wait in the pool: far more than its look-ahead takes.
@@ -75,7 +75,9 @@ impl Inner {
 fn job(claimed: &Claimed) -> Job {
     let request = &claimed.request;
     let run = request.job.run_timeout.unwrap_or(MAX_RUN).min(MAX_RUN);
-    let call = Call { request_id: request.request_id.parse().ok(), ..Call::here() };
+    let Token { id, attempt, session, .. } = &claimed.token;
+    let attempt = AttemptToken { job: id.clone(), number: *attempt, epoch: session.number() };
+    let call = Call { request_id: request.request_id.parse().ok(), attempt: Some(attempt), ..Call::here() };
     Job {
         timeout: None,
         run_timeout: Some(run),

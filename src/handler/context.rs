@@ -22,7 +22,7 @@ pub use self::start::RunStart;
 use self::start::StartMark;
 use super::{CancelToken, OutputSink, StopReason, cancel::StopState};
 use crate::{
-    model::{Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
+    model::{AttemptToken, Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
     task::Tasks,
 };
 
@@ -151,6 +151,12 @@ impl Context {
     #[must_use]
     pub fn principal(&self) -> Option<&Arc<str>> {
         self.call()?.principal.as_ref()
+    }
+
+    /// The attempt of a detached job; `None` for a caller that waits.
+    #[must_use]
+    pub fn attempt(&self) -> Option<&AttemptToken> {
+        self.call()?.attempt.as_ref()
     }
 
     /// Who the work is for; `None` for the default tenant.

@@ -228,6 +228,8 @@ pub enum HandlerError {
         code: FailureCode,
         /// What went wrong, for people. On the wire, its middle is cut if the status would exceed 4 KiB.
         message: String,
+        /// Whether another attempt of a detached job may do better; `None` where the code decides.
+        retryable: Option<bool>,
     },
     /// The job could not start, for example because its program could not be started. The worker gets a new handler,
     /// and the caller may retry.
@@ -269,7 +271,16 @@ impl HandlerError {
     /// A refusal with `code`.
     #[must_use]
     pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
-        Self::Refused { code, message: message.into() }
+        Self::Refused { code, message: message.into(), retryable: None }
+    }
+
+    /// A refusal, and whether another attempt of a detached job may do better. Other errors stay as they are.
+    #[must_use]
+    pub fn retryable(self, retryable: bool) -> Self {
+        match self {
+            Self::Refused { code, message, .. } => Self::Refused { code, message, retryable: Some(retryable) },
+            other => other,
+        }
     }
 
     /// The outcome of a job with this error, of a kind that is not marked as idempotent.

@@ -67,7 +67,7 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
 pub fn call(method: &'static str, request_id: RequestId, trace: Option<TraceContext>, sampler: &Sampler) -> Call {
     let sampled = sampler.choose(trace.as_ref());
     let span = if sampled { server_span(method, &request_id, trace.as_ref()) } else { Span::none() };
-    Call { request_id: Some(request_id), principal: None, trace, span, child_spans: sampled }
+    Call { request_id: Some(request_id), principal: None, trace, span, child_spans: sampled, attempt: None }
 }
 
 fn server_span(method: &'static str, request_id: &RequestId, trace: Option<&TraceContext>) -> Span {

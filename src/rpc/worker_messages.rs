@@ -70,7 +70,21 @@ pub(crate) fn response(order: ToWorker, payload: Bytes) -> AttachResponse {
 }
 
 fn of_run(run: protocol::Run, payload: Bytes) -> Run {
-    let protocol::Run { id, job_id, kind, content_type, budget_ms, request_id, traceparent, tenant, labels, attempt } =
-        run;
-    Run { id, job_id, kind, content_type, budget_ms, request_id, traceparent, tenant, labels, attempt, payload }
+    let protocol::Run { id, job_id, kind, content_type, budget_ms, request_id, traceparent, tenant, labels, .. } = run;
+    let (attempt, idempotency_key, token) = (run.attempt, run.idempotency_key, run.token);
+    Run {
+        id,
+        job_id,
+        kind,
+        content_type,
+        budget_ms,
+        request_id,
+        traceparent,
+        tenant,
+        labels,
+        attempt,
+        payload,
+        idempotency_key,
+        token,
+    }
 }

@@ -16,6 +16,14 @@ const MAX_MESSAGE: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub(super) i64);
 
+impl SessionId {
+    /// Its number. Later sessions of a store have larger ones.
+    #[must_use]
+    pub const fn number(self) -> i64 {
+        self.0
+    }
+}
+
 /// The right to settle one attempt. It is void once the job has ended, or is leased again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Token {

@@ -1,5 +1,6 @@
 //! Jobs that outlive their calls: what a caller of `JobService` sees of their lives.
 
+mod attempts;
 mod faults;
 mod restart;
 mod tenants;
@@ -15,7 +16,11 @@ use waterwheel::proto::{
     job_service_client::JobServiceClient,
 };
 
-use crate::{process::Process, refusal::Refusal, service::job};
+use crate::{
+    process::Process,
+    refusal::Refusal,
+    service::{Address, job},
+};
 
 const CONFIG: &str = r#"
     store.path = "jobs.db"
@@ -44,7 +49,11 @@ struct Jobs(JobServiceClient<Channel>);
 
 impl Jobs {
     async fn of(process: &Process) -> Self {
-        Self(JobServiceClient::new(process.public.channel().await))
+        Self::at(process.public).await
+    }
+
+    async fn at(address: Address) -> Self {
+        Self(JobServiceClient::new(address.channel().await))
     }
 
     async fn create(&self, request: CreateJobRequest) -> Result<CreateJobResponse, Refusal> {

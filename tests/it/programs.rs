@@ -150,7 +150,7 @@ async fn a_failure_has_its_code() {
         ("", FailureCode::Unknown),
     ] {
         let failure = run(&pool, format!("fail {code}")).await.expect_err("it says no");
-        assert_eq!(failure.error, Some(HandlerError::new(expected, "no")));
+        assert_eq!(failure.error, Some(HandlerError::new(expected, "no").retryable(false)));
     }
     assert_eq!(pool.stats().programs[0].starts, 1, "it goes on");
     close(pool).await;

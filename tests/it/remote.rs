@@ -31,7 +31,7 @@ const CONFIG: &str = r#"
 "#;
 
 /// An attached worker, as a test drives it.
-struct Worker {
+pub(crate) struct Worker {
     say: mpsc::Sender<AttachRequest>,
     hear: Streaming<AttachResponse>,
 }
@@ -50,11 +50,11 @@ async fn attach_by(channel: Channel, first: Message) -> Result<Worker, Status> {
 }
 
 impl Worker {
-    async fn attach(service: &Service, concurrency: u32) -> Self {
+    pub(crate) async fn attach(service: &Service, concurrency: u32) -> Self {
         attach_by(service.public.channel().await, Message::Hello(hello(&["far"], concurrency))).await.unwrap()
     }
 
-    async fn say(&self, message: Message) {
+    pub(crate) async fn say(&self, message: Message) {
         self.say.send(AttachRequest { message: Some(message) }).await.unwrap();
     }
 
@@ -65,7 +65,7 @@ impl Worker {
     }
 
     /// The next job. What was taken of another one is no news.
-    async fn run(&mut self) -> Run {
+    pub(crate) async fn run(&mut self) -> Run {
         loop {
             match self.hear().await {
                 Ok(Some(attach_response::Message::Run(run))) => return run,
@@ -85,7 +85,7 @@ impl Worker {
         }
     }
 
-    async fn done(&self, id: &str, data: &str) {
+    pub(crate) async fn done(&self, id: &str, data: &str) {
         let data = data.to_owned().into();
         self.say(Message::Done(Done { id: id.into(), data, content_type: "text/plain".into() })).await;
     }
@@ -206,7 +206,7 @@ async fn a_job_tells_its_output_its_progress_and_its_failure() {
     let failed = Caller::of(service.public).await.leave(job("far", ""));
     let id = worker.run().await.id;
     let (code, message) = ("INVALID_ARGUMENT".into(), "no image".into());
-    worker.say(Message::Failed(Failed { id, code, message, retryable: false })).await;
+    worker.say(Message::Failed(Failed { id, code, message, retryable: None })).await;
     let failed = failed.await.unwrap().unwrap_err();
     assert_eq!((failed.code(), failed.message()), (Code::InvalidArgument, "no image"));
 }

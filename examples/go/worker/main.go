@@ -68,7 +68,7 @@ var kinds = map[string]func(context.Context, *Job) ([]byte, string, error){"thum
 // Failed ends a job with a gRPC status code. Any other error ends it with INTERNAL.
 type Failed struct {
 	Code, Message string
-	Retryable     bool
+	Retryable     *bool
 }
 
 func (failed *Failed) Error() string { return failed.Message }

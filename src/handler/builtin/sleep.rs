@@ -96,7 +96,7 @@ mod tests {
     async fn a_bad_payload_is_shown_a_good_one() {
         for payload in ["", "soon", "-1", "1.5", "{}", r#"{"ms":1,"x":2}"#, "3600001", r#"{"ms":3600001}"#] {
             match Sleep.handle(Box::new(Job::new("sleep", payload)), bench::collect(64).context).await {
-                Err(HandlerError::Refused { code: FailureCode::InvalidArgument, message }) => {
+                Err(HandlerError::Refused { code: FailureCode::InvalidArgument, message, .. }) => {
                     assert!(message.contains(r#"{"ms":1500}"#), "{message}");
                 }
                 other => panic!("{payload}: {other:?}"),

@@ -28,6 +28,10 @@ pub(in crate::handler) fn for_job(variables: &mut BTreeMap<String, String>, job:
     set("WATERWHEEL_DEADLINE_MS", cx.budget().as_millis().to_string());
     set("WATERWHEEL_CONTENT_TYPE", job.content_type.clone());
     set("WATERWHEEL_TENANT", job.tenant.clone());
+    let attempt = cx.attempt();
+    set("WATERWHEEL_ATTEMPT", attempt.map_or(1, |attempt| attempt.number).to_string());
+    set("WATERWHEEL_IDEMPOTENCY_KEY", attempt.map_or_else(String::new, |attempt| attempt.job.clone()));
+    set("WATERWHEEL_TOKEN", attempt.map_or_else(String::new, ToString::to_string));
     if let Some(TraceContext { traceparent, tracestate, baggage }) = cx.outgoing_trace() {
         for (name, value) in [("TRACEPARENT", traceparent), ("TRACESTATE", tracestate), ("BAGGAGE", baggage)] {
             if !value.is_empty() {

@@ -42,6 +42,7 @@ impl Call {
             trace: None,
             span: Span::none(),
             child_spans: true,
+            attempt: None,
         }
     }
 }

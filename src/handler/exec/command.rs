@@ -21,7 +21,8 @@ const RESERVED: &str = "WATERWHEEL_";
 /// It sees these variables and no other one of the server's: `PATH=/usr/local/bin:/usr/bin:/bin`, `HOME` and `TMPDIR`
 /// (its workspace, where it has one), then those of [`env`](Self::env), then `WATERWHEEL_JOB_ID`, `WATERWHEEL_KIND`,
 /// `WATERWHEEL_REQUEST_ID`, `WATERWHEEL_DEADLINE_MS` (milliseconds left at its start), `WATERWHEEL_CONTENT_TYPE` and
-/// `WATERWHEEL_TENANT` (empty when unspecified), `WATERWHEEL_LABEL_<NAME>` for each label (upper-case letters and
+/// `WATERWHEEL_TENANT` (empty when unspecified), `WATERWHEEL_ATTEMPT`, `WATERWHEEL_IDEMPOTENCY_KEY` and
+/// `WATERWHEEL_TOKEN` (an [`AttemptToken`](crate::model::AttemptToken)), `WATERWHEEL_LABEL_<NAME>` for each label (upper-case letters and
 /// digits, anything else becomes `_`; of labels that become the same the last in byte order stays), and in a traced job
 /// `TRACEPARENT`, `TRACESTATE` and `BAGGAGE`.
 ///

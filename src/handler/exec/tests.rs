@@ -261,12 +261,15 @@ async fn the_program_sees_these_variables_and_no_other() {
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
         ("TRACEPARENT", "00-a-b-01"),
         ("TRACESTATE", "v=1"),
+        ("WATERWHEEL_ATTEMPT", "1"),
         ("WATERWHEEL_CONTENT_TYPE", "a/b"),
+        ("WATERWHEEL_IDEMPOTENCY_KEY", ""),
         ("WATERWHEEL_JOB_ID", &job),
         ("WATERWHEEL_KIND", "test"),
         ("WATERWHEEL_LABEL_A_B", "x y"),
         ("WATERWHEEL_REQUEST_ID", &request_id),
         ("WATERWHEEL_TENANT", "acme"),
+        ("WATERWHEEL_TOKEN", ""),
     ]);
     assert_eq!(seen, expected);
     let documented = include_str!("../../../docs/exec.md");

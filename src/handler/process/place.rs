@@ -7,12 +7,12 @@ use tokio::time::timeout;
 
 use super::{
     processes::ProcessSet,
-    protocol::{Cancel, ToWorker},
+    protocol::{Cancel, Failed, ToWorker},
     session::{Events, JobEvent, Session},
 };
 use crate::{
     handler::{Context, Runner, StopReason, child::quoting},
-    model::{FailureCode, HandlerError, Job, Output, ProgramEnd},
+    model::{HandlerError, Job, Output, ProgramEnd},
 };
 
 /// What a job waits beyond its grace: the pool's stop ladder comes first, and tells its rung.
@@ -60,7 +60,7 @@ impl Place {
                 }
                 Some(JobEvent::Progress { fraction, message }) => cx.progress(fraction, message),
                 Some(JobEvent::Done { content_type, last }) => return Ok(Output::typed(last, content_type)),
-                Some(JobEvent::Failed { code, message }) => return Err(self.refused(&code, message, cx)),
+                Some(JobEvent::Failed(failed)) => return Err(self.refused(failed, cx)),
                 None => return Err(self.crashed(cx)),
             }
         }
@@ -93,14 +93,11 @@ impl Place {
         while self.next().await.is_some() {}
     }
 
-    fn refused(&self, code: &str, message: String, cx: &Context) -> HandlerError {
-        let known = serde_json::from_value(code.into()).unwrap_or(FailureCode::Unknown);
-        let message =
-            if message.is_empty() { format!("program {} failed with {code}", self.set.name) } else { message };
-        let told = format!("process {} of program {} answered {code}", self.session.pid, self.set.name);
+    fn refused(&self, failed: Failed, cx: &Context) -> HandlerError {
+        let told = format!("process {} of program {} answered {}", self.session.pid, self.set.name, failed.code);
         let stderr = self.session.tail().text();
         cx.note_program_end(ProgramEnd { told, stderr, ..ProgramEnd::default() });
-        HandlerError::new(known, message)
+        failed.error(format_args!("program {}", self.set.name))
     }
 
     fn crashed(&self, cx: &Context) -> HandlerError {

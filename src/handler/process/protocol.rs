@@ -3,13 +3,16 @@
 //! A message is one line of JSON, then as many raw bytes as its `bytes` says; none where it says nothing. Fields that a
 //! reader does not know are ignored.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Display};
 
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_util::codec::Decoder;
 
-use crate::{handler::Context, model::Job};
+use crate::{
+    handler::Context,
+    model::{FailureCode, HandlerError, Job},
+};
 
 /// Version of the protocol.
 pub(crate) const VERSION: u32 = 1;
@@ -96,9 +99,19 @@ pub(crate) struct Failed {
     pub(crate) code: String,
     #[serde(default)]
     pub(crate) message: String,
-    /// Whether another try may do better.
+    /// Whether another attempt may do better; absent, the code decides.
     #[serde(default)]
-    pub(crate) retryable: bool,
+    pub(crate) retryable: Option<bool>,
+}
+
+impl Failed {
+    /// The error of the handler; `who` answered it.
+    pub(crate) fn error(self, who: impl Display) -> HandlerError {
+        let Self { id: _, code: name, message, retryable } = self;
+        let code = serde_json::from_value(name.as_str().into()).unwrap_or(FailureCode::Unknown);
+        let message = if message.is_empty() { format!("{who} answered {name}") } else { message };
+        HandlerError::Refused { code, message, retryable }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -115,7 +128,12 @@ pub(crate) struct Run {
     pub(crate) traceparent: String,
     pub(crate) tenant: String,
     pub(crate) labels: BTreeMap<String, String>,
+    /// Number of the attempt, from 1.
     pub(crate) attempt: u32,
+    /// Id of a detached job, the same for each attempt; empty for others.
+    pub(crate) idempotency_key: String,
+    /// Names this attempt of a detached job; empty for others.
+    pub(crate) token: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -135,6 +153,7 @@ pub(crate) struct Leave {
 impl Run {
     /// The job of a context, under the name `id`.
     pub(crate) fn of(id: u64, job: &Job, cx: &Context) -> Self {
+        let attempt = cx.attempt();
         Self {
             id: id.to_string(),
             job_id: cx.job().to_string(),
@@ -145,7 +164,9 @@ impl Run {
             traceparent: cx.outgoing_trace().map(|trace| trace.traceparent).unwrap_or_default(),
             tenant: job.tenant.clone(),
             labels: job.labels.clone(),
-            attempt: 1,
+            attempt: attempt.map_or(1, |attempt| attempt.number),
+            idempotency_key: attempt.map_or_else(String::new, |attempt| attempt.job.clone()),
+            token: attempt.map_or_else(String::new, ToString::to_string),
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
 use tokio_util::{codec::Decoder, sync::CancellationToken};
 
 use super::{
-    protocol::{Done, Failed, Frame, FromWorker, Messages, ProtocolFault, Ready, ToldProgress},
+    protocol::{Done, Frame, FromWorker, Messages, ProtocolFault, Ready, ToldProgress},
     session::{Cause, JobEvent, Session},
 };
 use crate::handler::child::Pipe;
@@ -161,7 +161,7 @@ impl Reader {
             FromWorker::Progress(ToldProgress { fraction, message, .. }) => {
                 Some((id, JobEvent::Progress { fraction, message }))
             }
-            FromWorker::Failed(Failed { code, message, .. }) => Some((id, JobEvent::Failed { code, message })),
+            FromWorker::Failed(failed) => Some((id, JobEvent::Failed(failed))),
         })
     }
 }

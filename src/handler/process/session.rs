@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Recycle, WorkerProgram,
     processes::{KeptSlot, memory},
-    protocol::{ProtocolFault, Ready, Run, ToWorker, VERSION},
+    protocol::{Failed, ProtocolFault, Ready, Run, ToWorker, VERSION},
     reading::Reader,
     writing::Writer,
 };
@@ -43,7 +43,7 @@ pub(super) enum JobEvent {
     Piece(Bytes),
     Progress { fraction: f64, message: String },
     Done { content_type: String, last: Bytes },
-    Failed { code: String, message: String },
+    Failed(Failed),
 }
 
 /// The events of one job.
@@ -164,7 +164,7 @@ pub(super) async fn live(slot: &KeptSlot, child: Child) -> SessionEnd {
 impl JobEvent {
     /// Whether it is the last one.
     pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Self::Done { .. } | Self::Failed { .. })
+        matches!(self, Self::Done { .. } | Self::Failed(_))
     }
 }
 

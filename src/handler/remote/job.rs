@@ -7,8 +7,8 @@ use tokio::sync::mpsc;
 
 use super::RemoteWorkers;
 use crate::{
-    handler::{Context, StopReason},
-    model::{FailureCode, HandlerError, Output},
+    handler::{Context, StopReason, process::protocol::Failed},
+    model::{HandlerError, Output},
 };
 
 /// What a job hears of its worker. The end of the worker is the end of the news.
@@ -22,10 +22,7 @@ pub(super) enum JobNews {
         content_type: String,
         last: Bytes,
     },
-    Failed {
-        code: String,
-        message: String,
-    },
+    Failed(Failed),
     /// A message of more than `limit` bytes was not read. Where it was an answer, it is the last news.
     TooLarge {
         limit: usize,
@@ -91,11 +88,7 @@ impl RemoteJob {
                     }
                     return Err(HandlerError::OutputTooLarge { limit });
                 }
-                Some(JobNews::Failed { code, message }) => {
-                    let known = serde_json::from_value(code.as_str().into()).unwrap_or(FailureCode::Unknown);
-                    let message = if message.is_empty() { format!("the worker answered {code}") } else { message };
-                    return Err(HandlerError::new(known, message));
-                }
+                Some(JobNews::Failed(failed)) => return Err(failed.error("the worker")),
                 None => {
                     return Err(HandlerError::Lost {
                         message: format!("worker {} is not attached any more", self.shown),
@@ -109,7 +102,7 @@ impl RemoteJob {
         let news = self.news.recv().await;
         self.is_answered = matches!(
             news,
-            None | Some(JobNews::Done { .. } | JobNews::Failed { .. } | JobNews::TooLarge { is_answer: true, .. })
+            None | Some(JobNews::Done { .. } | JobNews::Failed(_) | JobNews::TooLarge { is_answer: true, .. })
         );
         news
     }

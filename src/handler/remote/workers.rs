@@ -16,7 +16,7 @@ use super::job::{JobNews, RemoteJob};
 use crate::{
     handler::{
         Context, Runner,
-        process::protocol::{Cancel, Done, Failed, FromWorker, Leave, OfJob, Run, ToWorker, ToldProgress},
+        process::protocol::{Cancel, Done, FromWorker, Leave, OfJob, Run, ToWorker, ToldProgress},
     },
     model::{HandlerError, Job},
 };
@@ -316,9 +316,9 @@ impl Attachment {
                     let _ = news.send(JobNews::Done { content_type, last: bytes }).await;
                 }
             }
-            FromWorker::Failed(Failed { id, code, message, retryable: _ }) => {
-                if let Some(news) = self.answer(&id)? {
-                    let _ = news.send(JobNews::Failed { code, message }).await;
+            FromWorker::Failed(failed) => {
+                if let Some(news) = self.answer(&failed.id)? {
+                    let _ = news.send(JobNews::Failed(failed)).await;
                 }
             }
         }

@@ -41,7 +41,7 @@ fn messages_are_the_same_wherever_they_are_cut() {
         (FromWorker::Progress(ToldProgress { id: id.clone(), fraction: 0.5, message: "ü\n".into() }), Vec::new()),
         (FromWorker::Done(Done { id: id.clone(), content_type: "a/b".into() }), vec![b'\n'; 3 * MAX_PIECE + 1]),
         (
-            FromWorker::Failed(Failed { id, code: "NOT_FOUND".into(), message: "no".into(), retryable: true }),
+            FromWorker::Failed(Failed { id, code: "NOT_FOUND".into(), message: "no".into(), retryable: Some(true) }),
             Vec::new(),
         ),
     ];
@@ -72,7 +72,7 @@ fn the_lines_are_those_of_the_page() {
         line(&ToWorker::Run(run), b"abc"),
         r#"{"run":{"id":"1","job_id":"","kind":"thumbnail","content_type":"","budget_ms":900,"request_id":"","#
             .to_owned()
-            + r#""traceparent":"","tenant":"","labels":{},"attempt":1},"bytes":3}"#
+            + r#""traceparent":"","tenant":"","labels":{},"attempt":1,"idempotency_key":"","token":""},"bytes":3}"#
             + "\nabc"
     );
     let cancel = Cancel { id: "1".into(), reason: "DEADLINE".into(), grace_ms: 1000 };
@@ -86,7 +86,7 @@ fn the_lines_are_those_of_the_page() {
 fn what_a_worker_leaves_out_or_adds_is_no_fault() {
     let lines = b"{\"ready\":{\"protocol\":1,\"new\":[1]},\"more\":{\"a\":1}}\r\n{\"done\":{\"id\":\"1\"}}\n{\"failed\":{\"id\":\"2\"}}\n";
     let frames = decode(&[lines]).expect("sound");
-    let failed = Failed { id: "2".into(), code: String::new(), message: String::new(), retryable: false };
+    let failed = Failed { id: "2".into(), code: String::new(), message: String::new(), retryable: None };
     assert_eq!(
         frames,
         [
