@@ -22,9 +22,10 @@ const MOVED_OFTEN: [&str; 2] =
 
 /// Bytes that are handed on as they came, or in parts. What is only written once is a vector: the codec clones a `Bytes`
 /// to write it, and its first clone allocates.
-const SHARED: [&str; 5] = [
+const SHARED: [&str; 6] = [
     ".waterwheel.v1.Job.payload",
     ".waterwheel.v1.OutputChunk.data",
+    ".waterwheel.v1.AttemptOutput.data",
     ".waterwheel.v1.AttachRequest.Output.data",
     ".waterwheel.v1.AttachRequest.Done.data",
     ".waterwheel.v1.AttachResponse.Run.payload",

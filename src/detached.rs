@@ -22,12 +22,12 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    model::JobId,
+    model::{Attempt, JobId, Replay},
     pool::{Pool, Pools},
     store::{Clock, Depth, JobStore, RetryPolicy, SessionId, StoreError, Timestamp, Token},
     task::Tasks,
@@ -77,7 +77,7 @@ struct Inner {
     /// Notified when a pool may have room again.
     freed: Notify,
     /// Jobs in the pools.
-    running: Mutex<HashMap<Token, JobId>>,
+    running: Mutex<HashMap<Token, (JobId, Arc<Attempt>)>>,
     /// Jobs that a drain ended in their pool, and that are in the store again.
     returned: Mutex<HashSet<JobId>>,
     is_well: AtomicBool,
@@ -162,6 +162,14 @@ impl Detached {
         self.0.depths.lock().clone()
     }
 
+    /// The attempt of a job that runs here: its number, and what it tells.
+    #[must_use]
+    pub fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
+        let running = self.0.running.lock();
+        let (_, (_, attempt)) = running.iter().find(|(token, _)| token.id == id)?;
+        Some((attempt.token.number, attempt.watch()))
+    }
+
     /// Whether a drain ended the job in its pool, and the store has it again.
     #[must_use]
     pub fn has_returned(&self, job: JobId) -> bool {
@@ -196,7 +204,7 @@ impl Inner {
     /// Asks the jobs of these tokens to stop.
     fn cancel(&self, mut which: impl FnMut(&Token) -> bool) {
         let running = self.running.lock();
-        let jobs: Vec<_> = running.iter().filter(|(token, _)| which(token)).map(|(_, job)| *job).collect();
+        let jobs: Vec<_> = running.iter().filter(|(token, _)| which(token)).map(|(_, (job, _))| *job).collect();
         drop(running);
         for job in jobs {
             // It may have ended meanwhile.

@@ -1,6 +1,7 @@
 //! Plain data that every layer shares: jobs, deadlines, outcomes, refusals. Nothing here depends on queues, workers or
 //! gRPC.
 
+mod attempt;
 mod call;
 mod deadline;
 mod durations;
@@ -13,7 +14,8 @@ mod rejection;
 mod request_id;
 mod userinfo;
 
-pub use call::{AttemptToken, Call, JOB_TARGET, TRACE_TARGET, TraceContext};
+pub use attempt::{Attempt, AttemptToken, Replay};
+pub use call::{Call, JOB_TARGET, TRACE_TARGET, TraceContext};
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
 pub use job::{

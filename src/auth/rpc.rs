@@ -53,6 +53,8 @@ pub enum Rpc {
     DeleteJob,
     /// `JobService.PurgeJobs`.
     PurgeJobs,
+    /// `JobService.WatchJob`.
+    WatchJob,
 }
 
 /// A set of RPCs.
@@ -61,7 +63,7 @@ pub struct Rpcs(u32);
 
 impl Rpc {
     /// Every RPC, with its name in the configuration and in errors.
-    pub const NAMES: [(&'static str, Self); 25] = [
+    pub const NAMES: [(&'static str, Self); 26] = [
         ("Submit", Self::Submit),
         ("Stream", Self::Stream),
         ("SubmitMany", Self::SubmitMany),
@@ -88,6 +90,7 @@ impl Rpc {
         ("RetryJob", Self::RetryJob),
         ("DeleteJob", Self::DeleteJob),
         ("PurgeJobs", Self::PurgeJobs),
+        ("WatchJob", Self::WatchJob),
     ];
 
     /// Its name.

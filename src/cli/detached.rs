@@ -1,5 +1,7 @@
 //! `waterwheel jobs` with a verb: detached jobs, which outlive their calls.
 
+mod watch;
+
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -40,6 +42,11 @@ pub(super) enum DetachedCommand {
     /// Wait for the end of a detached job, and print its output. Ctrl-C leaves the job alone.
     #[command(after_help = "Example:\n  waterwheel jobs wait $ENDED")]
     Wait(OneArgs),
+    /// Follow a detached job to its end: its output as it is made, its states, and its progress.
+    ///
+    /// Where the server goes away, it asks again for up to 10 s, and goes on where it was.
+    #[command(after_help = "Example:\n  waterwheel jobs watch $ENDED")]
+    Watch(WatchArgs),
     /// Cancel a detached job.
     #[command(after_help = "Example:\n  waterwheel jobs cancel $DETACHED")]
     Cancel(OneArgs),
@@ -75,6 +82,17 @@ pub(super) struct CreateArgs {
 pub(super) struct OneArgs {
     /// Id of the job.
     id: String,
+    #[command(flatten)]
+    to: ToArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WatchArgs {
+    /// Id of the job.
+    id: String,
+    /// Show what came after this sequence number, which JSON output has with each event.
+    #[arg(long, value_name = "SEQUENCE", default_value = "0", hide_default_value = true)]
+    from: u64,
     #[command(flatten)]
     to: ToArgs,
 }
@@ -142,6 +160,7 @@ impl DetachedCommand {
             Self::Create(args) => &args.to,
             Self::List(args) => &args.to,
             Self::Purge(args) => &args.to,
+            Self::Watch(args) => &args.to,
             Self::Get(args) | Self::Wait(args) | Self::Cancel(args) | Self::Retry(args) | Self::Delete(args) => {
                 &args.to
             }
@@ -161,6 +180,7 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
             asker.show(&answer.job.unwrap_or_default(), console).await
         }
         DetachedCommand::Wait(OneArgs { id, to }) => Asker::connect(&to).await?.wait(id, console).await,
+        DetachedCommand::Watch(args) => watch::watch(args, console).await,
         DetachedCommand::Cancel(OneArgs { id, to }) => {
             let mut asker = Asker::connect(&to).await?;
             let request = asker.call.request(JobServiceCancelJobRequest { job_id: id.clone() });

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{Inner, MAX_RUN, outcome};
 use crate::{
-    model::{AttemptToken, Call, Completed, Deadline, Job, JobError, Rejection, WhenFull},
+    model::{Attempt, AttemptToken, Call, Completed, Deadline, Job, JobError, Rejection, WhenFull},
     pool::Ticket,
     store::{Claimed, Settle, Token},
 };
@@ -29,10 +29,13 @@ impl Inner {
     /// Runs a job to the end of its attempt.
     pub(super) async fn run_one(&self, claimed: Claimed, pool: Arc<str>) -> Settle {
         let mut place = Place { inner: self, pool, has_begun: false };
-        let end = match self.pools.try_submit(job(&claimed)) {
+        let Token { id, attempt, session, .. } = &claimed.token;
+        let token = AttemptToken { job: id.clone(), number: *attempt, epoch: session.number() };
+        let attempt = Arc::new(Attempt::new(token));
+        let end = match self.pools.try_submit(job(&claimed, &attempt)) {
             Ok(ticket) => {
                 let id = ticket.job();
-                self.running.lock().insert(claimed.token.clone(), id);
+                self.running.lock().insert(claimed.token.clone(), (id, attempt));
                 let end = self.follow(ticket, &mut place).await;
                 self.running.lock().remove(&claimed.token);
                 if let End::Ended(Err(error)) = &end
@@ -72,12 +75,11 @@ impl Inner {
 }
 
 /// The job as its pool gets it: its time is bounded by its run, and it waits for capacity.
-fn job(claimed: &Claimed) -> Job {
+fn job(claimed: &Claimed, attempt: &Arc<Attempt>) -> Job {
     let request = &claimed.request;
     let run = request.job.run_timeout.unwrap_or(MAX_RUN).min(MAX_RUN);
-    let Token { id, attempt, session, .. } = &claimed.token;
-    let attempt = AttemptToken { job: id.clone(), number: *attempt, epoch: session.number() };
-    let call = Call { request_id: request.request_id.parse().ok(), attempt: Some(attempt), ..Call::here() };
+    let attempt = Some(Arc::clone(attempt));
+    let call = Call { request_id: request.request_id.parse().ok(), attempt, ..Call::here() };
     Job {
         timeout: None,
         run_timeout: Some(run),

@@ -22,7 +22,7 @@ pub use self::start::RunStart;
 use self::start::StartMark;
 use super::{CancelToken, OutputSink, StopReason, cancel::StopState};
 use crate::{
-    model::{AttemptToken, Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
+    model::{Attempt, AttemptToken, Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
     task::Tasks,
 };
 
@@ -156,7 +156,12 @@ impl Context {
     /// The attempt of a detached job; `None` for a caller that waits.
     #[must_use]
     pub fn attempt(&self) -> Option<&AttemptToken> {
-        self.call()?.attempt.as_ref()
+        self.watched().map(|attempt| &attempt.token)
+    }
+
+    /// The same, with those that watch it.
+    fn watched(&self) -> Option<&Attempt> {
+        self.call()?.attempt.as_deref()
     }
 
     /// Who the work is for; `None` for the default tenant.
@@ -264,11 +269,16 @@ impl Context {
     /// [`HandlerError::OutputTooLarge`] over the kind's limit, [`HandlerError::Stopped`] where the caller left or the
     /// reader is too slow for a job that was asked to stop: hand either on with `?`.
     pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<(), HandlerError> {
+        let chunk = chunk.into();
+        let watched = self.watched().filter(|_| !chunk.is_empty()).map(|attempt| (attempt, chunk.clone()));
         let sent = tokio::select! {
             biased;
-            sent = self.output().write(chunk.into()) => sent,
+            sent = self.output().write(chunk) => sent,
             _ = self.cancelled() => Err(HandlerError::Stopped),
         };
+        if let (Ok(()), Some((attempt, chunk))) = (&sent, watched) {
+            attempt.write(chunk);
+        }
         self.touch();
         sent
     }
@@ -283,7 +293,11 @@ impl Context {
 
     /// Tells how far the job is: `fraction` from 0 to 1. It is advice, and dropped where nobody reads it.
     pub fn progress(&self, fraction: f64, message: impl Into<String>) {
-        self.output().progress(fraction, message.into());
+        let (fraction, message) = (if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 }, message.into());
+        match self.watched() {
+            Some(attempt) => attempt.progress(fraction, message),
+            None => self.output().progress(fraction, message),
+        }
         self.touch();
     }
 

@@ -79,7 +79,6 @@ impl OutputSink {
     /// Progress is advice: it is dropped where the reader is behind, so that it never slows a handler.
     pub(super) fn progress(&self, fraction: f64, message: String) {
         if let Target::Stream(events) = &self.target {
-            let fraction = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
             let _ = events.try_send(Event::Progress { fraction, message });
         }
     }

@@ -1,10 +1,10 @@
 //! What the jobs of one gRPC call share: request id, caller, trace. `src/rpc/context.rs` fills it in.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tracing::Span;
 
-use super::RequestId;
+use super::{Attempt, RequestId};
 
 /// What the jobs of one call share: their names in logs, and the trace that they belong to.
 #[derive(Debug, Clone)]
@@ -20,24 +20,7 @@ pub struct Call {
     /// Whether the pool makes spans of its own below `span`; off for calls that are not sampled. Default true.
     pub child_spans: bool,
     /// The attempt of a detached job; `None` for a caller that waits.
-    pub attempt: Option<AttemptToken>,
-}
-
-/// One attempt of a detached job. As text, `JOB/NUMBER/EPOCH`: no other attempt has the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttemptToken {
-    /// Id of the detached job, the same for each attempt: a key that makes an effect idempotent.
-    pub job: String,
-    /// Number of the attempt, from 1. It only grows: what has seen a larger one may refuse this one.
-    pub number: u32,
-    /// The session of the server at its store.
-    pub epoch: i64,
-}
-
-impl fmt::Display for AttemptToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.job, self.number, self.epoch)
-    }
+    pub attempt: Option<Arc<Attempt>>,
 }
 
 impl Call {

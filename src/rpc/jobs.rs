@@ -6,6 +6,7 @@ mod convert;
 mod create;
 mod create_many;
 mod read;
+mod watch;
 
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ use crate::{
         CreateJobRequest, CreateJobResponse, CreateJobsRequest, CreateJobsResponse, DeleteJobRequest,
         DeleteJobResponse, GetJobRequest, GetJobResponse, JobServiceCancelJobRequest, JobServiceCancelJobResponse,
         JobServiceListJobsRequest, JobServiceListJobsResponse, PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest,
-        RetryJobResponse, WaitJobRequest, WaitJobResponse, job_service_server::JobService,
+        RetryJobResponse, WaitJobRequest, WaitJobResponse, WatchJobRequest, WatchJobResponse,
+        job_service_server::JobService,
     },
     store::{Action, JobStore, StoredJob},
 };
@@ -71,6 +73,7 @@ fn named(call: &CallContext, mut status: Status) -> Status {
 #[async_trait]
 impl JobService for WorkerPool {
     type CreateJobsStream = ResponseStream<CreateJobsResponse>;
+    type WatchJobStream = ResponseStream<WatchJobResponse>;
 
     async fn create_job(&self, request: Request<CreateJobRequest>) -> Result<Response<CreateJobResponse>, Status> {
         let asked = Asked::read(&self.0, Rpc::CreateJob, &request)?;
@@ -101,6 +104,11 @@ impl JobService for WorkerPool {
     async fn wait_job(&self, request: Request<WaitJobRequest>) -> Result<Response<WaitJobResponse>, Status> {
         let asked = Asked::read(&self.0, Rpc::WaitJob, &request)?;
         asked.answer(read::wait_job(&asked, request.into_inner()).await)
+    }
+
+    async fn watch_job(&self, request: Request<WatchJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
+        let asked = Asked::read(&self.0, Rpc::WatchJob, &request)?;
+        watch::watch_job(asked, request).await
     }
 
     async fn cancel_job(

@@ -4,6 +4,7 @@ mod attempts;
 mod faults;
 mod restart;
 mod tenants;
+mod watch;
 
 use std::{path::Path, time::Duration};
 

@@ -1,0 +1,129 @@
+//! One attempt of a detached job: its token, and what it has told, for those that watch it.
+
+use std::{collections::VecDeque, fmt};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+/// Bytes of output that an attempt keeps for those that come later; its last chunk stays, even if it is larger.
+const MAX_REPLAY: usize = 256 << 10;
+/// Bytes that each chunk counts for beside its own.
+const CHUNK: usize = 64;
+
+/// An attempt of a detached job that runs.
+#[derive(Debug)]
+pub struct Attempt {
+    /// Its token.
+    pub token: AttemptToken,
+    told: watch::Sender<Replay>,
+}
+
+/// Names one attempt of a detached job. As text, `JOB/NUMBER/EPOCH`: no other attempt has the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptToken {
+    /// Id of the detached job, the same for each attempt: a key that makes an effect idempotent.
+    pub job: String,
+    /// Number of the attempt, from 1. It only grows: what has seen a larger one may refuse this one.
+    pub number: u32,
+    /// The session of the server at its store.
+    pub epoch: i64,
+}
+
+impl fmt::Display for AttemptToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.job, self.number, self.epoch)
+    }
+}
+
+/// What an attempt told last.
+#[derive(Debug, Default)]
+pub struct Replay {
+    chunks: VecDeque<Bytes>,
+    /// Offset of the first chunk in the output.
+    begin: u64,
+    /// What the chunks count for.
+    size: usize,
+    /// How far the attempt is, from 0 to 1, and what it does.
+    pub progress: Option<(f64, String)>,
+    /// How often it told that.
+    pub progresses: u64,
+}
+
+impl Attempt {
+    /// An attempt that has told nothing.
+    #[must_use]
+    pub fn new(token: AttemptToken) -> Self {
+        Self { token, told: watch::Sender::default() }
+    }
+
+    /// What it tells. It ends with the attempt.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Replay> {
+        self.told.subscribe()
+    }
+
+    /// Adds a piece of output.
+    pub fn write(&self, chunk: Bytes) {
+        self.told.send_modify(|replay| {
+            replay.size += chunk.len() + CHUNK;
+            replay.chunks.push_back(chunk);
+            while replay.size > MAX_REPLAY && replay.chunks.len() > 1 {
+                let dropped = replay.chunks.pop_front().map_or(0, |chunk| chunk.len());
+                replay.size -= dropped + CHUNK;
+                replay.begin += dropped as u64;
+            }
+        });
+    }
+
+    /// Tells how far it is.
+    pub fn progress(&self, fraction: f64, message: String) {
+        self.told.send_modify(|replay| {
+            replay.progress = Some((fraction, message));
+            replay.progresses += 1;
+        });
+    }
+}
+
+impl Replay {
+    /// A piece of the output from `offset` on, and its own offset, which is larger if the bytes between were dropped.
+    #[must_use]
+    pub fn output(&self, offset: u64) -> Option<(u64, Bytes)> {
+        let mut begin = self.begin;
+        for chunk in &self.chunks {
+            let from = offset.saturating_sub(begin);
+            if from < chunk.len() as u64 {
+                return Some((begin + from, chunk.slice(from as usize..)));
+            }
+            begin += chunk.len() as u64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_watchers_get_what_fits() {
+        let attempt = Attempt::new(AttemptToken { job: "a/b".into(), number: 2, epoch: 7 });
+        assert_eq!(attempt.token.to_string(), "a/b/2/7");
+        let told = attempt.watch();
+        let output = |offset| told.borrow().output(offset);
+        assert_eq!(output(0), None);
+        attempt.write("abc".into());
+        attempt.write("de".into());
+        assert_eq!(
+            (output(0), output(1), output(4), output(5)),
+            (Some((0, "abc".into())), Some((1, "bc".into())), Some((4, "e".into())), None)
+        );
+        let large = Bytes::from(vec![0; MAX_REPLAY]);
+        attempt.write(large.clone());
+        assert_eq!((output(0), output(7).map(|(offset, _)| offset)), (Some((5, large)), Some(7)));
+        for _ in 0..MAX_REPLAY {
+            attempt.write("x".into());
+        }
+        assert!(told.borrow().size <= MAX_REPLAY && told.borrow().chunks.len() > 4_000);
+        assert_eq!(output(0).map(|(offset, _)| offset), Some(told.borrow().begin));
+    }
+}
