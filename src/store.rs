@@ -28,7 +28,9 @@ pub use attempt::{Attempt, Claimed, MAX_ATTEMPTS_KEPT, Next, SessionId, Settle, 
 pub use error::StoreError;
 pub use job::{JobRecord, JobState, NewJob, Start, StoredJob};
 pub use memory::MemoryStore;
-pub use postgres::{PostgresOptions, open_postgres};
+pub use postgres::{
+    DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
+};
 pub use request::{
     Action, Bounds, Capabilities, Change, Depth, Filter, Fired, Overlap, Page, Room, Size, Submission, Submitted, Tick,
     Ticked,

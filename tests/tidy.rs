@@ -55,7 +55,7 @@ const LAYERS: &[Layer] = &[
         wire: false,
     },
     // Detached jobs outlive their calls and their process.
-    Layer { name: "store", imports: Imports::Only(&["model", "task"]), wire: false },
+    Layer { name: "store", imports: Imports::Only(&["file", "model", "task"]), wire: false },
     Layer { name: "detached", imports: Imports::Only(&["model", "pool", "store", "task"]), wire: false },
     Layer { name: "sim", imports: Imports::Only(&["model", "scheduler", "file"]), wire: false },
     // A line of log names the job that its handler works for.
@@ -101,6 +101,7 @@ const LAYERS: &[Layer] = &[
             "rpc",
             "net",
             "ops",
+            "store",
         ]),
         wire: false,
     },

@@ -5,22 +5,23 @@ use std::{io, sync::Arc};
 use tokio::runtime::Builder;
 
 use crate::{
-    config::{self, Config},
+    config::Config,
     detached::{Detached, KindPolicies, wall_clock},
     net::Place,
     pool::Pools,
-    store::{Bounds, JobStore, MemoryStore, SqliteOptions, StoreError, open_sqlite},
+    store::{JobStore, MemoryStore, SqliteOptions, StoreError, open_postgres, open_sqlite},
     task::{Tasks, spawn_thread},
 };
 
-/// The detached jobs of a process; `None` if it keeps none. It blocks while a file is opened.
+/// The detached jobs of a process; `None` if it keeps none. It blocks while a file or a database is
+/// opened.
 pub(super) fn open(config: &Config, pools: &Pools) -> Result<Option<Detached>, StoreError> {
-    let config::Store { path, memory, max_jobs, max_bytes } = &config.store;
-    let bounds = Bounds { max_jobs: *max_jobs, max_bytes: *max_bytes };
-    let store: Arc<dyn JobStore> = match path {
-        Some(path) => open_sqlite(&SqliteOptions { bounds, ..SqliteOptions::new(path) }, wall_clock())?,
-        None if *memory => Arc::new(MemoryStore::new(bounds, wall_clock())),
-        None => return Ok(None),
+    let bounds = config.store.bounds();
+    let store: Arc<dyn JobStore> = match (&config.store.path, config.store.postgres()) {
+        (_, Some(options)) => open_postgres(&options)?,
+        (Some(path), _) => open_sqlite(&SqliteOptions { bounds, ..SqliteOptions::new(path) }, wall_clock())?,
+        _ if config.store.memory => Arc::new(MemoryStore::new(bounds, wall_clock())),
+        _ => return Ok(None),
     };
     Ok(Some(Detached::new(store, pools.clone(), policies(config))))
 }

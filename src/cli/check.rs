@@ -23,7 +23,10 @@ use super::{
         table::{Align, table},
     },
 };
-use crate::config::{Config, Faults, Loaded, Pool, Warning};
+use crate::{
+    config::{Config, Faults, Loaded, Pool, Warning},
+    store::{StoreError, inspect_postgres},
+};
 
 const EXAMPLE: &str = "\
 Exit codes:
@@ -39,7 +42,8 @@ Example:
 #[command(after_help = EXAMPLE)]
 pub(super) struct CheckArgs {
     /// Compare it with this machine: the time to stop (WATERWHEEL_GRACE, or the systemd unit) with the drain, memory
-    /// with the pools, open files with connections and programs, CPUs with threads.
+    /// with the pools, open files with connections and programs, CPUs with threads. Connects to the database of
+    /// detached jobs.
     #[arg(long)]
     env: bool,
     #[command(flatten)]
@@ -54,10 +58,15 @@ struct Checked {
     warnings: Vec<Warning>,
     /// `None` without `--env`.
     findings: Option<Vec<Finding>>,
+    /// What the database of detached jobs is; `None` without one, and without `--env`.
+    database: Option<Result<String, StoreError>>,
 }
 
 pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let checked = check(&args, &Process::current(), Path::new("/"))?;
+    let mut checked = check(&args, &Process::current(), Path::new("/"))?;
+    if let Some(options) = checked.config.store.postgres().filter(|_| args.env) {
+        checked.database = Some(inspect_postgres(&options).await);
+    }
     let line = match args.output.format {
         Format::Text => checked.text(),
         Format::Json => checked.json().to_string(),
@@ -70,12 +79,13 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
 fn check(args: &CheckArgs, process: &Process, root: &Path) -> Result<Checked, Faults> {
     let Loaded { config, settings: _, warnings } = args.config.load(process, None)?;
     let findings = args.env.then(|| fit::findings(&config, &Place::read(root, process)));
-    Ok(Checked { config, warnings, findings })
+    Ok(Checked { config, warnings, findings, database: None })
 }
 
 impl Checked {
     fn falls_short(&self) -> bool {
-        self.findings.iter().flatten().any(|finding| finding.verdict == Verdict::Short)
+        let is_short = |finding: &Finding| finding.verdict == Verdict::Short;
+        self.findings.iter().flatten().any(is_short) || matches!(self.database, Some(Err(_)))
     }
 
     fn text(&self) -> String {
@@ -87,6 +97,11 @@ impl Checked {
             text.push('\n');
             text.push_str(&comparison(findings).join("\n"));
         }
+        match &self.database {
+            Some(Ok(found)) => text.push_str(&format!("\nstore   {}   {found}", paint(GOOD, "fits"))),
+            Some(Err(error)) => text.push_str(&format!("\nstore   {}  {error}", paint(BAD, "short"))),
+            None => {}
+        }
         text
     }
 
@@ -96,6 +111,10 @@ impl Checked {
         json["warnings"] = self.warnings.iter().map(warning).collect();
         if let Some(findings) = &self.findings {
             json["env"] = findings.iter().map(Finding::to_json).collect();
+        }
+        if let Some(database) = &self.database {
+            let detail = database.as_ref().map_or_else(ToString::to_string, Clone::clone);
+            json["store"] = json!({ "ok": database.is_ok(), "detail": detail });
         }
         json
     }

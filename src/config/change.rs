@@ -27,16 +27,21 @@ impl Loaded {
         changes
     }
 
-    /// Kinds whose secret values differ.
+    /// Kinds whose secret values differ, and the database if its password does.
     fn hidden(&self, new: &Self, shown: &[SettingChange]) -> Vec<SettingChange> {
         let differs = new.config.kinds.iter().filter(|kind| {
             let prefix = format!("kind.{}.", kind.name);
             let before = self.config.kinds.iter().find(|before| before.name == kind.name);
             before.is_some_and(|before| before != *kind) && !shown.iter().any(|change| change.key.starts_with(&prefix))
         });
+        let is_other_store = self.config.store != new.config.store;
         let (old, new) = (WITHHELD.to_owned(), WITHHELD.to_owned());
         let change = |key| SettingChange { key, old: old.clone(), new: new.clone(), needs_restart: false };
-        differs.map(|kind| change(format!("kind.{}.env", kind.name))).collect()
+        let mut hidden: Vec<_> = differs.map(|kind| change(format!("kind.{}.env", kind.name))).collect();
+        if is_other_store && !shown.iter().any(|change| change.key.starts_with("store.")) {
+            hidden.push(SettingChange { needs_restart: true, ..change("store.url".to_owned()) });
+        }
+        hidden
     }
 }
 

@@ -1,6 +1,6 @@
 //! Checks between keys: values that are valid alone, but not together. Single values are checked in `values.rs`.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use super::{
     fault::closest,
@@ -12,6 +12,7 @@ use super::{
 use crate::{
     auth,
     net::{ListenAddress, Tls, TlsFile},
+    store,
 };
 
 /// Whether a configuration without a kind is valid.
@@ -29,6 +30,7 @@ pub(super) fn report(values: &mut Values, no_kinds: NoKinds, env: &[(String, Str
     report_memory(values);
     report_tls(values);
     report_auth(values);
+    report_store(values);
     report_burst(values, "quota");
     for (tenant, _) in values.names("quota.tenant") {
         report_burst(values, &format!("quota.tenant.{tenant}"));
@@ -141,6 +143,24 @@ fn report_auth(values: &mut Values) {
     if !is_tried && !rules.is_empty() && !values.is_faulty_within("auth") {
         let help = "add `server.tls.client_ca` or [auth.jwt], or remove the rules";
         values.contradiction(&["auth.rule"], "there are rules for callers, but no way to authenticate them", help);
+    }
+}
+
+fn report_store(values: &mut Values) {
+    let [path, url, password, ca] = ["store.path", "store.url", "store.password_file", "store.ca_file"];
+    if values.is_set(path) && values.is_set(url) {
+        values.contradiction(&[path, url], format!("`{path}` and `{url}` are two stores"), "keep one of the two");
+    }
+    report_need(values, password, &[url]);
+    report_need(values, ca, &[url]);
+    let checks = [
+        (password, values.get(password).and_then(|path: PathBuf| store::read_password(&path).err())),
+        (ca, values.get(ca).and_then(|path: PathBuf| store::read_authorities(&path).err())),
+    ];
+    for (key, error) in checks {
+        if let Some(error) = error {
+            values.contradiction(&[key], format!("`{key}`: {error}"), "name a file that the server can read");
+        }
     }
 }
 

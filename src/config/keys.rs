@@ -2,7 +2,7 @@
 //! here, and so do `config init`, `config show` and docs/configuration.md. A new key is a row here and a field in the settings.
 
 use super::syntax::{
-    ADDRESS, COLLECTOR, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, TENANT, WORD,
+    ADDRESS, COLLECTOR, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, TENANT, WORD,
 };
 use super::value_type::{Syntax, Syntax::OneOf, ValueType, ValueType::*};
 use std::time::Duration as Time;
@@ -263,9 +263,15 @@ keys! {
     /// Jobs queued and running.
     "quota.tenant.*.in_flight": QUOTA, like "64";
 
-    /// File of the detached jobs (SQLite). Without one, and without `memory`, `JobService` refuses all calls.
+    /// File of the detached jobs (SQLite). Without a `path`, a `url` and `memory`, `JobService` refuses all calls.
     "store.path": Path, like "'waterwheel.db'";
-    /// Keep detached jobs in memory if there is no `path`. They end with the process.
+    /// Database of the detached jobs (PostgreSQL), which replicas share.
+    "store.url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
+    /// File with the password for the database.
+    "store.password_file": Path, like "'database.password'";
+    /// Certificates that the one of the database is checked against. Those of the system by default.
+    "store.ca_file": Path, like "'database.crt'";
+    /// Keep detached jobs in memory if there is no `path` and no `url`. They end with the process.
     "store.memory": Boolean, default "false";
     /// Most detached jobs that have not ended.
     "store.max_jobs": Integer(1, 1_000_000_000), default "10000000";

@@ -11,6 +11,7 @@ use crate::handler::{Builtin, ExecCommand, KindOptions, WorkerProgram};
 use crate::memory::MemoryLimits;
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::{ConnectionLimits, Http2, ListenAddress, TlsConfig};
+use crate::store::{Bounds, DatabaseUrl, PostgresOptions};
 use crate::{auth, ops, telemetry};
 
 /// The whole configuration: every value checked, every default of `keys.rs` filled in.
@@ -100,12 +101,18 @@ pub struct Drain {
     pub kill: Duration,
 }
 
-/// `[store]`: where detached jobs are. Without a path and without `memory`, there are none.
+/// `[store]`: where detached jobs are. Without a path, a URL and `memory`, there are none.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Store {
-    /// File of SQLite.
+    /// File of SQLite. Not beside a URL.
     pub path: Option<PathBuf>,
-    /// Whether they are in memory if there is no path.
+    /// Database of PostgreSQL.
+    pub url: Option<DatabaseUrl>,
+    /// File with the password for the database.
+    pub password_file: Option<PathBuf>,
+    /// Certificates that the one of the database is checked against.
+    pub ca_file: Option<PathBuf>,
+    /// Whether they are in memory if there is neither.
     pub memory: bool,
     /// Most jobs that have not ended.
     pub max_jobs: u64,
@@ -180,4 +187,20 @@ pub enum Handler {
         /// Time between asking a job to stop and giving it up.
         cancel_grace: Duration,
     },
+}
+
+impl Store {
+    /// Most jobs and bytes.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        Bounds { max_jobs: self.max_jobs, max_bytes: self.max_bytes }
+    }
+
+    /// The database; `None` without a URL.
+    #[must_use]
+    pub fn postgres(&self) -> Option<PostgresOptions> {
+        let (password_file, ca_file) = (self.password_file.clone(), self.ca_file.clone());
+        let options = PostgresOptions::new(self.url.clone()?);
+        Some(PostgresOptions { password_file, ca_file, bounds: self.bounds(), ..options })
+    }
 }

@@ -14,6 +14,7 @@ use crate::{
     handler::ExecCommand,
     model::MAX_TENANT,
     net::{InvalidListenAddress, ListenAddress},
+    store::DatabaseUrl,
 };
 
 /// The displayed text, or help if an example of the key is not enough.
@@ -43,6 +44,9 @@ pub(super) const ORIGIN: Syntax = Parsed("an origin of pages, without a path", |
     check(text, host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ', '*'])))
 });
 pub(super) const COLLECTOR: Syntax = Parsed("an http:// URL of a collector", |text| check(text, is_collector(text)));
+pub(super) const DATABASE: Syntax = Parsed("a postgres:// URL of a database", |text| {
+    DatabaseUrl::try_from(text.to_owned()).map(|_| text.to_owned()).map_err(|error| Some(error.to_string()))
+});
 pub(super) const TENANT: Syntax = Parsed("a name of 1 to 128 bytes", |text| {
     check(text, (1..=MAX_TENANT).contains(&text.len()) && !text.chars().any(char::is_control))
 });

@@ -13,6 +13,7 @@ mod precedence;
 mod programs;
 mod samples;
 mod security;
+mod stores;
 mod syntax;
 mod unprinted;
 mod values;

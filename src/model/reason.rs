@@ -204,7 +204,7 @@ reasons! {
         "start the server with a configuration file"
     NoStore "NO_STORE" FailedPrecondition
         "the server keeps no detached jobs"
-        "ask the operator to set store.path"
+        "ask the operator to set store.path or store.url"
     StoreFull "STORE_FULL" ResourceExhausted
         "the backlog of detached jobs is full"
         "send it when jobs have ended, or ask the operator to raise store.max_jobs or store.max_bytes"

@@ -12,7 +12,7 @@ use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
 pub(super) use self::{
     job::status,
-    store::{job_exists, no_detached_job, no_store, store_fails, store_full, wrong_state},
+    store::{job_exists, no_detached_job, no_store, store_fails, store_full, store_is_away, wrong_state},
 };
 use super::{
     context::REQUEST_ID,

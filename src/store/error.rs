@@ -44,6 +44,14 @@ pub enum StoreError {
         /// Newest version that this program knows.
         known: i64,
     },
+    /// A file that the store needs cannot be used.
+    #[error("{}: {detail}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
     /// The database cannot be reached, or refuses connections. Try again later.
     #[error("the database is not available: {0}")]
     Unavailable(String),

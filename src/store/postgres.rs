@@ -4,6 +4,7 @@ mod connect;
 mod connection;
 mod replica;
 mod signals;
+mod url;
 
 use std::{
     path::PathBuf,
@@ -18,6 +19,9 @@ use signals::Post;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
+pub use connect::{read_authorities, read_password};
+pub use url::{DatabaseUrl, InvalidDatabaseUrl};
+
 use super::{
     Bounds, Capabilities, JobStore, StoreError, Wakes,
     sql::{Connection as _, Database, SqlRows, SqlStore},
@@ -27,8 +31,10 @@ use crate::task::{Tasks, spawn_thread};
 /// Where a database is, and its bounds.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
-    /// `postgres://user:password@host/database?sslmode=require`. Without `sslmode`, TLS is used if the server has it.
-    pub url: String,
+    /// Where it is.
+    pub url: DatabaseUrl,
+    /// File with the password. `None` means that of the URL.
+    pub password_file: Option<PathBuf>,
     /// Certificates that the server's one is checked against. `None` means those of the system.
     pub ca_file: Option<PathBuf>,
     /// Most jobs and bytes. Each replica may exceed them by what it accepts between two counts.
@@ -40,8 +46,8 @@ pub struct PostgresOptions {
 impl PostgresOptions {
     /// Defaults for the rest.
     #[must_use]
-    pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), ca_file: None, bounds: Bounds::default(), writers: 2 }
+    pub fn new(url: DatabaseUrl) -> Self {
+        Self { url, password_file: None, ca_file: None, bounds: Bounds::default(), writers: 2 }
     }
 }
 
@@ -49,7 +55,7 @@ impl PostgresOptions {
 /// connections are served on a thread of their own until the store is closed.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] and [`StoreError::Newer`].
+/// [`StoreError::Unavailable`], [`StoreError::Newer`] and [`StoreError::File`].
 pub fn open_postgres(options: &PostgresOptions) -> Result<Arc<dyn JobStore>, StoreError> {
     let no_thread = |error: std::io::Error| StoreError::Unavailable(error.to_string());
     let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
@@ -69,7 +75,7 @@ pub fn open_postgres(options: &PostgresOptions) -> Result<Arc<dyn JobStore>, Sto
 }
 
 async fn open(options: &PostgresOptions, stop: CancellationToken) -> Result<Arc<dyn JobStore>, StoreError> {
-    let (config, tls) = (connect::config(&options.url)?, connect::tls(options.ca_file.as_deref())?);
+    let (config, tls) = connect::config(options)?;
     let pool = connect::pool(options, config.clone(), tls.clone())?;
     connect::migrate(&pool).await?;
     let (replica, wakes, tasks) = (Arc::new(Replica::default()), Arc::new(Wakes::default()), Tasks::new());
@@ -82,6 +88,15 @@ async fn open(options: &PostgresOptions, stop: CancellationToken) -> Result<Arc<
     let server = Server { pool, runtime: Handle::current(), replica, stop, tasks };
     let writers = (0..options.writers.max(1)).map(|_| SqlRows(server.connection())).collect();
     Ok(Arc::new(SqlStore::start(server, writers, options.bounds, wakes)?))
+}
+
+/// Version of the server and state of the schema, in words. It changes nothing.
+///
+/// # Errors
+/// What [`open_postgres`] would fail with.
+pub async fn inspect_postgres(options: &PostgresOptions) -> Result<String, StoreError> {
+    let (config, tls) = connect::config(options)?;
+    connect::inspect(&connect::pool(options, config, tls)?).await
 }
 
 struct Server {

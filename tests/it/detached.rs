@@ -2,6 +2,7 @@
 
 mod attempts;
 mod faults;
+mod replicas;
 mod restart;
 mod tenants;
 mod watch;

@@ -45,7 +45,7 @@ fn asked(name: &str) -> HealthCheckRequest {
     HealthCheckRequest { service: name.into() }
 }
 
-async fn check(address: Address, name: &str) -> ServingStatus {
+pub(crate) async fn check(address: Address, name: &str) -> ServingStatus {
     address.health().await.check(asked(name)).await.unwrap().into_inner().status()
 }
 

@@ -1,11 +1,14 @@
 //! What the tests share: kinds made of closures, signals that hold handlers, and the look of a pool at rest.
 
+#[path = "../../src/store/tests/cluster.rs"]
+mod cluster;
 mod kinds;
 mod lateness;
 mod pki;
 mod rest;
 mod signals;
 
+pub(crate) use cluster::Cluster;
 pub(crate) use kinds::{blocking_kind, echo, kind, pool, slow};
 pub(crate) use lateness::lateness;
 pub(crate) use pki::{Authority, Files, Leaf, Name, TlsClient, toml_string};

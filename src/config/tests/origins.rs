@@ -100,9 +100,12 @@ tenants = 10000         # default
 
 [store]
 # path is not set
-memory = false       # default
-max_jobs = 10000000  # default
-max_bytes = "16GiB"  # default
+# url is not set
+# password_file is not set
+# ca_file is not set
+memory = false              # default
+max_jobs = 10000000         # default
+max_bytes = "16GiB"         # default
 
 [telemetry]
 log = "info"                 # default

@@ -106,12 +106,19 @@ fn the_starter_comments_out_every_default_as_it_is() {
 fn the_examples_of_the_starter_load() {
     let dir = super::security::files();
     let mut examples = starter::text().replace("## ", "").replace("/usr/bin/convert", "/bin/sh");
-    for (named, file) in
-        [("tls.crt", "tls.crt"), ("tls.key", "tls.key"), ("clients.crt", "tls.crt"), ("jwks.json", "jwks.json")]
-    {
+    for (named, file) in [
+        ("tls.crt", "tls.crt"),
+        ("tls.key", "tls.key"),
+        ("clients.crt", "tls.crt"),
+        ("jwks.json", "jwks.json"),
+        ("database.crt", "tls.crt"),
+        ("database.password", "jwks.json"),
+    ] {
         let path = dir.path().join(file);
         examples = examples.replace(&format!("\"{named}\""), &format!("{path:?}"));
     }
+    // There is one store, and that is the database.
+    let examples = examples.replace("path = \"waterwheel.db\"", "# ");
     let config = ok(&examples, &[("HOME", "/root")], &[]).config;
     let rule = &config.auth.as_ref().expect("callers are known").rules[0];
     assert_eq!((rule.name.as_str(), rule.principals.len(), rule.tenant.as_deref()), ("web", 3, Some("web")));

@@ -26,6 +26,9 @@ pub(super) async fn create_job(asked: &Asked, request: CreateJobRequest) -> Resu
     let unreadable = |violations| status::unreadable(violations, call.request_id());
     let refused = |rejection: crate::model::Rejection| status::status(&rejection.into(), call.request_id());
     let mut job = read(asked, request).map_err(unreadable)?;
+    if !asked.detached.is_well() {
+        return Err(status::store_is_away());
+    }
     // The quota is of jobs that wait or run for a caller; this one is only counted.
     let _hold = parts.guard.admit(&parts.pools, Rpc::CreateJob, call, &mut job.job)?;
     let pool = parts.pools.pool_of(&job.job).map_err(refused)?;

@@ -30,6 +30,11 @@ pub(in crate::rpc) fn store_fails(error: &StoreError) -> Status {
     Answer { execution: "UNKNOWN", pushback: Pushback::After(FAILS_FOR), ..answer }.status()
 }
 
+/// A call that would wait for a store that failed when it was last asked.
+pub(in crate::rpc) fn store_is_away() -> Status {
+    Answer { pushback: Pushback::After(FAILS_FOR), ..Answer::of(Reason::StoreUnavailable) }.status()
+}
+
 /// A job for which the backlog has no room.
 pub(in crate::rpc) fn store_full() -> Status {
     Answer { pushback: Pushback::After(FULL_FOR), ..Answer::of(Reason::StoreFull) }.status()

@@ -1,17 +1,18 @@
 //! Connects to the database, and brings its schema up to date.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime};
+use deadpool_postgres::{GenericClient, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime};
 use tokio_postgres::{Config, error::SqlState};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_rustls::rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, pem::PemObject as _},
 };
+use zeroize::Zeroizing;
 
 use super::{PostgresOptions, StoreError};
-use crate::store::sql::READERS;
+use crate::{file, store::sql::READERS};
 
 /// Each is one step of the schema. They are never changed, only added to.
 const MIGRATIONS: &[&str] = &[include_str!("0001.sql")];
@@ -19,17 +20,54 @@ const MIGRATIONS: &[&str] = &[include_str!("0001.sql")];
 const MIGRATION_LOCK: i64 = 0x7777_6d69_6772;
 /// Longest wait for a connection, and for the server to answer on one.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Largest file of a password or of certificates.
+const MAX_FILE: u64 = 1 << 20;
 /// Settings of each connection. Every statement has its index: without these, the planner reads whole tables while it
 /// has no statistics yet.
 const SETTINGS: &str = "-c search_path=waterwheel -c jit=off -c enable_seqscan=off -c enable_bitmapscan=off \
     -c enable_hashjoin=off -c enable_mergejoin=off -c statement_timeout=30s \
     -c idle_in_transaction_session_timeout=30s";
 
-pub(super) fn config(url: &str) -> Result<Config, StoreError> {
-    let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| StoreError::from(error))?;
-    let options = [SETTINGS, config.get_options().unwrap_or_default()].join(" ");
-    config.options(&options).application_name("waterwheel").connect_timeout(PATIENCE).tcp_user_timeout(PATIENCE);
-    Ok(config)
+/// How connections are made. The files of the password and the certificates are read.
+pub(super) fn config(options: &PostgresOptions) -> Result<(Config, MakeRustlsConnect), StoreError> {
+    let mut config = options.url.0.clone();
+    if let Some(path) = &options.password_file {
+        config.password(read_password(path)?);
+    }
+    let settings = [SETTINGS, config.get_options().unwrap_or_default()].join(" ");
+    config.options(&settings).application_name("waterwheel").connect_timeout(PATIENCE).tcp_user_timeout(PATIENCE);
+    Ok((config, tls(options.ca_file.as_deref())?))
+}
+
+/// The password in a file, without the end of its line.
+///
+/// # Errors
+/// [`StoreError::File`].
+pub fn read_password(path: &Path) -> Result<String, StoreError> {
+    let text = read(path)?;
+    let text = str::from_utf8(&text).map_err(|_| unusable(path, "it is not UTF-8"))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// The certificates in a file.
+///
+/// # Errors
+/// [`StoreError::File`].
+pub fn read_authorities(path: &Path) -> Result<RootCertStore, StoreError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&read(path)?) {
+        let certificate = certificate.map_err(|error| unusable(path, error))?;
+        roots.add(certificate).map_err(|error| unusable(path, error))?;
+    }
+    if roots.is_empty() { Err(unusable(path, "it holds no certificate in PEM")) } else { Ok(roots) }
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, StoreError> {
+    file::read(path, MAX_FILE).map(Zeroizing::new).map_err(|fault| unusable(path, fault))
+}
+
+fn unusable(path: &Path, detail: impl ToString) -> StoreError {
+    StoreError::File { path: path.to_owned(), detail: detail.to_string() }
 }
 
 pub(super) fn pool(options: &PostgresOptions, config: Config, tls: MakeRustlsConnect) -> Result<Pool, StoreError> {
@@ -41,21 +79,16 @@ pub(super) fn pool(options: &PostgresOptions, config: Config, tls: MakeRustlsCon
 }
 
 /// TLS that trusts the certificates of a file, or else those of the system.
-pub(super) fn tls(ca_file: Option<&Path>) -> Result<MakeRustlsConnect, StoreError> {
-    let mut roots = RootCertStore::empty();
-    let unreadable = |error: &dyn std::fmt::Display| StoreError::Unavailable(format!("certificates: {error}"));
-    if let Some(path) = ca_file {
-        let pem = fs::read(path).map_err(|error| unreadable(&error))?;
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|error| unreadable(&error))?;
-            roots.add(certificate).map_err(|error| unreadable(&error))?;
-        }
-    } else {
+fn tls(ca_file: Option<&Path>) -> Result<MakeRustlsConnect, StoreError> {
+    let system = || {
+        let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    }
+        roots
+    };
+    let roots = ca_file.map_or_else(|| Ok(system()), read_authorities)?;
     let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| unreadable(&error))?;
+    let config = config.map_err(|error| StoreError::Unavailable(error.to_string()))?;
     Ok(MakeRustlsConnect::new(config.with_root_certificates(roots).with_no_client_auth()))
 }
 
@@ -64,19 +97,42 @@ pub(super) async fn migrate(pool: &Pool) -> Result<(), StoreError> {
     let mut client = pool.get().await?;
     let transaction = client.transaction().await?;
     transaction.execute("select pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
-    let create = "create schema if not exists waterwheel; \
-                  create table if not exists versions (version bigint not null)";
-    transaction.batch_execute(create).await?;
-    let row = transaction.query_one("select coalesce(max(version), 0) from versions", &[]).await?;
-    let (found, known) = (row.try_get::<_, i64>(0)?, MIGRATIONS.len() as i64);
-    if found > known {
-        return Err(StoreError::Newer { found, known });
+    let found = version(&transaction).await?;
+    if found == 0 {
+        let create = "create schema if not exists waterwheel; \
+                      create table if not exists versions (version bigint not null)";
+        transaction.batch_execute(create).await?;
     }
-    for (step, sql) in MIGRATIONS.iter().enumerate().skip(usize::try_from(found).unwrap_or(0)) {
+    for (step, sql) in MIGRATIONS.iter().enumerate().skip(found) {
         transaction.batch_execute(sql).await?;
         transaction.execute("insert into versions values ($1)", &[&(step as i64 + 1)]).await?;
     }
     Ok(transaction.commit().await?)
+}
+
+/// The version of the server, and how far the schema is.
+pub(super) async fn inspect(pool: &Pool) -> Result<String, StoreError> {
+    let client = pool.get().await?;
+    let server: String = client.query_one("select current_setting('server_version')", &[]).await?.try_get(0)?;
+    let schema = match version(&client).await? {
+        0 => "no schema yet, which the server makes".to_owned(),
+        found if found < MIGRATIONS.len() => {
+            format!("schema {found}, which the server brings to {}", MIGRATIONS.len())
+        }
+        found => format!("schema {found}"),
+    };
+    Ok(format!("PostgreSQL {server}, {schema}"))
+}
+
+/// Version of the schema; 0 if there is none.
+async fn version(client: &impl GenericClient) -> Result<usize, StoreError> {
+    let exists = client.query_one("select to_regclass('waterwheel.versions') is not null", &[]).await?;
+    if !exists.try_get::<_, bool>(0)? {
+        return Ok(0);
+    }
+    let row = client.query_one("select coalesce(max(version), 0) from waterwheel.versions", &[]).await?;
+    let (found, known) = (row.try_get::<_, i64>(0)?, MIGRATIONS.len() as i64);
+    if found > known { Err(StoreError::Newer { found, known }) } else { Ok(usize::try_from(found).unwrap_or(0)) }
 }
 
 impl From<PoolError> for StoreError {

@@ -25,7 +25,7 @@ pub(super) struct PostgresConnection {
     pool: Pool,
     runtime: Handle,
     replica: Arc<Replica>,
-    /// Taken from the pool for a transaction, or for a statement outside of one.
+    /// Taken from the pool for a transaction.
     client: Option<Object>,
     /// Time of the transaction, until it is asked for.
     now: Option<Timestamp>,
@@ -47,10 +47,13 @@ impl PostgresConnection {
         mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         let parameters: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|one| &**one as &(dyn ToSql + Sync)).collect();
-        if self.client.is_none() {
-            self.client = Some(self.runtime.block_on(self.pool.get())?);
-        }
-        let Some(client) = &self.client else { return Ok(Vec::new()) };
+        let lent;
+        let client = if let Some(client) = &self.client {
+            client
+        } else {
+            lent = self.runtime.block_on(self.pool.get())?;
+            &lent
+        };
         let rows = self.runtime.block_on(async {
             let statement = client.prepare_cached(sql).await?;
             client.query(&statement, &parameters).await

@@ -6,7 +6,7 @@ use tokio_postgres::NoTls;
 
 use super::cluster::Cluster;
 use crate::{
-    store::{Bounds, JobStore, PostgresOptions, StoreError, Timestamp, open_postgres},
+    store::{Bounds, JobStore, PostgresOptions, StoreError, Timestamp, inspect_postgres, open_postgres},
     task::Tasks,
 };
 
@@ -16,10 +16,13 @@ pub(super) struct Server {
     _tasks: Tasks,
 }
 
+fn options(cluster: &Cluster, database: &str) -> PostgresOptions {
+    PostgresOptions::new(cluster.url(database).try_into().expect("a URL"))
+}
+
 /// A further replica on a store.
 pub(super) fn replica(cluster: &Cluster, database: &str, bounds: Bounds) -> Arc<dyn JobStore> {
-    let options = PostgresOptions { bounds, ..PostgresOptions::new(cluster.url(database)) };
-    open_postgres(&options).expect("a store")
+    open_postgres(&PostgresOptions { bounds, ..options(cluster, database) }).expect("a store")
 }
 
 /// A store in a new database, with a clock that the test sets.
@@ -61,13 +64,16 @@ async fn a_newer_schema_and_an_unreachable_server_are_refused() {
     let Some(cluster) = Cluster::start().await else { return };
     let (store, server) = store(&cluster, "newer", Bounds::default()).await;
     store.close().await;
+    let newer = options(&cluster, "newer");
+    let found = inspect_postgres(&newer).await.expect("what is found");
+    assert!(found.starts_with("PostgreSQL 1") && found.ends_with(", schema 1"), "{found}");
     server.run("insert into waterwheel.versions values (99)").await;
-    let options = PostgresOptions::new(cluster.url("newer"));
-    let refusal = open_postgres(&options).err().expect("a refusal");
+    let refusal = open_postgres(&newer).err().expect("a refusal");
     assert_eq!(refusal, StoreError::Newer { found: 99, known: 1 });
-    let refusal = open_postgres(&PostgresOptions::new(cluster.url("none"))).err().expect("a refusal");
+    assert_eq!(inspect_postgres(&newer).await, Err(refusal));
+    let refusal = open_postgres(&options(&cluster, "none")).err().expect("a refusal");
     assert!(refusal.to_string().contains("\"none\" does not exist"), "{refusal}");
     cluster.halt().await;
-    let refusal = open_postgres(&options).err().expect("a refusal");
+    let refusal = open_postgres(&newer).err().expect("a refusal");
     assert!(matches!(refusal, StoreError::Unavailable(_)), "{refusal:?}");
 }
