@@ -1,0 +1,207 @@
+//! What detached jobs cost, over real gRPC, with a server and a store of their own.
+//!
+//! `cargo bench --bench jobs` keeps them in SQLite in a temporary directory; `-- --store postgres://…` in a database. It
+//! measures jobs per second from end to end, the time from acceptance to start at half that rate, memory and speed with
+//! a large backlog, and what `Submit` costs beside a store.
+
+#![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a bench is its own composition root: its tasks end with the process, and it prints for people"
+)]
+
+#[path = "../overload/child.rs"]
+mod child;
+mod client;
+#[path = "../compare/process.rs"]
+mod process;
+
+use std::{error::Error, fs, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use self::{
+    child::Server,
+    client::{Batch, Client},
+    process::Usage,
+};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Workers of the pool that drains a backlog: all are held until the backlog is there.
+const HELD: usize = 2;
+
+/// Runs detached jobs through a server of its own, and prints what they cost.
+#[derive(Debug, Clone, Parser)]
+struct JobsArgs {
+    /// Jobs to run from end to end.
+    #[arg(long, value_name = "N", default_value = "100000")]
+    jobs: usize,
+    /// Jobs of the large backlog.
+    #[arg(long, value_name = "N", default_value = "1000000")]
+    backlog: usize,
+    /// Jobs to run of the large backlog, and of one of twice as many.
+    #[arg(long, value_name = "N", default_value = "20000")]
+    drained: usize,
+    /// Calls that create jobs at once, each on a connection of its own.
+    #[arg(long, value_name = "N", default_value = "4")]
+    calls: usize,
+    /// URL of a database; its tables are left behind. [default: a file in a temporary directory]
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// How long to create jobs at half the measured rate.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// Rounds of `Submit` with a store and without.
+    #[arg(long, value_name = "N", default_value = "7")]
+    rounds: usize,
+    /// What cargo passes.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(&JobsArgs::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: &JobsArgs) -> Result<(), Failure> {
+    let place = Place::new(args)?;
+    {
+        let server = place.serve(true).await?;
+        println!("idle with a store      {:>8.1} MiB", resident(server.pid)?);
+        let rate = end_to_end(args, &server).await?;
+        from_acceptance_to_start(args, &server, rate / 2.0).await?;
+    }
+    let small = Place::new(args)?.drain(args, 2 * args.drained).await?;
+    let large = Place::new(args)?.drain(args, args.backlog).await?;
+    println!("slower by the backlog  {:>8.2}", small / large);
+    submit(args, &place).await
+}
+
+/// A directory with a configuration and, if it is in a file, the store.
+struct Place(TempDir);
+
+impl Place {
+    fn new(args: &JobsArgs) -> Result<Self, Failure> {
+        let dir = tempfile::tempdir()?;
+        let store = match &args.store {
+            Some(url) => format!("url = {url:?}"),
+            None => format!("path = {:?}", dir.path().join("jobs.db")),
+        };
+        let config = format!(
+            "server = {{ listen = \"127.0.0.1:0\", ops_listen = \"127.0.0.1:0\" }}\ntelemetry.log = \"warn\"\n\
+             [pool.cpu]\nworkers = 64\nqueue.jobs = 4096\nwhen_full = \"wait\"\n[kind.echo]\npool = \"cpu\"\nbuiltin = \"echo\"\n\
+             [pool.io]\nworkers = {HELD}\n[kind.sleep]\npool = \"io\"\nbuiltin = \"sleep\"\n"
+        );
+        fs::write(dir.path().join("plain.toml"), &config)?;
+        let bounds = "max_jobs = 2000000\nmax_bytes = \"4GiB\"";
+        fs::write(dir.path().join("store.toml"), format!("{config}[store]\n{store}\n{bounds}\n"))?;
+        Ok(Self(dir))
+    }
+
+    async fn serve(&self, has_store: bool) -> Result<Server, Failure> {
+        let config = self.0.path().join(if has_store { "store.toml" } else { "plain.toml" });
+        Server::start(&["serve".into(), "--config".into(), config.display().to_string()]).await
+    }
+
+    /// Jobs that a server takes from a backlog and ends in a second, and its memory before.
+    async fn drain(&self, args: &JobsArgs, backlog: usize) -> Result<f64, Failure> {
+        let server = self.serve(true).await?;
+        let mut client = Client::of(&server).await?;
+        let before = resident(server.pid)?;
+        let mut held = Vec::new();
+        for _ in 0..HELD {
+            held.push(client.create("sleep", "600000").await?);
+        }
+        for id in &held {
+            client.running(id).await?;
+        }
+        let batch = Batch { jobs: backlog, kind: "sleep", payload: "0", prefix: "b", rate: None };
+        client::create(&server, args.calls, &batch).await?;
+        let with = resident(server.pid)?;
+        let start = Instant::now();
+        for id in &held {
+            client.cancel(id).await?;
+        }
+        // The oldest go first, and each call created a part of them.
+        for call in 0..args.calls {
+            client.ended(&format!("b-{call}-{}", args.drained / args.calls)).await?;
+        }
+        let rate = args.drained as f64 / start.elapsed().as_secs_f64();
+        println!("backlog of {backlog:>9}   {rate:>8.0} jobs/s drained, {with:.0} MiB ({before:.0} before)");
+        Ok(rate)
+    }
+}
+
+/// Creates jobs as fast as the server takes them, and waits until all have ended.
+async fn end_to_end(args: &JobsArgs, server: &Server) -> Result<f64, Failure> {
+    let (start, before) = (Instant::now(), Usage::of(server.pid)?);
+    let batch = Batch { jobs: args.jobs, kind: "echo", payload: "hello waterwheel", prefix: "e", rate: None };
+    client::create(server, args.calls, &batch).await?;
+    let accepted = start.elapsed().as_secs_f64();
+    Client::of(server).await?.all_ended("echo").await?;
+    let elapsed = start.elapsed().as_secs_f64();
+    let cpu = Usage::of(server.pid)?.since(&before).cpu.as_secs_f64();
+    let jobs = args.jobs as f64;
+    println!("accepted               {:>8.0} jobs/s", jobs / accepted);
+    println!("accepted, run and kept {:>8.0} jobs/s, {:.0} us of CPU each", jobs / elapsed, cpu / jobs * 1e6);
+    Ok(jobs / elapsed)
+}
+
+/// Creates `rate` jobs per second one by one, and prints how long the accepted ones waited for their start.
+async fn from_acceptance_to_start(args: &JobsArgs, server: &Server, rate: f64) -> Result<(), Failure> {
+    let jobs = (rate * args.duration.as_secs_f64()) as usize;
+    let batch = Batch { jobs, kind: "echo", payload: "x", prefix: "l", rate: Some(rate) };
+    client::create(server, args.calls, &batch).await?;
+    let mut client = Client::of(server).await?;
+    client.all_ended("echo").await?;
+    let mut waits = client.waits("l-").await?;
+    waits.sort_unstable();
+    let at = |quantile: f64| waits[(waits.len() as f64 * quantile) as usize].as_secs_f64() * 1e3;
+    println!("acceptance to start    {:>8.1} ms p50, {:.1} ms p99, at {rate:.0} jobs/s", at(0.5), at(0.99));
+    Ok(())
+}
+
+/// Compares the CPU of `Submit` with a store and without, in turns.
+async fn submit(args: &JobsArgs, place: &Place) -> Result<(), Failure> {
+    let servers = [place.serve(false).await?, place.serve(true).await?];
+    let mut ratios = Vec::new();
+    for _ in 0..=args.rounds {
+        let mut costs = Vec::new();
+        for server in &servers {
+            let before = Usage::of(server.pid)?;
+            let calls = client::submit_for(server, Duration::from_secs(1)).await?;
+            costs.push(Usage::of(server.pid)?.since(&before).cpu.as_secs_f64() / calls as f64);
+        }
+        ratios.push(costs[1] / costs[0]);
+    }
+    // The first round warms up.
+    ratios.remove(0);
+    ratios.sort_unstable_by(f64::total_cmp);
+    let middle = ratios.get(ratios.len() / 2).ok_or("no rounds")?;
+    println!(
+        "CPU of Submit, ratio   {middle:>8.2} with a store to without ({:.2} to {:.2})",
+        ratios[0],
+        ratios[ratios.len() - 1]
+    );
+    Ok(())
+}
+
+/// Memory of a process in MiB.
+fn resident(pid: u32) -> Result<f64, Failure> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no memory is told")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+}
