@@ -76,6 +76,10 @@ struct Inner {
     claims: Mutex<Claims>,
     /// Notified when a pool may have room again.
     freed: Notify,
+    /// Leases of this process whose ends are not kept yet.
+    held: Mutex<HashSet<Token>>,
+    /// Whether a claim failed, so that there may be leases beside those.
+    may_have_more: AtomicBool,
     /// Jobs in the pools.
     running: Mutex<HashMap<Token, (JobId, Arc<Attempt>)>>,
     /// Jobs that a drain ended in their pool, and that are in the store again.
@@ -97,6 +101,8 @@ impl Detached {
             session: Mutex::default(),
             claims: Mutex::default(),
             freed: Notify::new(),
+            held: Mutex::default(),
+            may_have_more: AtomicBool::new(false),
             running: Mutex::default(),
             returned: Mutex::default(),
             is_well: AtomicBool::new(true),

@@ -79,6 +79,13 @@ pub trait JobStore: Send + Sync + 'static {
     /// [`StoreError::SessionLost`] if its jobs have been taken back.
     async fn beat(&self, session: SessionId) -> Result<Vec<Token>, StoreError>;
 
+    /// Gives back the jobs of a session, but for those of `held`. A session whose claim failed may have leased jobs of
+    /// which it does not know.
+    ///
+    /// # Errors
+    /// [`StoreError::SessionLost`] if all its jobs have been taken back.
+    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError>;
+
     /// Cancels, retries or deletes jobs.
     async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError>;
 

@@ -1,6 +1,9 @@
 //! Takes jobs from the store, and keeps their ends there.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use tokio::{
     sync::mpsc,
@@ -47,7 +50,7 @@ impl Inner {
         if kinds.is_empty() {
             return Vec::new();
         }
-        match self.note(self.store.claim(Room { session, kinds }).await) {
+        match self.note(self.claim_for(Room { session, kinds }).await) {
             Ok(jobs) => {
                 self.claims.lock().claimed();
                 jobs
@@ -56,14 +59,28 @@ impl Inner {
                 self.lose(session);
                 Vec::new()
             }
-            Err(_) => Vec::new(),
+            Err(_) => {
+                self.may_have_more.store(true, Relaxed);
+                Vec::new()
+            }
         }
+    }
+
+    /// Claims, once what an earlier claim may have leased without an answer is given back.
+    async fn claim_for(&self, room: Room) -> Result<Vec<Claimed>, StoreError> {
+        if self.may_have_more.load(Relaxed) {
+            let held = self.held.lock().iter().cloned().collect();
+            self.store.release(room.session, held).await?;
+            self.may_have_more.store(false, Relaxed);
+        }
+        self.store.claim(room).await
     }
 
     fn start(self: &Arc<Self>, job: Claimed, tasks: &Tasks, ends: &mpsc::Sender<Settle>) {
         let pool = self.pools.all().iter().find(|pool| pool.kind(&job.request.job.kind).is_some());
         let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
         self.claims.lock().taken(&pool);
+        self.held.lock().insert(job.token.clone());
         let (this, ends) = (Arc::clone(self), ends.clone());
         tasks.spawn(async move {
             let end = this.run_one(job, pool).await;
@@ -85,7 +102,10 @@ impl Inner {
                 sleep(pause).await;
                 pause = (pause * 2).min(longest);
             }
-            batch.clear();
+            let mut held = self.held.lock();
+            for end in batch.drain(..) {
+                held.remove(&end.token);
+            }
         }
     }
 }

@@ -70,6 +70,10 @@ impl JobStore for MemoryStore {
         self.run(|engine| engine.beat(session))
     }
 
+    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError> {
+        self.run(|engine| engine.release(session, &held))
+    }
+
     async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
         self.run(|engine| engine.change(&ids, action))
     }

@@ -144,6 +144,10 @@ impl<D: Database> JobStore for SqlStore<D> {
         self.write(false, move |engine| engine.beat(session)).await
     }
 
+    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError> {
+        self.write(true, move |engine| engine.release(session, &held)).await
+    }
+
     async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
         self.write(true, move |engine| engine.change(&ids, action)).await
     }

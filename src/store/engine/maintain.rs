@@ -1,7 +1,9 @@
 //! What time does to jobs: leases end, starts come, jobs expire, retention ends.
 
+use std::collections::HashSet;
+
 use super::{Engine, Rows, Select};
-use crate::store::{BATCH, JobState, StoreError, Ticked, Timestamp};
+use crate::store::{BATCH, JobRecord, JobState, SessionId, StoreError, Ticked, Timestamp, Token};
 
 impl<R: Rows> Engine<R> {
     pub(in crate::store) fn tick(&mut self) -> Result<Ticked, StoreError> {
@@ -39,14 +41,26 @@ impl<R: Rows> Engine<R> {
     pub(in crate::store) fn end_leases(&mut self, at: Timestamp) -> Result<usize, StoreError> {
         let mut returned = 0;
         for session in self.rows.remove_sessions(at)? {
-            let mut records = self.rows.select(Select::Leased(session), usize::MAX)?;
-            for record in &mut records {
-                record.lose_lease(self.now);
-            }
-            self.changes.returned |= !records.is_empty();
+            let records = self.rows.select(Select::Leased(session), usize::MAX)?;
             returned += records.len();
-            self.keep(records)?;
+            self.take_back(records)?;
         }
         Ok(returned)
+    }
+
+    pub(in crate::store) fn release(&mut self, session: SessionId, held: &[Token]) -> Result<(), StoreError> {
+        self.rows.session(session)?.ok_or(StoreError::SessionLost)?;
+        let held: HashSet<_> = held.iter().collect();
+        let mut records = self.rows.select(Select::Leased(session), usize::MAX)?;
+        records.retain(|record| record.token().is_none_or(|token| !held.contains(&token)));
+        self.take_back(records)
+    }
+
+    fn take_back(&mut self, mut records: Vec<JobRecord>) -> Result<(), StoreError> {
+        for record in &mut records {
+            record.lose_lease(self.now);
+        }
+        self.changes.returned |= !records.is_empty();
+        self.keep(records)
     }
 }

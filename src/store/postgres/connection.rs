@@ -93,11 +93,7 @@ impl Connection for PostgresConnection {
     }
 
     fn commit(&mut self) -> Result<(), StoreError> {
-        if let Err(error) = self.execute("commit") {
-            // It may have been kept, with leases of which no caller knows.
-            self.replica.lose_sessions();
-            return Err(error);
-        }
+        self.execute("commit")?;
         self.client = None;
         let (jobs, bytes) = mem::take(&mut self.added);
         self.replica.resize(jobs, bytes);
@@ -143,10 +139,6 @@ impl Connection for PostgresConnection {
 
     fn require_room(&self) -> Result<(), StoreError> {
         Ok(())
-    }
-
-    fn has_lost(&self, session: i64) -> bool {
-        self.replica.has_lost(session)
     }
 
     fn floor(&mut self, kind: &str, rank: usize) -> i64 {

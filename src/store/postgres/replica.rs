@@ -1,4 +1,4 @@
-//! What the connections of one process know together: the size of the store, its sessions, and where ready jobs begin.
+//! What the connections of one process know together: the size of the store, and where ready jobs begin.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,7 +22,6 @@ pub(super) struct Replica {
     size: Mutex<Size>,
     floors: Mutex<HashMap<(String, usize), Floor>>,
     newest_number: AtomicI64,
-    lost_before: AtomicI64,
     /// Letters of what other processes are to be told.
     pending: Mutex<BTreeSet<char>>,
     pub(super) is_pending: Notify,
@@ -54,15 +53,6 @@ impl Replica {
 
     pub(super) fn note_number(&self, number: Option<i64>) {
         self.newest_number.fetch_max(number.unwrap_or_default(), Ordering::Relaxed);
-    }
-
-    /// Ends all sessions that were opened in this process: their leases run out.
-    pub(super) fn lose_sessions(&self) {
-        self.lost_before.store(self.newest_number.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-
-    pub(super) fn has_lost(&self, session: i64) -> bool {
-        session <= self.lost_before.load(Ordering::Relaxed)
     }
 
     /// The lowest place of all if it is time for a full look.

@@ -43,8 +43,6 @@ pub(in crate::store) trait Connection: Send + 'static {
     fn resize(&mut self, jobs: i64, bytes: i64);
     /// Fails if there is no room for new jobs but what is kept for the end of others.
     fn require_room(&self) -> Result<(), StoreError>;
-    /// Whether a transaction of the session may have been kept without an answer.
-    fn has_lost(&self, session: i64) -> bool;
     /// Lowest place at which ready jobs are looked for.
     fn floor(&mut self, kind: &str, rank: usize) -> i64;
     /// Notes a look at all places: the first one found, and the time that it took.
@@ -192,9 +190,6 @@ impl<C: Connection> Rows for SqlRows<C> {
     }
 
     fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError> {
-        if self.0.has_lost(session.0) {
-            return Ok(None);
-        }
         let lock = if C::IS_SHARED { " for key share" } else { "" };
         let sql = format!("select lease_ms from sessions where session = $1{lock}");
         let found = self.0.query(&sql, &[Cell::int(session.0)], |row| row.number(0))?.pop();

@@ -120,10 +120,6 @@ impl Connection for SqliteConnection {
         if is_low { Err(StoreError::DiskFull) } else { Ok(()) }
     }
 
-    fn has_lost(&self, _: i64) -> bool {
-        false
-    }
-
     fn floor(&mut self, _: &str, _: usize) -> i64 {
         i64::MIN
     }

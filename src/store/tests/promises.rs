@@ -89,6 +89,34 @@ async fn a_void_token_beside_a_valid_one_changes_nothing() {
     }
 }
 
+/// A claim whose answer was lost leaves leases that its session does not know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_gives_back_what_it_does_not_hold() {
+    let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
+    let mut stores = vec![memory(&clock), sqlite(&directory, &clock)];
+    let cluster = Cluster::start().await;
+    if let Some(cluster) = &cluster {
+        stores.push(replica(cluster, "postgres", BOUNDS));
+    }
+    for store in stores {
+        let jobs = ["a", "b"].map(|id| NewJob::new(id, "p", Job::new("k", id))).into();
+        store.submit(Submission { jobs, room: None }).await.expect("an answer");
+        let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
+        let room = Room { session, kinds: [("k".to_owned(), 9)].into() };
+        let mut claimed = store.claim(room.clone()).await.expect("two jobs");
+        let lost = claimed.pop().expect("the second");
+        let held: Vec<_> = claimed.iter().map(|job| job.token.clone()).collect();
+        store.release(session, held).await.expect("it is given back");
+        let again = store.claim(room).await.expect("the second");
+        let ids: Vec<_> = again.iter().map(|job| (&*job.token.id, job.failures, job.crashes)).collect();
+        assert_eq!(ids, [("b", 0, 0)]);
+        let ends = [lost].into_iter().chain(claimed).chain(again).map(success).collect();
+        let states = store.settle(ends).await.expect("answers");
+        assert_eq!(states, [None, Some(JobState::Succeeded), Some(JobState::Succeeded)]);
+        store.close().await;
+    }
+}
+
 #[test]
 fn retries_back_off_until_their_bound() {
     let retry = |seconds| Next::Retry { after: Duration::from_millis(seconds) };

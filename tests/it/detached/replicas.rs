@@ -154,9 +154,17 @@ async fn while_the_database_is_away_creates_are_refused_at_once_and_what_runs_is
     let (_dir, path) = place(&cluster);
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
-    let running = jobs.created(work("sleep", "500")).await;
+    let running = jobs.created(work("sleep", "2000")).await;
     while jobs.get(&running).await.state() != JobState::Running {}
-    cluster.halt().await;
+    // Some transactions are cut in the middle.
+    let stop = CancellationToken::new();
+    let busy = (0..8).map(|caller| create(jobs.clone(), format!("busy-{caller}"), stop.clone()));
+    let halt = async {
+        sleep(PAUSE * 10).await;
+        cluster.halt().await;
+        stop.cancel();
+    };
+    let (told, ()) = tokio::join!(futures_util::future::join_all(busy), halt);
     let refused = jobs.create(work("echo", "")).await.unwrap_err();
     assert_eq!((refused.code(), refused.reason().as_str()), (Code::Unavailable, "STORE_UNAVAILABLE"));
     assert!(refused.pushback() > Some(0), "{refused:?}");
@@ -174,6 +182,9 @@ async fn while_the_database_is_away_creates_are_refused_at_once_and_what_runs_is
     process.logged("the store of detached jobs answers again").await;
     let job = jobs.ended(&running).await;
     assert_eq!((job.state(), outcomes(&job)), (JobState::Succeeded, vec!["COMPLETED"]));
+    for id in told.iter().flat_map(|told| &told.acknowledged) {
+        assert_eq!(jobs.ended(id).await.state(), JobState::Succeeded);
+    }
     assert_eq!(health::check(process.public, "store").await, ServingStatus::Serving);
     jobs.created(work("echo", "")).await;
     let check = program(&["check", "--env", "--config", path.to_str().unwrap()]).output().await.unwrap();
