@@ -121,13 +121,19 @@ impl Rpc {
         )
     }
 
+    /// Whether it belongs to `JobService`.
+    #[must_use]
+    pub fn is_of_job_service(self) -> bool {
+        self as u32 >= Self::CreateJob as u32
+    }
+
     /// The RPC of `JobService` with this method name.
     #[must_use]
     pub fn of_job_service(method: &str) -> Option<Self> {
         match method {
             "ListJobs" => Some(Self::ListDetached),
             "CancelJob" => Some(Self::CancelDetached),
-            _ => Self::named(method).filter(|rpc| *rpc as u32 >= Self::CreateJob as u32),
+            _ => Self::named(method).filter(|rpc| rpc.is_of_job_service()),
         }
     }
 

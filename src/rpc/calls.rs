@@ -17,31 +17,20 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
+    auth::Rpc,
     model::{CODE_NAMES, Durations},
     pool::{Pools, shard},
-    proto::worker_pool_service_server::SERVICE_NAME,
+    proto::{job_service_server, worker_pool_service_server::SERVICE_NAME},
 };
 
 const CODES: usize = CODE_NAMES.len();
 const PLACES: usize = Durations::BOUNDS.len() + 1;
+/// RPCs between those of the worker pool and those of `JobService`.
+const UNMEASURED: usize = Rpc::CreateJob as usize - Rpc::WatchStats as usize - 1;
+const ROWS: usize = Rpc::NAMES.len() - UNMEASURED;
 
 /// Kind of a call that has none, or an unknown one: names that callers make up are not kept.
 const OTHER: &str = "_OTHER";
-
-/// RPCs of the worker pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Method {
-    /// `Submit`
-    Submit,
-    /// `Stream`
-    Stream,
-    /// `SubmitMany`
-    SubmitMany,
-    /// `Stats`
-    Stats,
-    /// `WatchStats`
-    WatchStats,
-}
 
 /// Durations of calls. Clones share them.
 #[derive(Debug, Clone)]
@@ -82,31 +71,27 @@ pub struct CallDurations {
 #[must_use = "a meter that is dropped counts its call as cancelled"]
 pub(super) struct Meter<C: Borrow<Calls>> {
     calls: C,
-    method: Method,
+    rpc: Rpc,
     kind: usize,
     begin: Instant,
     open: bool,
 }
 
-impl Method {
-    const ALL: [Self; 5] = [Self::Submit, Self::Stream, Self::SubmitMany, Self::Stats, Self::WatchStats];
+/// The row of an RPC: those of the worker pool, then those of `JobService`. No others are measured.
+fn row(rpc: Rpc) -> usize {
+    if rpc.is_of_job_service() { rpc as usize - UNMEASURED } else { rpc as usize }
+}
 
-    /// The RPC at a path.
-    pub(super) fn of(path: &str) -> Option<Self> {
-        let name = path.strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')?;
-        Self::ALL.into_iter().find(|method| method.name() == name)
-    }
+/// Name of the method with its service.
+fn path(rpc: Rpc) -> String {
+    let service = if rpc.is_of_job_service() { job_service_server::SERVICE_NAME } else { SERVICE_NAME };
+    format!("{service}/{}", rpc.name().trim_start_matches("JobService."))
+}
 
-    /// Its name in the service.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Submit => "Submit",
-            Self::Stream => "Stream",
-            Self::SubmitMany => "SubmitMany",
-            Self::Stats => "Stats",
-            Self::WatchStats => "WatchStats",
-        }
-    }
+/// The RPC of the worker pool at a path.
+pub(super) fn of_worker_pool(path: &str) -> Option<Rpc> {
+    let name = path.strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')?;
+    Rpc::named(name).filter(|rpc| rpc.is_of_worker_pool())
 }
 
 impl Calls {
@@ -118,7 +103,7 @@ impl Calls {
         names.dedup();
         let kinds = names.iter().enumerate().map(|(index, name)| (Arc::clone(name), index)).collect();
         names.push(OTHER.into());
-        let cells = Method::ALL.len() * names.len() * CODES;
+        let cells = ROWS * names.len() * CODES;
         let shard = || Shard(std::iter::repeat_with(OnceLock::new).take(cells).collect());
         Self(Arc::new(CallsInner {
             kinds,
@@ -128,20 +113,20 @@ impl Calls {
     }
 
     /// Starts to measure a call for a job of `kind` that arrived at `begin`.
-    pub(super) fn begin<C: Borrow<Self>>(calls: C, method: Method, kind: Option<&str>, begin: Instant) -> Meter<C> {
+    pub(super) fn begin<C: Borrow<Self>>(calls: C, rpc: Rpc, kind: Option<&str>, begin: Instant) -> Meter<C> {
         let this = calls.borrow();
         let kind = kind.and_then(|kind| this.0.kinds.get(kind)).copied().unwrap_or(this.0.kinds.len());
-        Meter { calls, method, kind, begin, open: true }
+        Meter { calls, rpc, kind, begin, open: true }
     }
 
     /// Counts a call that was refused on arrival.
-    pub(super) fn refuse(&self, method: Method, code: Code) {
-        self.record(method, self.0.kinds.len(), code, Duration::ZERO);
+    pub(super) fn refuse(&self, rpc: Rpc, code: Code) {
+        self.record(rpc, self.0.kinds.len(), code, Duration::ZERO);
     }
 
-    fn record(&self, method: Method, kind: usize, code: Code, took: Duration) {
+    fn record(&self, rpc: Rpc, kind: usize, code: Code, took: Duration) {
         let CallsInner { names, shards, .. } = &*self.0;
-        let cell = (method as usize * names.len() + kind) * CODES + code as usize;
+        let cell = (row(rpc) * names.len() + kind) * CODES + code as usize;
         let figures = shards[shard() % shards.len()].0[cell].get_or_init(Box::default);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         figures.counts[Durations::place(nanos)].fetch_add(1, Relaxed);
@@ -153,14 +138,15 @@ impl Calls {
     pub fn read(&self) -> Vec<CallDurations> {
         let CallsInner { names, shards, .. } = &*self.0;
         let mut all = Vec::new();
-        for method in Method::ALL {
+        let measured = |rpc: &Rpc| rpc.is_of_worker_pool() || rpc.is_of_job_service();
+        for rpc in Rpc::NAMES.into_iter().map(|(_, rpc)| rpc).filter(measured) {
             for (kind, name) in names.iter().enumerate() {
                 for (code, status) in CODE_NAMES.into_iter().enumerate() {
-                    let cell = (method as usize * names.len() + kind) * CODES + code;
+                    let cell = (row(rpc) * names.len() + kind) * CODES + code;
                     let mut parts = shards.iter().filter_map(|shard| shard.0[cell].get()).peekable();
                     if parts.peek().is_some() {
                         all.push(CallDurations {
-                            method: format!("{SERVICE_NAME}/{}", method.name()),
+                            method: path(rpc),
                             kind: Arc::clone(name),
                             status,
                             durations: sum(parts),
@@ -183,7 +169,7 @@ impl<C: Borrow<Calls>> Meter<C> {
     /// Ends the measurement with the duration `took`.
     pub(super) fn end_after(mut self, code: Code, took: Duration) {
         self.open = false;
-        self.calls.borrow().record(self.method, self.kind, code, took);
+        self.calls.borrow().record(self.rpc, self.kind, code, took);
     }
 }
 
@@ -191,7 +177,7 @@ impl<C: Borrow<Calls>> Drop for Meter<C> {
     fn drop(&mut self) {
         if self.open {
             let code = if std::thread::panicking() { Code::Internal } else { Code::Cancelled };
-            self.calls.borrow().record(self.method, self.kind, code, self.begin.elapsed());
+            self.calls.borrow().record(self.rpc, self.kind, code, self.begin.elapsed());
         }
     }
 }

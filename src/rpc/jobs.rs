@@ -8,12 +8,14 @@ mod create_many;
 mod read;
 mod watch;
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
+use futures_util::{Stream, StreamExt, stream};
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
 pub(super) use self::create_many::CREATE_JOBS;
 use super::{
+    calls::{Calls, Meter},
     context::CallContext,
     status,
     worker_pool::{Parts, ResponseStream, WorkerPool},
@@ -37,15 +39,19 @@ struct Asked {
     call: CallContext,
     rpc: Rpc,
     detached: Detached,
+    meter: Option<Meter<Calls>>,
 }
 
 impl Asked {
     /// Reads the metadata of a call.
     fn read<T>(parts: &Arc<Parts>, rpc: Rpc, request: &Request<T>) -> Result<Self, Status> {
         let call = CallContext::read(request, rpc.name(), &parts.sampler)?;
-        let detached = parts.detached.clone().ok_or_else(status::no_store);
-        let detached = detached.map_err(|status| named(&call, status))?;
-        Ok(Self { parts: Arc::clone(parts), call, rpc, detached })
+        let meter = Calls::begin(parts.calls.clone(), rpc, None, call.arrival());
+        let Some(detached) = parts.detached.clone() else {
+            meter.end(Code::FailedPrecondition);
+            return Err(named(&call, status::no_store()));
+        };
+        Ok(Self { parts: Arc::clone(parts), call, rpc, detached, meter: Some(meter) })
     }
 
     fn store(&self) -> &dyn JobStore {
@@ -59,10 +65,36 @@ impl Asked {
         job.ok_or_else(|| status::no_detached_job(id))
     }
 
-    fn answer<A>(&self, answer: Result<A, Status>) -> Result<Response<A>, Status> {
-        self.call.record_status(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
+    /// Records the end of the call.
+    fn end(&mut self, code: Code) {
+        self.call.record_status(code);
+        if let Some(meter) = self.meter.take() {
+            meter.end(code);
+        }
+    }
+
+    fn answer<A>(mut self, answer: Result<A, Status>) -> Result<Response<A>, Status> {
+        self.end(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
         answer.map(|message| self.call.answer(message)).map_err(|status| named(&self.call, status))
     }
+}
+
+/// A stream that ends the measurement of its call.
+fn measured<T>(
+    meter: Option<Meter<Calls>>,
+    items: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> ResponseStream<T>
+where
+    T: Send + 'static,
+{
+    let mut meter = meter;
+    Box::pin(items.map(Some).chain(stream::once(ready(None))).filter_map(move |item| {
+        let end = item.as_ref().map_or(Some(Code::Ok), |item| item.as_ref().err().map(Status::code));
+        if let Some((code, meter)) = end.and_then(|code| Some((code, meter.take()?))) {
+            meter.end(code);
+        }
+        ready(item)
+    }))
 }
 
 fn named(call: &CallContext, mut status: Status) -> Status {
@@ -77,7 +109,8 @@ impl JobService for WorkerPool {
 
     async fn create_job(&self, request: Request<CreateJobRequest>) -> Result<Response<CreateJobResponse>, Status> {
         let asked = Asked::read(&self.0, Rpc::CreateJob, &request)?;
-        asked.answer(create::create_job(&asked, request.into_inner()).await)
+        let answer = create::create_job(&asked, request.into_inner()).await;
+        asked.answer(answer)
     }
 
     async fn create_jobs(
@@ -90,7 +123,8 @@ impl JobService for WorkerPool {
 
     async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
         let asked = Asked::read(&self.0, Rpc::GetJob, &request)?;
-        asked.answer(read::get_job(&asked, request.into_inner()).await)
+        let answer = read::get_job(&asked, request.into_inner()).await;
+        asked.answer(answer)
     }
 
     async fn list_jobs(
@@ -98,12 +132,14 @@ impl JobService for WorkerPool {
         request: Request<JobServiceListJobsRequest>,
     ) -> Result<Response<JobServiceListJobsResponse>, Status> {
         let asked = Asked::read(&self.0, Rpc::ListDetached, &request)?;
-        asked.answer(read::list_jobs(&asked, request.into_inner()).await)
+        let answer = read::list_jobs(&asked, request.into_inner()).await;
+        asked.answer(answer)
     }
 
     async fn wait_job(&self, request: Request<WaitJobRequest>) -> Result<Response<WaitJobResponse>, Status> {
         let asked = Asked::read(&self.0, Rpc::WaitJob, &request)?;
-        asked.answer(read::wait_job(&asked, request.into_inner()).await)
+        let answer = read::wait_job(&asked, request.into_inner()).await;
+        asked.answer(answer)
     }
 
     async fn watch_job(&self, request: Request<WatchJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
@@ -116,7 +152,8 @@ impl JobService for WorkerPool {
         request: Request<JobServiceCancelJobRequest>,
     ) -> Result<Response<JobServiceCancelJobResponse>, Status> {
         let asked = Asked::read(&self.0, Rpc::CancelDetached, &request)?;
-        asked.answer(change::cancel_job(&asked, request.into_inner()).await)
+        let answer = change::cancel_job(&asked, request.into_inner()).await;
+        asked.answer(answer)
     }
 
     async fn retry_job(&self, request: Request<RetryJobRequest>) -> Result<Response<RetryJobResponse>, Status> {
@@ -133,6 +170,7 @@ impl JobService for WorkerPool {
 
     async fn purge_jobs(&self, request: Request<PurgeJobsRequest>) -> Result<Response<PurgeJobsResponse>, Status> {
         let asked = Asked::read(&self.0, Rpc::PurgeJobs, &request)?;
-        asked.answer(change::purge_jobs(&asked, request.into_inner()).await)
+        let answer = change::purge_jobs(&asked, request.into_inner()).await;
+        asked.answer(answer)
     }
 }

@@ -2,7 +2,7 @@
 
 mod runners;
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use tokio::time::{MissedTickBehavior, interval};
@@ -21,6 +21,7 @@ use crate::{
         WorkerStats,
     },
     proto::{self, StatsRequest, StatsResponse, WatchStatsRequest, WatchStatsResponse},
+    store::Depth,
 };
 
 /// One snapshot.
@@ -72,6 +73,12 @@ fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
     let shown = parts.pools.all().iter().filter(|entry| pool.is_empty() || &**entry.name() == pool);
     let mut pools: Vec<_> = shown.map(Pool::stats).map(pool_stats).collect();
     pools.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(detached) = &parts.detached {
+        let depths: HashMap<_, _> = detached.depths().into_iter().collect();
+        for kind in pools.iter_mut().flat_map(|pool| &mut pool.kinds) {
+            kind.detached = Some(detached_stats(depths.get(&kind.name).copied().unwrap_or_default()));
+        }
+    }
     proto::Stats { phase: phase(parts.phase.get()).into(), uptime: Some(duration(parts.started.elapsed())), pools }
 }
 
@@ -150,7 +157,14 @@ fn kind_stats(stats: KindStats) -> proto::KindStats {
         run_time: Some(distribution(run_time)),
         limit: limit.map(limit_stats),
         factory: Some(proto::FactoryStats { failures, in_a_row, retry_in: Some(duration(retry_in)) }),
+        detached: None,
     }
+}
+
+fn detached_stats(depth: Depth) -> proto::DetachedStats {
+    let Depth { scheduled, ready, blocked, leased, dead, oldest_ready } = depth;
+    let oldest_ready_age = oldest_ready.map(duration);
+    proto::DetachedStats { scheduled, ready, blocked, running: leased, dead, oldest_ready_age }
 }
 
 fn limit_stats(stats: LimitStats) -> proto::LimitStats {

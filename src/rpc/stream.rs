@@ -10,7 +10,7 @@ use futures_util::Stream;
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    calls::{Calls, Meter, Method},
+    calls::{Calls, Meter},
     context::CallContext,
     convert, status,
     submit::Accepted,
@@ -32,9 +32,8 @@ pub(super) async fn stream(
     parts: &Parts,
     request: Request<StreamRequest>,
 ) -> Result<Response<ResponseStream<StreamResponse>>, Status> {
-    let rpc = (Method::Stream, Rpc::Stream);
     let Accepted { call, job, meter, hold } =
-        Accepted::read(parts, parts.calls.clone(), rpc, request, |request| request.job)?;
+        Accepted::read(parts, parts.calls.clone(), Rpc::Stream, request, |request| request.job)?;
     match parts.pools.stream(*job).await {
         Ok(job) => {
             let answer = call.answer(());

@@ -6,7 +6,7 @@ use std::{borrow::Borrow, future::poll_fn, sync::Arc, task::Poll};
 use tonic::{Code, Request, Response, Status};
 
 use super::{
-    calls::{Calls, Meter, Method},
+    calls::{Calls, Meter},
     context::CallContext,
     convert, status,
     worker_pool::Parts,
@@ -32,16 +32,16 @@ impl<C: Borrow<Calls>> Accepted<C> {
     pub(super) fn read<T>(
         parts: &Parts,
         calls: C,
-        (method, rpc): (Method, Rpc),
+        rpc: Rpc,
         request: Request<T>,
         job: impl FnOnce(T) -> Option<proto::Job>,
     ) -> Result<Self, Status> {
-        let refused = |status: &Status| parts.calls.refuse(method, status.code());
-        let call = CallContext::read(&request, method.name(), &parts.sampler).inspect_err(refused)?;
+        let refused = |status: &Status| parts.calls.refuse(rpc, status.code());
+        let call = CallContext::read(&request, rpc.name(), &parts.sampler).inspect_err(refused)?;
         let job = convert::job(job(request.into_inner()));
         let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
         let mut job = job.inspect_err(refused)?;
-        let meter = Calls::begin(calls, method, Some(&job.kind), call.arrival());
+        let meter = Calls::begin(calls, rpc, Some(&job.kind), call.arrival());
         let deadline = call.deadline(&parts.deadline);
         call.own(&mut job, deadline);
         match parts.guard.admit(&parts.pools, rpc, &call, &mut job) {
@@ -59,7 +59,7 @@ pub(super) fn submit(
     parts: &Parts,
     request: Request<SubmitRequest>,
 ) -> impl Future<Output = Result<Response<SubmitResponse>, Status>> + Send {
-    let accepted = Accepted::read(parts, &parts.calls, (Method::Submit, Rpc::Submit), request, |request| request.job);
+    let accepted = Accepted::read(parts, &parts.calls, Rpc::Submit, request, |request| request.job);
     async move {
         let Accepted { call, job, meter, hold } = accepted?;
         let begun = {

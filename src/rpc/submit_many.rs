@@ -15,7 +15,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use self::outbox::{Kept, Outbox};
 use super::{
     Arrival,
-    calls::{Calls, Meter, Method},
+    calls::{Calls, Meter},
     context::CallContext,
     convert,
     message_stream::Messages,
@@ -40,9 +40,9 @@ pub(super) fn submit_many(
     parts: &Arc<Parts>,
     request: Request<Streaming<SubmitManyRequest>>,
 ) -> Result<Response<ResponseStream<SubmitManyResponse>>, Status> {
-    let refused = |status: &Status| parts.calls.refuse(Method::SubmitMany, status.code());
+    let refused = |status: &Status| parts.calls.refuse(Rpc::SubmitMany, status.code());
     let call = CallContext::read(&request, "SubmitMany", &parts.sampler).inspect_err(refused)?;
-    let meter = Calls::begin(parts.calls.clone(), Method::SubmitMany, None, call.arrival());
+    let meter = Calls::begin(parts.calls.clone(), Rpc::SubmitMany, None, call.arrival());
     let arrival = request.extensions().get::<Arrival>();
     let body = arrival.and_then(|arrival| arrival.inbound.as_ref()?.lock().take()).unwrap_or_default();
     let memory = arrival.map(|arrival| Arc::clone(&arrival.memory));

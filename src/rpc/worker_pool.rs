@@ -1,5 +1,4 @@
-//! `WorkerPoolService`: its parts, and one method for each RPC. A new RPC is also a row in `src/auth/rpc.rs` and in
-//! `src/rpc/calls.rs`.
+//! `WorkerPoolService`: its parts, and one method for each RPC. A new RPC is also a row in `src/auth/rpc.rs`.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -7,13 +6,9 @@ use futures_util::Stream;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
-use super::{
-    Guard, Watches,
-    calls::{Calls, Method},
-    stats, stream, submit, submit_many,
-    trace::Sampler,
-};
+use super::{Guard, Watches, calls::Calls, stats, stream, submit, submit_many, trace::Sampler};
 use crate::{
+    auth::Rpc,
     detached::Detached,
     model::DeadlinePolicy,
     phase::PhaseCell,
@@ -101,7 +96,7 @@ impl WorkerPoolService for WorkerPool {
     }
 
     async fn stats(&self, request: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
-        let meter = Calls::begin(&self.0.calls, Method::Stats, None, Instant::now());
+        let meter = Calls::begin(&self.0.calls, Rpc::Stats, None, Instant::now());
         let answer = stats::stats(&self.0, request.into_inner());
         meter.end(code(&answer));
         answer
@@ -113,7 +108,7 @@ impl WorkerPoolService for WorkerPool {
     ) -> Result<Response<Self::WatchStatsStream>, Status> {
         let answer = stats::watch_stats(&self.0, request);
         if let Err(status) = &answer {
-            self.0.calls.refuse(Method::WatchStats, status.code());
+            self.0.calls.refuse(Rpc::WatchStats, status.code());
         }
         answer
     }

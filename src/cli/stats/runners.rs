@@ -1,4 +1,4 @@
-//! Programs and attached workers, as text.
+//! Programs, attached workers and detached jobs, as text.
 
 use std::fmt::Write;
 
@@ -6,11 +6,11 @@ use crate::{
     cli::{
         console::{BAD, FAINT, WARN, paint},
         output::{
-            bytes, plain,
+            bytes, duration, plain, rough,
             table::{Align, table},
         },
     },
-    proto::{AttachedWorkerStats, ProcessState, ProgramStats},
+    proto::{AttachedWorkerStats, DetachedStats, KindStats, ProcessState, ProgramStats},
 };
 
 /// A line for each program, and one for how its last process failed.
@@ -59,4 +59,25 @@ pub(super) fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
     });
     let rows: Vec<_> = [heading].into_iter().chain(rows).collect();
     table(&[Left, Left, Right, Right, Right, Left], &rows)
+}
+
+/// A line for each kind with detached jobs.
+pub(super) fn detached(kinds: &[KindStats]) -> Vec<String> {
+    let kept = |kind: &KindStats| Some((plain(&kind.name), kind.detached.filter(|it| *it != DetachedStats::default())?));
+    let mut rows: Vec<_> = kinds.iter().filter_map(kept).map(detached_row).collect();
+    if rows.is_empty() {
+        return rows.concat();
+    }
+    let heading = ["detached", "scheduled", "ready", "blocked", "running", "dead", "oldest ready"];
+    rows.insert(0, heading.map(|cell| paint(FAINT, cell)).to_vec());
+    let right = [Align::Right; 6];
+    table(&[&[Align::Left], &right[..]].concat(), &rows)
+}
+
+fn detached_row((kind, jobs): (String, DetachedStats)) -> Vec<String> {
+    let DetachedStats { scheduled, ready, blocked, running, dead, oldest_ready_age } = jobs;
+    let dead = if dead > 0 { paint(WARN, dead) } else { dead.to_string() };
+    let oldest = oldest_ready_age.map_or_else(|| "-".to_owned(), |age| rough(duration(Some(&age))));
+    let [scheduled, ready, blocked, running] = [scheduled, ready, blocked, running].map(|count| count.to_string());
+    vec![kind, scheduled, ready, blocked, running, dead, oldest]
 }

@@ -58,6 +58,7 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
     }
     lines.extend(pool.kinds.iter().filter_map(factory));
     lines.extend(indented(kinds(&pool.kinds)));
+    lines.extend(indented(runners::detached(&pool.kinds)));
     lines.extend(indented(limits(&pool.kinds).collect()));
     lines.extend(indented(runners::programs(&pool.programs)));
     lines.extend(indented(runners::attached(&pool.attached)));

@@ -6,7 +6,10 @@ use http::Request;
 use hyper::service::Service;
 use tokio::time::Instant;
 
-use crate::{auth::Caller, rpc::calls::Method};
+use crate::{
+    auth::{Caller, Rpc},
+    rpc::calls,
+};
 
 /// A call, with what the layers found out about it.
 pub struct Arrived<B> {
@@ -14,7 +17,7 @@ pub struct Arrived<B> {
     /// When its head arrived.
     pub(super) at: Instant,
     /// Its method, if it belongs to the worker pool.
-    pub(in crate::rpc) method: Option<Method>,
+    pub(in crate::rpc) method: Option<Rpc>,
     /// The authenticated caller.
     pub(super) caller: Option<Arc<Caller>>,
 }
@@ -32,7 +35,7 @@ impl<B, S: Service<Arrived<B>>> Service<Request<B>> for Arrivals<S> {
     type Future = S::Future;
 
     fn call(&self, request: Request<B>) -> S::Future {
-        let method = if self.has_pool { Method::of(request.uri().path()) } else { None };
+        let method = if self.has_pool { calls::of_worker_pool(request.uri().path()) } else { None };
         self.inner.call(Arrived { request, at: Instant::now(), method, caller: None })
     }
 }

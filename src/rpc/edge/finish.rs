@@ -13,10 +13,10 @@ use tonic::{Status, body::Body};
 
 use super::Arrived;
 use crate::{
+    auth::Rpc,
     memory::ConnectionMemory,
     rpc::{
         answer_body::{AnswerBody, GRPC_STATUS, Meters},
-        calls::Method,
         status,
     },
 };
@@ -33,7 +33,7 @@ pub struct Finished<S> {
 pub struct FinishedFuture<F> {
     answer: F,
     /// What measures the call; `None` for other services than the worker pool.
-    measured: Option<(Arc<Meters>, Method)>,
+    measured: Option<(Arc<Meters>, Rpc)>,
     memory: Arc<ConnectionMemory>,
 }
 

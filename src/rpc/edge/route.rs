@@ -12,11 +12,12 @@ use tower::Service as _;
 
 use super::{Arrived, Failure, Hot};
 use crate::{
+    auth::Rpc,
     memory::{ConnectionMemory, HeldBack},
     model::Peer,
     rpc::{
-        attach::ATTACH, calls::Method, catalog::Catalog, context::Arrival, jobs::CREATE_JOBS,
-        single_message::SingleMessage, upload::Upload,
+        attach::ATTACH, catalog::Catalog, context::Arrival, jobs::CREATE_JOBS, single_message::SingleMessage,
+        upload::Upload,
     },
 };
 
@@ -43,9 +44,9 @@ fn reads_itself(path: &str) -> bool {
 
 impl Route {
     /// Whether a call's method takes one message.
-    fn takes_one(&self, hot: Option<Method>, path: &str) -> bool {
+    fn takes_one(&self, hot: Option<Rpc>, path: &str) -> bool {
         match hot {
-            Some(method) => method != Method::SubmitMany,
+            Some(method) => method != Rpc::SubmitMany,
             None => self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo") && !reads_itself(path),
         }
     }
@@ -87,7 +88,7 @@ where
         let mut request = request.map(|body| Box::new(SingleMessage::new(upload(body), is_bound)));
         let (peer, memory) = (Some(Arc::clone(&self.peer)), Arc::clone(&self.memory));
         let mut arrival = Arrival { at, peer, caller, memory, inbound: None };
-        if method != Some(Method::SubmitMany) && !reads_itself(request.uri().path()) {
+        if method != Some(Rpc::SubmitMany) && !reads_itself(request.uri().path()) {
             request.extensions_mut().insert(arrival);
             return self.answer(method.is_some(), request);
         }

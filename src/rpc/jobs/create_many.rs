@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Asked, create, named};
+use super::{Asked, create, measured, named};
 use crate::{
     model::FieldViolation,
     proto::{CreateJobRequest, CreateJobsRequest, CreateJobsResponse, create_jobs_response::Outcome},
@@ -23,13 +23,14 @@ pub(in crate::rpc) const CREATE_JOBS: &str = "/waterwheel.v1.JobService/CreateJo
 
 /// Creates jobs, and answers each once it is durable. A caller that does not read its answers is read no further.
 pub(super) fn create_jobs(
-    asked: Asked,
+    mut asked: Asked,
     request: &Request<Streaming<CreateJobsRequest>>,
 ) -> Result<Response<ResponseStream<CreateJobsResponse>>, Status> {
     let arrival = request.extensions().get::<Arrival>();
     let body = arrival.and_then(|arrival| arrival.inbound.as_ref()?.lock().take()).unwrap_or_default();
     let inbound = Messages::new(body, request.metadata().as_ref(), asked.parts.largest_message);
     let window = asked.parts.window;
+    let meter = asked.meter.take();
     let asked = Arc::new(asked);
     let messages = stream::unfold(Some(inbound), async |inbound| {
         let mut inbound: Messages<CreateJobsRequest> = inbound?;
@@ -42,7 +43,7 @@ pub(super) fn create_jobs(
     let (creator, caller) = (Arc::clone(&asked), Arc::clone(&asked));
     let answers = messages.map(move |message| create(Arc::clone(&creator), message)).buffer_unordered(window);
     let answers = answers.map(move |answer| answer.map_err(|status| named(&caller.call, status)));
-    Ok(asked.call.answer(Box::pin(answers)))
+    Ok(asked.call.answer(measured(meter, answers)))
 }
 
 async fn create(asked: Arc<Asked>, message: Result<CreateJobsRequest, Status>) -> Result<CreateJobsResponse, Status> {

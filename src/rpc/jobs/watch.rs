@@ -2,18 +2,18 @@
 
 use std::{future::pending, time::Duration};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::stream;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
 use tonic::{Request, Response, Status};
 
-use super::{Asked, convert, named};
+use super::{Asked, convert, measured, named};
 use crate::{
     model::Replay,
     proto::{AttemptOutput, AttemptProgress, WatchJobRequest, WatchJobResponse, watch_job_response::Event},
-    rpc::worker_pool::ResponseStream,
+    rpc::{status, watches::WatchEnd, worker_pool::ResponseStream},
     store::{JobRecord, JobState, StoredJob},
 };
 
@@ -26,12 +26,16 @@ const OFFSET_BITS: u32 = 40;
 
 /// Follows a job until it has ended.
 pub(super) async fn watch_job(
-    asked: Asked,
+    mut asked: Asked,
     request: Request<WatchJobRequest>,
 ) -> Result<Response<ResponseStream<WatchJobResponse>>, Status> {
-    let open = asked.parts.watches.open(&request).map_err(|status| named(&asked.call, status))?;
+    let open = asked.parts.watches.open(&request);
     let WatchJobRequest { job_id, from_sequence } = request.into_inner();
-    asked.job(&job_id).await.map_err(|status| named(&asked.call, status))?;
+    let open = match (open, asked.job(&job_id).await) {
+        (Ok(open), Ok(_)) => open,
+        (Err(status), _) | (_, Err(status)) => return asked.answer(Err(status)),
+    };
+    let meter = asked.meter.take();
     let answer = asked.call.answer(());
     let watcher = Watcher {
         asked,
@@ -43,6 +47,7 @@ pub(super) async fn watch_job(
         seen: None,
         ended: None,
         look_at: Instant::now(),
+        stopped: open,
         pause: LOOK[0],
     };
     let events = stream::try_unfold(Some(watcher), async |watcher| {
@@ -52,7 +57,7 @@ pub(super) async fn watch_job(
             Err(status) => Err(named(&watcher.asked.call, status)),
         }
     });
-    Ok(answer.map(|()| Box::pin(events.into_stream().take_until(open)) as _))
+    Ok(answer.map(|()| measured(meter, events)))
 }
 
 struct Watcher {
@@ -71,6 +76,8 @@ struct Watcher {
     ended: Option<StoredJob>,
     look_at: Instant,
     pause: Duration,
+    /// The end of the process.
+    stopped: WatchEnd,
 }
 
 /// What makes a job worth sending again.
@@ -91,7 +98,7 @@ impl Watcher {
             if let Some(job) = self.ended.take() {
                 return Ok((self.number(Event::Job(convert::record(job.record))), true));
             }
-            self.wait().await;
+            self.wait().await?;
             if self.look_at <= Instant::now()
                 && let Some(job) = self.look().await?
             {
@@ -134,7 +141,7 @@ impl Watcher {
     }
 
     /// Returns when the attempt has told something, or the store is to be looked at.
-    async fn wait(&mut self) {
+    async fn wait(&mut self) -> Result<(), Status> {
         let live = async {
             match &mut self.live {
                 Some(live) => live.changed().await,
@@ -149,7 +156,9 @@ impl Watcher {
                 }
             }
             () = sleep_until(self.look_at) => {}
+            () = &mut self.stopped => return Err(status::draining(self.asked.call.request_id())),
         }
+        Ok(())
     }
 
     /// Looks at the store, and for the attempt here. Gives the job if it has changed and goes on.
