@@ -1,9 +1,12 @@
 package dev.waterwheel.clients;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
+import java.util.List;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
 class ExampleTest {
@@ -12,20 +15,41 @@ class ExampleTest {
   /** The example of the documentation does what it says. */
   @Test
   void theExampleRuns() throws Exception {
+    var lines = told("Client", Server.EVERYDAY, "../../../deploy/service-config.json");
+    assertTrue(lines.get(0).startsWith(DIGEST + " by job "), lines.toString());
+    assertTrue(lines.get(1).equals("1 STARTED"), lines.toString());
+    assertTrue(lines.get(lines.size() - 2).endsWith(" FINISHED"), lines.toString());
+    assertTrue(lines.get(lines.size() - 1).matches("UNKNOWN_KIND .*NOT_STARTED.*"), lines.toString());
+  }
+
+  /** The example of detached jobs does what it says. */
+  @Test
+  void theExampleOfDetachedJobsRuns() throws Exception {
+    var lines = told("Jobs", Server.EVERYDAY + "\n[store]\nmemory = true\n");
+    assertTrue(lines.get(0).matches("created report-.* true"), lines.toString());
+    assertTrue(lines.get(lines.size() - 5).endsWith(" OUTPUT"), lines.toString());
+    var ends = lines.subList(lines.size() - 3, lines.size());
+    var expected =
+        List.of(
+            "waited JOB_STATE_SUCCEEDED slept 300 ms",
+            "cancelled JOB_STATE_CANCELLED",
+            "retried JOB_STATE_SUCCEEDED");
+    assertEquals(expected, ends, lines.toString());
+  }
+
+  /** The lines that an example prints. */
+  private static List<String> told(String example, String config, String... more) throws Exception {
     var told = new ByteArrayOutputStream();
     var stdout = System.out;
-    try (var server = Server.start(Server.EVERYDAY)) {
+    try (var server = Server.start(config)) {
       System.setOut(new PrintStream(told));
       // No import reaches a class without a package.
-      var main = Class.forName("Client").getMethod("main", String[].class);
-      main.invoke(null, (Object) new String[] {server.address, "../../../deploy/service-config.json"});
+      var main = Class.forName(example).getMethod("main", String[].class);
+      var args = Stream.concat(Stream.of(server.address), Stream.of(more)).toArray(String[]::new);
+      main.invoke(null, (Object) args);
     } finally {
       System.setOut(stdout);
     }
-    var lines = told.toString().lines().toList();
-    assertTrue(lines.get(0).startsWith(DIGEST + " by job "), told.toString());
-    assertTrue(lines.get(1).equals("1 STARTED"), told.toString());
-    assertTrue(lines.get(lines.size() - 2).endsWith(" FINISHED"), told.toString());
-    assertTrue(lines.get(lines.size() - 1).matches("UNKNOWN_KIND .*NOT_STARTED.*"), told.toString());
+    return told.toString().lines().toList();
   }
 }
