@@ -1,7 +1,7 @@
 //! Detached jobs: takes jobs from a store, runs them in the pools, and keeps their ends in the store.
 //!
 //! [`claims`] counts what each pool has room for, [`dispatch`] takes so many jobs from the store, [`run`] runs one job,
-//! and [`outcome`] turns its end into what becomes of the job. [`session`] keeps the lease and the time of the store.
+//! and [`outcome`] turns its end into what becomes of the job. [`schedule`] creates those that recur. [`session`] keeps the lease and the time of the store.
 //!
 //! A job that waits is in the store. Only as many are in a pool as it can start soon, so that a drain gives back little.
 
@@ -9,6 +9,7 @@ mod claims;
 mod dispatch;
 mod outcome;
 mod run;
+mod schedule;
 mod session;
 
 use std::{
@@ -33,6 +34,8 @@ use crate::{
     task::Tasks,
 };
 use claims::Claims;
+use schedule::Schedules;
+pub use schedule::{Calendar, Schedule};
 
 /// Longest run of a detached job, if its kind or its caller sets none.
 pub const MAX_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -68,6 +71,7 @@ struct Inner {
     store: Arc<dyn JobStore>,
     pools: Pools,
     policies: ArcSwap<KindPolicies>,
+    schedules: Mutex<Schedules>,
     /// Cancelled when no more jobs are to be taken.
     stop: CancellationToken,
     /// Cancelled when every end is kept, and the store is closed.
@@ -96,6 +100,7 @@ impl Detached {
             store,
             pools,
             policies: ArcSwap::from_pointee(policies),
+            schedules: Mutex::default(),
             stop: CancellationToken::new(),
             ended: CancellationToken::new(),
             session: Mutex::default(),
@@ -154,6 +159,11 @@ impl Detached {
     /// Replaces the policies, for jobs that are created from now on.
     pub fn set_policies(&self, policies: KindPolicies) {
         self.0.policies.store(Arc::new(policies));
+    }
+
+    /// Replaces the schedules. Of each, the last tick that all servers missed runs at once.
+    pub fn set_schedules(&self, schedules: Vec<Schedule>) {
+        *self.0.schedules.lock() = Schedules::new(schedules);
     }
 
     /// Whether the store answered when it was last asked.

@@ -95,6 +95,9 @@ impl Reloading {
         pools.refresh();
         if let Some(detached) = detached {
             detached.set_policies(store::policies(&new.config));
+            if new.config.schedules != current.config.schedules {
+                detached.set_schedules(new.config.schedules.clone());
+            }
         }
         if let (Some(gate), Some(auth)) = (&self.guard.gate, &new.config.auth) {
             gate.set_rules(&auth.rules);

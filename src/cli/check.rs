@@ -4,7 +4,7 @@ mod fit;
 mod place;
 mod stop_time;
 
-use std::path::Path;
+use std::{collections::BTreeMap, iter, path::Path};
 
 use clap::Args;
 use serde_json::json;
@@ -25,8 +25,12 @@ use super::{
 };
 use crate::{
     config::{Config, Faults, Loaded, Pool, Warning},
+    detached::{Calendar, Schedule, wall_clock},
     store::{StoreError, inspect_postgres},
 };
+
+/// Ticks of each schedule that are shown.
+const TICKS: usize = 3;
 
 const EXAMPLE: &str = "\
 Exit codes:
@@ -148,7 +152,18 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
 
 fn summary(config: &Config) -> String {
     let (pools, kinds) = (counted(config.pools.len(), "pool"), counted(config.kinds.len(), "kind"));
-    format!("ok: {pools} and {kinds}\n{}", contents(config))
+    let ticks = ticks(config).into_iter().map(|(name, next)| format!("\nschedule {name}  next {}", next.join("  ")));
+    format!("ok: {pools} and {kinds}\n{}", contents(config)) + &ticks.collect::<String>()
+}
+
+/// The next ticks of each schedule.
+fn ticks(config: &Config) -> BTreeMap<&str, Vec<String>> {
+    let next = |it: &Schedule| {
+        let calendar = Calendar::parse(&it.cron, &it.timezone).expect("the pattern was checked");
+        let ticks = iter::successors(Some(wall_clock()()), |at| calendar.next(*at)).skip(1).take(TICKS);
+        ticks.map(|at| humantime::format_rfc3339_seconds(at.into()).to_string()).collect()
+    };
+    config.schedules.iter().map(|schedule| (schedule.name.as_str(), next(schedule))).collect()
 }
 
 fn summary_json(config: &Config) -> serde_json::Value {
@@ -165,6 +180,7 @@ fn summary_json(config: &Config) -> serde_json::Value {
         "ok": true,
         "pools": config.pools.iter().map(pool).collect::<Vec<_>>(),
         "kinds": config.kinds.iter().map(|kind| &kind.name).collect::<Vec<_>>(),
+        "schedules": ticks(config),
     })
 }
 

@@ -37,7 +37,11 @@ pub(super) fn report(values: &mut Values, no_kinds: NoKinds, env: &[(String, Str
     }
     report_kinds(values, no_kinds, env);
     report_pools(values);
+    report_schedules(values, no_kinds);
 }
+
+/// Keys of which each makes a store.
+const STORES: [&str; 3] = ["store.path", "store.url", "store.memory"];
 
 fn report_listeners(values: &mut Values) {
     let may = |key: &str| values.get::<bool>(key) != Some(false);
@@ -307,6 +311,30 @@ fn report_programs(values: &mut Values, kinds: &[(String, bool)], env: &[(String
         if !used.contains(program) && !values.is_faulty_within("kind") {
             let help = format!("add `program = \"{program}\"` to a [kind.NAME], or remove it");
             values.contradiction(&[&table], format!("program `{program}` runs no kind"), help);
+        }
+    }
+}
+
+fn report_schedules(values: &mut Values, no_kinds: NoKinds) {
+    let (schedules, kinds) = (values.names("schedule"), values.names("kind"));
+    let has_store = STORES.iter().any(|key| values.is_set(key) || values.is_faulty(key));
+    for (schedule, _) in &schedules {
+        let table = format!("schedule.{schedule}");
+        let [cron, kind] = ["cron", "kind"].map(|key| format!("{table}.{key}"));
+        for (key, example) in [(&cron, "cron = \"0 3 * * *\""), (&kind, "kind = \"NAME\"")] {
+            if !values.has(key) {
+                values.contradiction(&[&table], format!("`{key}` is missing"), format!("add `{example}`"));
+            }
+        }
+        let name = values.get::<String>(&kind);
+        if let Some(name) = name.filter(|name| no_kinds == NoKinds::Fault && !kinds.iter().any(|(it, _)| it == name)) {
+            let help = meant(&name, &kinds, "add it").unwrap_or_else(|| format!("add [kind.{name}]"));
+            let message = format!("`{kind}` is `{}`, which is not declared", withhold::value(&name));
+            values.contradiction(&[&kind], message, help);
+        }
+        if !has_store {
+            let message = format!("schedule `{schedule}` has no store to keep its jobs in");
+            values.contradiction(&[&table], message, "add `store.path = \"waterwheel.db\"`");
         }
     }
 }

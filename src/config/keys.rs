@@ -2,7 +2,8 @@
 //! here, and so do `config init`, `config show` and docs/configuration.md. A new key is a row here and a field in the settings.
 
 use super::syntax::{
-    ADDRESS, COLLECTOR, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, TENANT, WORD,
+    ADDRESS, COLLECTOR, CRON, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, TENANT,
+    TIMEZONE, WORD,
 };
 use super::value_type::{Syntax, Syntax::OneOf, ValueType, ValueType::*};
 use std::time::Duration as Time;
@@ -277,6 +278,17 @@ keys! {
     "store.max_jobs": Integer(1, 1_000_000_000), default "10000000";
     /// Most bytes of payloads and outputs of detached jobs, those of ended ones included.
     "store.max_bytes": MEMORY, default "'16GiB'";
+
+    /// When the job runs: minute, hour, day, month and weekday, as cron has them. Six fields begin with seconds.
+    "schedule.*.cron": Text(CRON), like "'0 3 * * *'";
+    /// Time zone of the fields.
+    "schedule.*.timezone": Text(TIMEZONE), default "'UTC'", like "'Europe/Berlin'";
+    /// Kind of the job.
+    "schedule.*.kind": Text(STRING), like "'NAME'";
+    /// Payload of the job.
+    "schedule.*.payload": Text(STRING), default "''", like "'text'";
+    /// What a tick does while the job of an earlier one has not ended: nothing, or its job waits too.
+    "schedule.*.overlap": Text(OneOf(&["skip", "queue"])), default "'skip'";
 
     /// Filter of log lines.
     "telemetry.log": Text(LOG_FILTER), default "'info'", like "'info,waterwheel=debug'";

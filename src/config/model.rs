@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::detached::KindPolicy;
+use crate::detached::{KindPolicy, Schedule};
 use crate::handler::{Builtin, ExecCommand, KindOptions, WorkerProgram};
 use crate::memory::MemoryLimits;
 use crate::model::{DeadlinePolicy, WhenFull};
@@ -31,6 +31,8 @@ pub struct Config {
     pub quota: auth::QuotaConfig,
     /// The store of detached jobs.
     pub store: Store,
+    /// Jobs that recur, in the order of the file. Each names a kind.
+    pub schedules: Vec<Schedule>,
     /// Logs and traces: the filter and the collector are known to parse.
     pub telemetry: telemetry::Config,
     /// Pools, in the order of the file. Names are unique.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     auth::{self, Jwt, Pattern, QuotaConfig, Rpc, Rpcs, Rule},
-    detached::KindPolicy,
+    detached::{KindPolicy, Schedule},
     handler::KindOptions,
     model::{KindLimits, Limit, Rate},
     net::{Http2, ListenAddress, TlsConfig},
@@ -32,6 +32,9 @@ pub(super) fn read(values: &Values, env: &[(String, String)]) -> Config {
                 .collect(),
         },
         store: values.section("store"),
+        schedules: names("schedule")
+            .map(|name| Schedule { name: name.clone(), ..values.section(&format!("schedule.{name}")) })
+            .collect(),
         telemetry: values.section("telemetry"),
         pools: names("pool").map(|name| pool(values, name)).collect(),
         kinds: names("kind").map(|name| kind(values, name, env)).collect(),

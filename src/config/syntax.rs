@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     auth::{PrincipalPattern, Rpc},
+    detached::Calendar,
     handler::ExecCommand,
     model::MAX_TENANT,
     net::{InvalidListenAddress, ListenAddress},
@@ -22,6 +23,10 @@ pub(super) type Checked = Result<String, Option<String>>;
 
 pub(super) const STRING: Syntax = Parsed("a string", |text| Ok(text.to_owned()));
 pub(super) const WORD: Syntax = Parsed("a text of one character or more", |text| check(text, !text.is_empty()));
+pub(super) const CRON: Syntax =
+    Parsed("a pattern of cron", |text| Calendar::parse(text, "UTC").map(|_| text.to_owned()).map_err(Some));
+pub(super) const TIMEZONE: Syntax =
+    Parsed("a time zone of the IANA database", |text| check(text, Calendar::parse("* * * * *", text).is_ok()));
 pub(super) const ADDRESS: Syntax = Parsed("an address: IP:PORT, unix:/path or systemd:N", |text| {
     let address: ListenAddress = text.parse().map_err(|error| match error {
         InvalidListenAddress::Form => None,

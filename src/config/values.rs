@@ -182,7 +182,7 @@ impl Values {
                 table
             }
             Some(Entry { node, .. }) => {
-                let names = if matches!(path, "pool" | "kind" | "program") { ".NAME" } else { "" };
+                let names = if matches!(path, "pool" | "kind" | "program" | "schedule") { ".NAME" } else { "" };
                 let help = format!("start a section [{path}{names}]");
                 let message = format!("`{path}` must be a table, not {}", node.data.type_name());
                 self.faulty.insert(path.to_owned());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::Inner;
+use super::{Inner, wall_clock};
 use crate::store::{SessionId, StoreError};
 
 /// Time without a beat after which the store takes the jobs of the session back.
@@ -54,9 +54,11 @@ impl Inner {
 
     /// Tells the store that time passes, and counts its jobs.
     pub(super) async fn tick(&self) {
-        let mut count_at = Instant::now();
+        let (mut count_at, clock) = (Instant::now(), wall_clock());
         loop {
             let ticked = self.note(self.store.tick().await);
+            // One that fails is tried again with the next tick.
+            let _ = self.fire(&clock).await;
             let begin = Instant::now();
             if begin >= count_at
                 && let Ok(depths) = self.note(self.store.depths().await)

@@ -100,10 +100,13 @@ pub struct Tick {
     pub overlap: Overlap,
     /// The run.
     pub job: NewJob,
+    /// Whether it was due before the server looked. It then runs only if the schedule has ticked before.
+    pub is_missed: bool,
 }
 
 /// What a tick does while the run of an earlier tick has not ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Overlap {
     /// It creates no run.
     Skip,
@@ -116,7 +119,7 @@ pub enum Overlap {
 pub enum Fired {
     /// Its run was created.
     Created,
-    /// An earlier run has not ended, so that this one was skipped.
+    /// An earlier run has not ended, or it was missed by a new schedule, so that it was skipped.
     Skipped,
     /// This tick, or a later one, had fired before.
     Already,

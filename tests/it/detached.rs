@@ -2,6 +2,7 @@
 
 mod attempts;
 mod faults;
+mod recurring;
 mod replicas;
 mod restart;
 mod tenants;

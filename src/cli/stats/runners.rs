@@ -63,7 +63,8 @@ pub(super) fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
 
 /// A line for each kind with detached jobs.
 pub(super) fn detached(kinds: &[KindStats]) -> Vec<String> {
-    let kept = |kind: &KindStats| Some((plain(&kind.name), kind.detached.filter(|it| *it != DetachedStats::default())?));
+    let kept =
+        |kind: &KindStats| Some((plain(&kind.name), kind.detached.filter(|it| *it != DetachedStats::default())?));
     let mut rows: Vec<_> = kinds.iter().filter_map(kept).map(detached_row).collect();
     if rows.is_empty() {
         return rows.concat();

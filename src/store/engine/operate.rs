@@ -69,6 +69,10 @@ impl<R: Rows> Engine<R> {
         if last.as_ref().is_some_and(|(last, _)| *last >= tick.at) {
             return Ok(Fired::Already);
         }
+        if last.is_none() && tick.is_missed {
+            self.rows.set_schedule(&tick.schedule, tick.at, "")?;
+            return Ok(Fired::Skipped);
+        }
         if let (Some((_, run)), Overlap::Skip) = (&last, tick.overlap)
             && self.rows.find(&[run])?.iter().any(|record| !record.state.is_ended())
         {

@@ -298,7 +298,10 @@ pub(super) const CASES: &[Case] = &[
             claim S k=9           => n60 h60 h120
             end n60 ok            => succeeded
             fire nightly 120 skip n120 => already
-            fire nightly 180 skip n180 => created",
+            fire nightly 180 skip n180 => created
+            fire new 60 skip x60 missed => skipped
+            fire new 60 skip x60 => already
+            fire new 120 skip x120 missed => created",
     },
     Case {
         name: "depths and sizes are by kind and state",

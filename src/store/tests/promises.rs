@@ -159,7 +159,7 @@ async fn a_day_of_schedules_fires_each_tick_once() {
             let ticks = (0..1000).map(|schedule| {
                 let mut job = NewJob::new(format!("s{schedule}-{quarter}"), "p", Job::new("k", "x"));
                 job.retain_for = Duration::from_secs(2 * QUARTER);
-                Tick { schedule: format!("s{schedule}"), at, overlap: Overlap::Skip, job }
+                Tick { schedule: format!("s{schedule}"), at, overlap: Overlap::Skip, job, is_missed: false }
             });
             for answer in store.fire(ticks.collect()).await.expect("answers") {
                 *fired.entry(answer).or_default() += 1;

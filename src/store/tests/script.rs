@@ -210,13 +210,13 @@ impl Script {
         }
     }
 
-    /// `nightly 60 skip a`: the tick at 60 s after the start of the test creates `a`.
+    /// `nightly 60 skip a`: the tick at 60 s after the start of the test creates `a`. `missed` at the end: the server looks later.
     async fn fire(&self, words: &Words<'_>) -> Result<String, StoreError> {
         let ids = words.plain();
         let at = crate::store::Timestamp::from_millis(TestClock::START).plus(seconds(&ids[1]));
         let overlap = if ids[2] == "skip" { Overlap::Skip } else { Overlap::Queue };
         let job = job(&ids[3], &self.clock);
-        let tick = Tick { schedule: ids[0].clone(), at, overlap, job };
+        let tick = Tick { schedule: ids[0].clone(), at, overlap, job, is_missed: ids.get(4).is_some() };
         Ok(join(self.store.fire(vec![tick]).await?.into_iter().map(fired)))
     }
 
