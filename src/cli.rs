@@ -41,6 +41,7 @@ mod session;
 mod sim;
 mod stats;
 mod steer;
+mod store;
 mod stream;
 mod submit;
 mod worker;
@@ -101,6 +102,7 @@ enum Command {
     Check(check::CheckArgs),
     Config(config::ConfigCommand),
     Proto(proto::ProtoArgs),
+    Store(store::StoreCommand),
     Worker(worker::WorkerCommand),
     Completions(completions::CompletionsArgs),
 }
@@ -187,6 +189,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Check(args) => session::client(args.output.format, async |console| check::run(args, console).await),
         Command::Config(args) => session::client(args.format(), async |console| config::run(args, console).await),
         Command::Proto(args) => session::client(output::Format::Text, async |console| proto::run(args, console).await),
+        Command::Store(args) => session::client(args.format(), async |console| store::run(args, console).await),
         Command::Worker(args) => session::client(args.format(), async |console| worker::run(args, console).await),
         Command::Completions(args) => {
             session::client(output::Format::Text, async |console| completions::run(args, console).await)

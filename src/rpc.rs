@@ -50,6 +50,7 @@ pub use edge::{Edge, Front};
 pub use guard::Guard;
 pub use health::Health;
 pub use hosts::Hosts;
+pub use jobs::detached_job;
 pub use load::Load;
 pub use orca::Orca;
 pub use services::{Limits, Pages, PublicServices, ops_services, public_services};

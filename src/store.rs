@@ -36,7 +36,7 @@ pub use request::{
     Ticked,
 };
 pub use retry::RetryPolicy;
-pub use sqlite::{SqliteOptions, open_sqlite};
+pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite};
 pub use time::{Clock, Timestamp};
 pub use wakes::Wakes;
 

@@ -18,7 +18,7 @@ use super::{
     output::{self, Format, counted, json, setting},
     sim::TooMuch,
 };
-use crate::{config::Faults, file::FileFault, sim::RecordingError};
+use crate::{config::Faults, file::FileFault, sim::RecordingError, store::StoreError};
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -71,6 +71,9 @@ pub(crate) enum Failure {
     /// The simulation is too large.
     #[error(transparent)]
     Simulation(#[from] TooMuch),
+    /// The store cannot be opened, or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The output could not be written.
     #[error("cannot write the output: {}", explain(.0))]
     Output(#[from] io::Error),
@@ -122,6 +125,7 @@ impl Failure {
             | Self::DrainResumed { .. }
             | Self::Output(_)
             | Self::WriteFile { .. }
+            | Self::Store(_)
             | Self::Runtime(_) => Exit::Failed,
         }
     }
@@ -205,7 +209,7 @@ impl Failure {
             Self::Access(error) => error.help(),
             Self::Replay(error) => error.help(),
             Self::Simulation(error) => error.help(),
-            Self::Config(_) | Self::Output(_) | Self::Runtime(_) => return None,
+            Self::Config(_) | Self::Output(_) | Self::Store(_) | Self::Runtime(_) => return None,
         };
         Some(help.to_owned())
     }

@@ -10,7 +10,7 @@ use super::console::{STRONG, paint};
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Serve", &["serve", "dev", "check", "config", "worker", "proto", "completions"]),
     ("Call", &["submit", "stream", "probe"]),
-    ("Operate", &["stats", "jobs", "explain", "cancel", "pause", "resume", "resize", "reload", "drain"]),
+    ("Operate", &["stats", "jobs", "explain", "cancel", "pause", "resume", "resize", "reload", "drain", "store"]),
     ("Study", &["bench", "sim", "advise"]),
 ];
 

@@ -17,10 +17,11 @@ macro_rules! files {
 }
 
 /// The contract for callers, workers and operators, and error details.
-const FILES: [(&str, &str); 7] = files![
+const FILES: [(&str, &str); 8] = files![
     "waterwheel/v1/job.proto",
     "waterwheel/v1/stats.proto",
     "waterwheel/v1/worker_pool_service.proto",
+    "waterwheel/v1/job_service.proto",
     "waterwheel/v1/worker_service.proto",
     "waterwheel/v1/admin_service.proto",
     "google/rpc/status.proto",

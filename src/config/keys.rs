@@ -102,8 +102,6 @@ const MILLION: ValueType = Integer(1, 1_000_000);
 const ENTRIES: i64 = 1 << 24;
 /// Starts per second: from one in a quarter of an hour, to the resolution of timers.
 const RATE: ValueType = Number(0.001, 1_000_000.0);
-/// A quota is given in whole numbers.
-const QUOTA: ValueType = MILLION;
 
 const CLASSES: Syntax = OneOf(&["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"]);
 /// Signature algorithms with a private key. With a shared secret, each reader of the file could sign.
@@ -250,19 +248,19 @@ keys! {
     "auth.rule.*.may_shed": Boolean, default "true";
 
     /// Jobs per second of each tenant.
-    "quota.rate": QUOTA, like "100";
+    "quota.rate": MILLION, like "100";
     /// Jobs at once after a pause. A second's worth by default.
-    "quota.burst": QUOTA, like "200";
+    "quota.burst": MILLION, like "200";
     /// Jobs queued and running.
-    "quota.in_flight": QUOTA, like "64";
+    "quota.in_flight": MILLION, like "64";
     /// Tenants that are counted separately. Further ones share one quota.
     "quota.tenants": Integer(1, ENTRIES), default "10000";
     /// Jobs per second of this tenant.
-    "quota.tenant.*.rate": QUOTA, like "100";
+    "quota.tenant.*.rate": MILLION, like "100";
     /// Jobs at once after a pause. A second's worth by default.
-    "quota.tenant.*.burst": QUOTA, like "200";
+    "quota.tenant.*.burst": MILLION, like "200";
     /// Jobs queued and running.
-    "quota.tenant.*.in_flight": QUOTA, like "64";
+    "quota.tenant.*.in_flight": MILLION, like "64";
 
     /// File of the detached jobs (SQLite). Without a `path`, a `url` and `memory`, `JobService` refuses all calls.
     "store.path": Path, like "'waterwheel.db'";

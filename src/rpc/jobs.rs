@@ -13,6 +13,7 @@ use std::{future::ready, sync::Arc};
 use futures_util::{Stream, StreamExt, stream};
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
+pub use self::convert::stored as detached_job;
 pub(super) use self::create_many::CREATE_JOBS;
 use super::{
     calls::{Calls, Meter},

@@ -59,6 +59,29 @@ pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobS
     Ok(Arc::new(SqlStore::start(file, vec![engine.rows], options.bounds, Arc::new(Wakes::default()))?))
 }
 
+/// What is in the file of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SqliteFacts {
+    /// Version of its schema; zero if it is empty.
+    pub version: usize,
+    /// Newest version that this program knows.
+    pub known: usize,
+    /// Jobs.
+    pub jobs: u64,
+    /// Jobs that have not ended.
+    pub unfinished: u64,
+    /// Size of the file, without its log.
+    pub file_bytes: u64,
+}
+
+/// Checks a file that no server has open, and changes nothing. Blocks while it reads all of it.
+///
+/// # Errors
+/// Those of [`open_sqlite`], and [`StoreError::File`] where there is no file.
+pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
+    open::inspect(path)
+}
+
 struct SqliteFile {
     path: PathBuf,
     clock: Clock,

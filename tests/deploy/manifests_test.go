@@ -32,7 +32,7 @@ import (
 const kubernetes = "../../deploy/kubernetes/"
 
 var (
-	secured  = []string{"base", "overlays/cert-manager"}
+	secured  = []string{"base", "overlays/cert-manager", "overlays/sqlite", "overlays/postgres"}
 	meshed   = []string{"overlays/linkerd", "overlays/istio"}
 	variants = append(secured, meshed...)
 )
@@ -47,6 +47,7 @@ type built struct {
 	account    *corev1.ServiceAccount
 	// In one variant only.
 	certificate *certmanagerv1.Certificate
+	claim       *corev1.PersistentVolumeClaim
 }
 
 var known = runtime.NewScheme()
@@ -94,6 +95,8 @@ func build(t *testing.T, variant string) built {
 			found.account = object
 		case *certmanagerv1.Certificate:
 			found.certificate = object
+		case *corev1.PersistentVolumeClaim:
+			found.claim = object
 		default:
 			t.Fatalf("%s: nothing checks a %T", variant, object)
 		}
@@ -230,6 +233,47 @@ func TestPortsAgree(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A file has one server at a time, on a volume that outlives it; replicas have the database.
+func TestDetachedJobsHaveAPlace(t *testing.T) {
+	for variant, place := range map[string]string{"overlays/sqlite": "PATH", "overlays/postgres": "URL"} {
+		found := build(t, variant)
+		spec := found.deployment.Spec
+		pod := spec.Template.Spec
+		for _, container := range []corev1.Container{pod.InitContainers[0], pod.Containers[0]} {
+			at := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == "WATERWHEEL_STORE__"+place })
+			if at < 0 {
+				t.Fatalf("%s: %s knows no store by %+v", variant, container.Name, container.Env)
+			}
+			if place == "URL" {
+				if secret := container.Env[at].ValueFrom.SecretKeyRef; secret.Name != "waterwheel-store" || secret.Key != "url" {
+					t.Errorf("%s: %s reads %+v", variant, container.Name, secret)
+				}
+				continue
+			}
+			holds := func(m corev1.VolumeMount) bool {
+				return m.Name == "store" && !m.ReadOnly && strings.HasPrefix(container.Env[at].Value, m.MountPath+"/")
+			}
+			if !slices.ContainsFunc(container.VolumeMounts, holds) {
+				t.Errorf("%s: no volume holds %s", variant, container.Env[at].Value)
+			}
+		}
+		if place == "URL" {
+			opens := func(rule networkingv1.NetworkPolicyEgressRule) bool { return rule.Ports[0].Port.IntVal == 5432 }
+			if *spec.Replicas != 2 || !slices.ContainsFunc(found.network.Spec.Egress, opens) {
+				t.Errorf("%s: %d replicas, which reach %+v", variant, *spec.Replicas, found.network.Spec.Egress)
+			}
+			continue
+		}
+		claimed := func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == found.claim.Name
+		}
+		if *spec.Replicas != 1 || spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType ||
+			!slices.ContainsFunc(pod.Volumes, claimed) {
+			t.Errorf("%s: %d replicas, %s, %+v", variant, *spec.Replicas, spec.Strategy.Type, pod.Volumes)
+		}
+	}
 }
 
 // A mesh balances calls to an address of the service; without one, clients balance by the addresses of the pods.

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod faults;
+mod files;
 mod recurring;
 mod replicas;
 mod restart;

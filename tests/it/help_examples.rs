@@ -67,6 +67,9 @@ impl Shell {
         std::fs::write(directory.path().join("waterwheel.toml"), starter::text()).unwrap();
         let worker = include_str!("../../examples/workers/thumbnail.py");
         std::fs::write(directory.path().join("thumb.py"), worker).unwrap();
+        let store = rusqlite::Connection::open(directory.path().join("waterwheel.db")).unwrap();
+        store.execute_batch(include_str!("../../src/store/sqlite/0001.sql")).unwrap();
+        store.pragma_update(None, "user_version", 1).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap();
         let path = [program, Path::new("/usr/local/bin"), Path::new("/usr/bin"), Path::new("/bin")];
         Self { directory, path: std::env::join_paths(path.map(PathBuf::from)).unwrap() }

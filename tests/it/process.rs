@@ -151,6 +151,11 @@ impl Process {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
+    /// Kills it, and returns when it is gone with all that it held.
+    pub(crate) async fn killed(mut self) {
+        self.child.kill().await.unwrap();
+    }
+
     /// Waits for the end.
     pub(crate) async fn ended(mut self) -> Ended {
         let mut last = String::new();

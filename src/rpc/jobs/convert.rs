@@ -14,7 +14,8 @@ use crate::{
 };
 
 /// A job with its output.
-pub(super) fn stored(job: StoredJob) -> DetachedJob {
+#[must_use]
+pub fn stored(job: StoredJob) -> DetachedJob {
     let StoredJob { record: job, output } = job;
     DetachedJob { output: output.unwrap_or_default().bytes.into(), ..record(job) }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::{StoreError, wal};
+use super::{SqliteFacts, StoreError, wal};
 
 /// Each is one step of the schema. They are never changed, only added to.
 const MIGRATIONS: &[&str] = &[include_str!("0001.sql")];
@@ -39,6 +39,32 @@ pub(super) fn open(path: &Path) -> Result<(Connection, File), StoreError> {
     set_up(&mut connection, found).map_err(failed)?;
     reserve(&log)?;
     Ok((connection, lock))
+}
+
+/// Looks at a file that no server has open, and changes nothing.
+pub(super) fn inspect(path: &Path) -> Result<SqliteFacts, StoreError> {
+    let file =
+        path.metadata().map_err(|error| StoreError::File { path: path.to_owned(), detail: error.to_string() })?;
+    let _lock = lock(path)?;
+    wal::verify(&beside(path, "-wal"))?;
+    let failed = |error| sqlite_error(error, path);
+    let connection = Connection::open(path).map_err(failed)?;
+    let version = check_version(&connection, path)?;
+    let found: String = connection.query_row("pragma integrity_check(1)", (), |row| row.get(0)).map_err(failed)?;
+    if found != "ok" {
+        return Err(StoreError::Damaged { path: path.to_owned(), detail: found });
+    }
+    let count = |sql| match version {
+        0 => Ok(0),
+        _ => connection.query_row(sql, (), |row| row.get::<_, i64>(0)).map_err(failed),
+    };
+    Ok(SqliteFacts {
+        version,
+        known: MIGRATIONS.len(),
+        jobs: count("select count(*) from jobs")?.unsigned_abs(),
+        unfinished: count("select count(*) from jobs where ended_at is null")?.unsigned_abs(),
+        file_bytes: file.len(),
+    })
 }
 
 /// A further connection, which only reads.

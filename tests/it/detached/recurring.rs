@@ -55,7 +55,7 @@ async fn each_tick_of_a_schedule_runs_once_over_restarts() {
             );
         }
         assert_eq!(runs(&jobs, "rare").await, [], "the last tick of a new schedule was not missed");
-        process.signal(rustix::process::Signal::KILL);
+        process.killed().await;
     }
 }
 

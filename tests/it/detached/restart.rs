@@ -32,7 +32,7 @@ async fn after_kills_every_acknowledged_job_ends_once() {
         }
         // Some run, some wait, some have ended.
         assert_eq!(acknowledged.len(), 40 * (round + 1));
-        process.signal(Signal::KILL);
+        process.killed().await;
     }
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;

@@ -1,0 +1,115 @@
+//! `waterwheel store`: looks at the file of a store whose server does not run.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::{
+    console::{Console, GOOD, paint},
+    exit::Exit,
+    failure::Failure,
+    output::{Format, OutputArgs, bytes, counted, json},
+};
+use crate::{
+    detached::wall_clock,
+    rpc::detached_job,
+    store::{BATCH, Filter, SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite},
+};
+
+/// Look at the file of detached jobs, while no server has it open.
+#[derive(Debug, Args)]
+pub(super) struct StoreCommand {
+    #[command(subcommand)]
+    action: StoreAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum StoreAction {
+    /// Check a file: whether it is intact, the version of its schema, and what it holds. It is not changed.
+    #[command(after_help = "Example:\n  waterwheel store check waterwheel.db")]
+    Check(FileCheckArgs),
+    /// Print all jobs of a file with payloads and outputs, the newest first: one line of JSON for each.
+    ///
+    /// The fields are those of DetachedJob in job_service.proto. The file is opened as by a server: an old schema is
+    /// updated, and jobs that ran at a crash are ready again.
+    #[command(after_help = "Example:\n  waterwheel store export waterwheel.db")]
+    Export(FileExportArgs),
+}
+
+#[derive(Debug, Args)]
+struct FileCheckArgs {
+    /// The file: store.path of the configuration.
+    file: PathBuf,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+struct FileExportArgs {
+    /// The file: store.path of the configuration.
+    file: PathBuf,
+}
+
+impl StoreCommand {
+    pub(super) fn format(&self) -> Format {
+        match &self.action {
+            StoreAction::Check(args) => args.output.format,
+            StoreAction::Export(_) => Format::Text,
+        }
+    }
+}
+
+pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    match command.action {
+        StoreAction::Check(FileCheckArgs { file, output }) => {
+            let facts = inspect_sqlite(&file)?;
+            let line = match output.format {
+                Format::Text => text(&facts),
+                Format::Json => {
+                    let SqliteFacts { version, known, jobs, unfinished, file_bytes } = facts;
+                    json!({
+                        "ok": true, "version": version, "newest_version": known, "jobs": jobs,
+                        "unfinished": unfinished, "file_bytes": file_bytes,
+                    })
+                    .to_string()
+                }
+            };
+            console.out.line(&line).await?;
+        }
+        StoreAction::Export(FileExportArgs { file }) => export(file, console).await?,
+    }
+    Ok(Exit::Done)
+}
+
+fn text(facts: &SqliteFacts) -> String {
+    let SqliteFacts { version, known, jobs, unfinished, file_bytes } = facts;
+    let schema = if version < known {
+        format!("{version}; the server updates it to {known} when it starts")
+    } else {
+        format!("{version}, the newest")
+    };
+    let jobs = counted(usize::try_from(*jobs).unwrap_or(usize::MAX), "job");
+    let ok = paint(GOOD, "intact");
+    format!("{ok}\nschema  {schema}\njobs    {jobs}, {unfinished} of them not ended\nfile    {}", bytes(*file_bytes))
+}
+
+async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure> {
+    // A store would be made where there is none.
+    inspect_sqlite(&file)?;
+    let store = open_sqlite(&SqliteOptions::new(file), wall_clock())?;
+    let mut page = None;
+    loop {
+        let found = store.list(Filter::default(), page, BATCH).await?;
+        for record in found.jobs {
+            if let Some(job) = store.get(&record.request.id).await? {
+                console.out.line(&json::message(&detached_job(job))?).await?;
+            }
+        }
+        page = found.next;
+        if page.is_none() {
+            store.close().await;
+            return Ok(());
+        }
+    }
+}
