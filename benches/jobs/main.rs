@@ -103,7 +103,8 @@ impl Place {
         let config = format!(
             "server = {{ listen = \"127.0.0.1:0\", ops_listen = \"127.0.0.1:0\" }}\ntelemetry.log = \"warn\"\n\
              [pool.cpu]\nworkers = 64\nqueue.jobs = 4096\nwhen_full = \"wait\"\n[kind.echo]\npool = \"cpu\"\nbuiltin = \"echo\"\n\
-             [pool.io]\nworkers = {HELD}\n[kind.sleep]\npool = \"io\"\nbuiltin = \"sleep\"\n"
+             [pool.io]\nworkers = {HELD}\n[kind.sleep]\npool = \"io\"\nbuiltin = \"sleep\"\n\
+             [kind.late]\npool = \"io\"\nbuiltin = \"echo\"\n"
         );
         fs::write(dir.path().join("plain.toml"), &config)?;
         let bounds = "max_jobs = 2000000\nmax_bytes = \"4GiB\"";
@@ -128,7 +129,7 @@ impl Place {
         for id in &held {
             client.running(id).await?;
         }
-        let batch = Batch { jobs: backlog, kind: "sleep", payload: "0", prefix: "b", rate: None };
+        let batch = Batch { jobs: backlog, kind: "late", payload: "hello waterwheel", prefix: "b", rate: None };
         client::create(&server, args.calls, &batch).await?;
         let with = resident(server.pid)?;
         let start = Instant::now();
