@@ -18,8 +18,8 @@ use crate::{
     task::Tasks,
 };
 
-/// Most open calls of `WatchStats`: each may request all figures ten times a second.
-const MAX_STATS_WATCHES: usize = 256;
+/// Most open calls of `WatchStats` and `WatchJob`: each may ask for all figures ten times a second, or for the store.
+const MAX_WATCHES: usize = 256;
 
 /// The services for callers and operators, before there is a listener.
 pub(super) struct Surface {
@@ -67,7 +67,7 @@ pub(super) fn surface(
         guard: guard.clone(),
         started,
         calls: calls.clone(),
-        watches: Watches::new(phase.clone(), MAX_STATS_WATCHES),
+        watches: Watches::new(phase.clone(), MAX_WATCHES),
         max_attached: config.server.connections.max_age,
     });
     let limits = Limits {

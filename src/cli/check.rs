@@ -224,6 +224,18 @@ mod tests {
     }
 
     #[test]
+    fn the_next_ticks_of_a_schedule_are_named() {
+        let file = starter_file();
+        let yearly = ["store.memory=true", "schedule.report.cron=0 0 1 1 *", "schedule.report.kind=sha256"];
+        let set = yearly.into_iter().flat_map(|key| ["--set", key]);
+        let args: Vec<_> = ["--config", file.path().to_str().unwrap()].into_iter().chain(set).collect();
+        let shown = checked(&args).unwrap();
+        let (_, ticks) = shown.split_once("\nschedule report  next ").expect("it is named");
+        let ticks: Vec<_> = ticks.split("  ").collect();
+        assert!(ticks.len() == 3 && ticks.iter().all(|tick| tick.ends_with("-01-01T00:00:00Z")), "{shown}");
+    }
+
+    #[test]
     fn a_good_file_is_summed_up() {
         let file = starter_file();
         let path = file.path().to_str().unwrap();

@@ -12,6 +12,7 @@ mod origins;
 mod precedence;
 mod programs;
 mod samples;
+mod schedules;
 mod security;
 mod stores;
 mod syntax;
