@@ -15,7 +15,9 @@ use tokio::process::Command;
 /// A user that is not root, as which the server runs if the tests run as root.
 const USER: u32 = 65_534;
 /// No network, and no flush: a server that is killed loses nothing while its machine goes on.
-const OPTIONS: &str = "-c listen_addresses= -c fsync=off -c unix_socket_directories=";
+const SETTINGS: &str = "listen_addresses = ''\nfsync = off\n";
+/// Over a network, only with TLS and a password.
+const ACCESS: &str = "local all all trust\nhostssl all all all scram-sha-256\n";
 
 /// A server, which runs until it is dropped.
 pub(crate) struct Cluster {
@@ -36,6 +38,8 @@ impl Cluster {
         let cluster = Self { directory: directory(), programs };
         let options = ["--auth=trust", "--username=test", "--encoding=UTF8", "--locale=C", "--no-sync"];
         cluster.run("initdb", &options).await;
+        cluster.put("postgresql.conf", SETTINGS);
+        cluster.put("pg_hba.conf", ACCESS);
         cluster.resume().await;
         Some(cluster)
     }
@@ -48,8 +52,16 @@ impl Cluster {
     /// Starts it again, and returns when it answers.
     pub(crate) async fn resume(&self) {
         let directory = self.directory.path().display();
-        let (log, options) = (format!("--log={directory}/log"), format!("--options={OPTIONS}{directory}"));
+        let (log, options) = (format!("--log={directory}/log"), format!("--options=-k {directory}"));
         self.run("pg_ctl", &["start", "--silent", "--wait", &log, &options]).await;
+    }
+
+    /// Puts a file beside its data.
+    pub(crate) fn put(&self, name: &str, text: &str) {
+        let path = self.data().join(name);
+        fs::write(&path, text).expect("a file of the server");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+        own(&path);
     }
 
     /// The URL of one of its databases.
@@ -87,9 +99,14 @@ impl Drop for Cluster {
 /// Short enough for a socket, and of the server's user.
 fn directory() -> TempDir {
     let directory = TempDir::new_in(Path::new("/tmp")).expect("a directory for the server");
-    if geteuid().is_root() {
-        chown(directory.path(), Some(USER), Some(USER)).expect("its owner");
-    }
+    own(directory.path());
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).expect("its mode");
     directory
+}
+
+/// PostgreSQL refuses to run as root.
+fn own(path: &Path) {
+    if geteuid().is_root() {
+        chown(path, Some(USER), Some(USER)).expect("its owner");
+    }
 }

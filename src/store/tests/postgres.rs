@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
 use super::cluster::Cluster;
@@ -76,4 +77,44 @@ async fn a_newer_schema_and_an_unreachable_server_are_refused() {
     cluster.halt().await;
     let refusal = open_postgres(&newer).err().expect("a refusal");
     assert!(matches!(refusal, StoreError::Unavailable(_)), "{refusal:?}");
+}
+
+/// TLS with a certificate that is trusted, and the right password, or nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_and_passwords_are_checked() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let id = std::process::id();
+    let address = format!("127.88.{}.{}", id >> 8 & 0xff, id & 0xff);
+    let [own, other] = [(); 2].map(|()| rcgen::generate_simple_self_signed([address.clone()]).expect("a certificate"));
+    cluster.put("server.crt", &own.cert.pem());
+    cluster.put("server.key", &own.signing_key.serialize_pem());
+    let server = connect(&cluster.url("postgres")).await;
+    server.run("alter role test password 'hunter2'").await;
+    server.run("alter system set ssl = on").await;
+    server.run(&format!("alter system set listen_addresses = '{address}'")).await;
+    cluster.halt().await;
+    cluster.resume().await;
+
+    let files = TempDir::new().expect("a directory");
+    let file = |text: &str| {
+        let path = files.path().join(text.len().to_string());
+        std::fs::write(&path, text).expect("a file");
+        Some(path)
+    };
+    let (right, trusted) = (|| file("hunter2\n"), || file(&own.cert.pem()));
+    for (mode, ca_file, password_file, told) in [
+        ("require", trusted(), right(), "no schema yet"),
+        ("prefer", trusted(), right(), "no schema yet"),
+        ("disable", trusted(), right(), "no encryption"),
+        ("require", None, right(), "certificate"),
+        ("require", file(&format!("{}\n", other.cert.pem())), right(), "certificate"),
+        ("require", trusted(), file("hunter22"), "password authentication failed"),
+        ("require", trusted(), None, "password missing"),
+    ] {
+        let url = format!("postgres://test@{address}/postgres?sslmode={mode}").try_into().expect("a URL");
+        let options = PostgresOptions { ca_file, password_file, ..PostgresOptions::new(url) };
+        let found = inspect_postgres(&options).await.unwrap_or_else(|error| error.to_string());
+        assert!(found.contains(told), "{mode}: {found}");
+        assert!(!found.contains("hunter"), "{found}");
+    }
 }
