@@ -1,11 +1,13 @@
 //! Detached jobs: takes jobs from a store, runs them in the pools, and keeps their ends in the store.
 //!
 //! [`claims`] counts what each pool has room for, [`dispatch`] takes so many jobs from the store, [`run`] runs one job,
-//! and [`outcome`] turns its end into what becomes of the job. [`schedule`] creates those that recur. [`session`] keeps the lease and the time of the store.
+//! and [`outcome`] turns its end into what becomes of the job. [`create`] takes new jobs, and starts those that need not
+//! wait. [`schedule`] creates those that recur. [`session`] keeps the lease and the time of the store.
 //!
 //! A job that waits is in the store. Only as many are in a pool as it can start soon, so that a drain gives back little.
 
 mod claims;
+mod create;
 mod dispatch;
 mod outcome;
 mod run;
@@ -30,7 +32,7 @@ use tracing::{info, warn};
 use crate::{
     model::{Attempt, JobId, Replay},
     pool::{Pool, Pools},
-    store::{Clock, Depth, JobStore, RetryPolicy, SessionId, StoreError, Timestamp, Token},
+    store::{Clock, Depth, JobStore, RetryPolicy, SessionId, Settle, StoreError, Timestamp, Token},
     task::Tasks,
 };
 use claims::Claims;
@@ -80,6 +82,10 @@ struct Inner {
     claims: Mutex<Claims>,
     /// Notified when a pool may have room again.
     freed: Notify,
+    /// Runs of jobs.
+    tasks: Tasks,
+    /// Takes their ends, until no more jobs are started.
+    ends: Mutex<Option<mpsc::Sender<Settle>>>,
     /// Leases of this process whose ends are not kept yet.
     held: Mutex<HashSet<Token>>,
     /// Whether a claim failed, so that there may be leases beside those.
@@ -106,6 +112,8 @@ impl Detached {
             session: Mutex::default(),
             claims: Mutex::default(),
             freed: Notify::new(),
+            tasks: Tasks::new(),
+            ends: Mutex::default(),
             held: Mutex::default(),
             may_have_more: AtomicBool::new(false),
             running: Mutex::default(),
@@ -119,10 +127,11 @@ impl Detached {
     pub async fn run(self) {
         let inner = &self.0;
         let (ends, kept) = mpsc::channel(ENDS);
-        let tasks = Tasks::new();
+        *inner.ends.lock() = Some(ends.clone());
         let work = async {
-            inner.dispatch(&tasks, ends).await;
-            tasks.wait().await;
+            inner.dispatch(ends).await;
+            inner.ends.lock().take();
+            inner.tasks.wait().await;
         };
         tokio::select! {
             biased;

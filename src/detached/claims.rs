@@ -7,7 +7,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::pool::Pools;
+use crate::{
+    pool::{Pool, Pools},
+    store::Claimed,
+};
 
 /// Most jobs that are taken for a pool beyond its free workers.
 const MAX_AHEAD: usize = 256;
@@ -28,6 +31,8 @@ struct PoolClaims {
     ended: usize,
     /// Jobs that are taken beyond the free workers.
     ahead: usize,
+    /// Whether no job waits in the store, as far as is known.
+    is_clear: bool,
 }
 
 impl Claims {
@@ -47,9 +52,24 @@ impl Claims {
         room
     }
 
-    /// The store has answered. Short jobs need more look-ahead: twice as many as end while it is asked.
-    pub(super) fn claimed(&mut self) {
-        for claims in self.pools.values_mut() {
+    /// Keeps a free worker for a new job of a kind, unless others go first.
+    pub(super) fn reserve(&mut self, pool: &Pool, kind: &str) -> bool {
+        let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
+        let is_free = pool.is_serving() && pool.free_workers() > claims.waiting && !self.refused.contains_key(kind);
+        claims.is_clear &= is_free;
+        claims.waiting += usize::from(claims.is_clear);
+        claims.is_clear
+    }
+
+    /// The store has given what it has. Short jobs need more look-ahead: twice as many as end while it is asked.
+    pub(super) fn claimed(&mut self, pools: &Pools, room: &BTreeMap<String, usize>, jobs: &[Claimed]) {
+        let is_served = |kind: &str| {
+            let given = jobs.iter().filter(|job| job.request.job.kind == kind).count();
+            room.get(kind).is_some_and(|room| given < *room)
+        };
+        for pool in pools.all() {
+            let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
+            claims.is_clear = pool.kind_names().all(|(_, kind)| is_served(kind));
             let recent = std::mem::take(&mut claims.ended);
             claims.ahead = (2 * recent).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
         }

@@ -11,10 +11,7 @@ use tokio::{
 };
 
 use super::Inner;
-use crate::{
-    store::{BATCH, Claimed, Room, Settle, StoreError},
-    task::Tasks,
-};
+use crate::store::{BATCH, Claimed, Room, Settle, StoreError};
 
 /// Time between two looks for jobs that nothing announced, such as those of another replica.
 const LOOK: Duration = Duration::from_secs(1);
@@ -23,12 +20,17 @@ const TRY_AGAIN: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs
 
 impl Inner {
     /// Takes jobs while there is room for them, and starts each in a task of its own, until it is stopped.
-    pub(super) async fn dispatch(self: &Arc<Self>, tasks: &Tasks, ends: mpsc::Sender<Settle>) {
+    pub(super) async fn dispatch(self: &Arc<Self>, ends: mpsc::Sender<Settle>) {
         while !self.stop.is_cancelled() {
             let jobs = self.claim().await;
             let is_idle = jobs.is_empty();
             for job in jobs {
-                self.start(job, tasks, &ends);
+                let kind = &job.request.job.kind;
+                let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some());
+                let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
+                self.claims.lock().taken(&pool);
+                self.held.lock().insert(job.token.clone());
+                self.start(job, pool, &ends);
             }
             if is_idle {
                 tokio::select! {
@@ -50,9 +52,10 @@ impl Inner {
         if kinds.is_empty() {
             return Vec::new();
         }
-        match self.note(self.claim_for(Room { session, kinds }).await) {
+        let room = Room { session, kinds };
+        match self.note(self.claim_for(room.clone()).await) {
             Ok(jobs) => {
-                self.claims.lock().claimed();
+                self.claims.lock().claimed(&self.pools, &room.kinds, &jobs);
                 jobs
             }
             Err(StoreError::SessionLost) => {
@@ -76,13 +79,10 @@ impl Inner {
         self.store.claim(room).await
     }
 
-    fn start(self: &Arc<Self>, job: Claimed, tasks: &Tasks, ends: &mpsc::Sender<Settle>) {
-        let pool = self.pools.all().iter().find(|pool| pool.kind(&job.request.job.kind).is_some());
-        let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
-        self.claims.lock().taken(&pool);
-        self.held.lock().insert(job.token.clone());
+    /// Runs a job that is held, and for which there is room in its pool.
+    pub(super) fn start(self: &Arc<Self>, job: Claimed, pool: Arc<str>, ends: &mpsc::Sender<Settle>) {
         let (this, ends) = (Arc::clone(self), ends.clone());
-        tasks.spawn(async move {
+        self.tasks.spawn(async move {
             let end = this.run_one(job, pool).await;
             // It is read until the last sender is gone.
             let _ = ends.send(end).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
-use super::{Attempt, RetryPolicy, SessionId, Timestamp};
+use super::{Attempt, RetryPolicy, SessionId, Timestamp, Token};
 use crate::model::{Job, Output};
 
 /// A job to create. Its texts have passed the checks of [`Job`].
@@ -59,6 +59,11 @@ impl NewJob {
             retain_for: DAY,
             retain_dead_for: DAY * 7,
         }
+    }
+
+    /// The token of its first attempt, if a session leases it as it is created.
+    pub(crate) fn first_token(&self, session: SessionId) -> Token {
+        Token { id: self.id.clone(), attempt: 1, session, is_keyed: self.is_keyed() }
     }
 
     /// Whether it has an ordering key.

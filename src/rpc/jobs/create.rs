@@ -11,7 +11,7 @@ use crate::{
     model::{Criticality, FieldViolation, RequestId},
     proto::{self, CreateJobRequest, CreateJobResponse, JobOptions, job_options},
     rpc::{convert as messages, status},
-    store::{NewJob, RetryPolicy, Start, Submission, Submitted},
+    store::{NewJob, RetryPolicy, Start, Submitted},
 };
 
 /// Longest time that a job is kept after its end.
@@ -34,9 +34,7 @@ pub(super) async fn create_job(asked: &Asked, request: CreateJobRequest) -> Resu
     let pool = parts.pools.pool_of(&job.job).map_err(refused)?;
     job.pool = pool.name().to_string();
     let job_id = job.id.clone();
-    let submission = Submission { jobs: vec![job], room: None };
-    let answers = asked.store().submit(submission).await.map_err(|error| status::store_fails(&error))?;
-    match answers.into_iter().next() {
+    match asked.detached.create(job).await.map_err(|error| status::store_fails(&error))? {
         Some(Submitted::Created | Submitted::Leased(_)) => Ok(CreateJobResponse { job_id, already_existed: false }),
         Some(Submitted::Existing(old)) if parts.guard.allows(asked.rpc, call, &old.request.job) => {
             Ok(CreateJobResponse { job_id, already_existed: true })

@@ -1,6 +1,6 @@
 //! Connects to the database, and brings its schema up to date.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{error::Error as _, path::Path, sync::Arc, time::Duration};
 
 use deadpool_postgres::{GenericClient, Manager, ManagerConfig, Pool, PoolError, RecyclingMethod, Runtime};
 use tokio_postgres::{Config, error::SqlState};
@@ -146,7 +146,11 @@ impl From<PoolError> for StoreError {
 
 impl From<tokio_postgres::Error> for StoreError {
     fn from(error: tokio_postgres::Error) -> Self {
-        let text = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
+        let text = match (error.as_db_error(), error.source()) {
+            (Some(told), _) => told.to_string(),
+            (None, Some(cause)) => format!("{error}: {cause}"),
+            (None, None) => error.to_string(),
+        };
         // Class 57 is "operator intervention", 53 "insufficient resources", 25006 a standby that took over.
         match error.code() {
             Some(code) if *code == SqlState::DISK_FULL => Self::DiskFull,

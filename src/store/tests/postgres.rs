@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tokio_postgres::NoTls;
 
 use super::cluster::Cluster;
@@ -97,8 +97,8 @@ async fn certificates_and_passwords_are_checked() {
 
     let files = TempDir::new().expect("a directory");
     let file = |text: &str| {
-        let path = files.path().join(text.len().to_string());
-        std::fs::write(&path, text).expect("a file");
+        let (_, path) = NamedTempFile::new_in(&files).expect("a file").keep().expect("its path");
+        std::fs::write(&path, text).expect("its text");
         Some(path)
     };
     let (right, trusted) = (|| file("hunter2\n"), || file(&own.cert.pem()));
@@ -106,9 +106,9 @@ async fn certificates_and_passwords_are_checked() {
         ("require", trusted(), right(), "no schema yet"),
         ("prefer", trusted(), right(), "no schema yet"),
         ("disable", trusted(), right(), "no encryption"),
-        ("require", None, right(), "certificate"),
-        ("require", file(&format!("{}\n", other.cert.pem())), right(), "certificate"),
-        ("require", trusted(), file("hunter22"), "password authentication failed"),
+        ("require", None, right(), "TLS handshake"),
+        ("require", file(&other.cert.pem()), right(), "TLS handshake"),
+        ("require", trusted(), file("wrong"), "password authentication failed"),
         ("require", trusted(), None, "password missing"),
     ] {
         let url = format!("postgres://test@{address}/postgres?sslmode={mode}").try_into().expect("a URL");

@@ -1,0 +1,86 @@
+//! Creates jobs. One whose pool has a free worker, and before which no other waits, is leased as it is created.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use tokio::sync::mpsc;
+
+use super::{Detached, Inner};
+use crate::store::{Claimed, NewJob, Room, Settle, StoreError, Submission, Submitted, Token};
+
+impl Detached {
+    /// Creates a job, and answers when it is durable.
+    ///
+    /// # Errors
+    /// Those of [`JobStore::submit`](crate::store::JobStore::submit).
+    pub async fn create(&self, job: NewJob) -> Result<Option<Submitted>, StoreError> {
+        let mut reserved = Reserved::new(&self.0, &job);
+        let room = reserved.as_ref().map(|reserved| {
+            let (session, kind) = (reserved.token.session, job.job.kind.clone());
+            Room { session, kinds: [(kind, 1)].into() }
+        });
+        let answers = self.store().submit(Submission { jobs: vec![job], room }).await?;
+        let mut answer = answers.into_iter().next();
+        if let Some(reserved) = &mut reserved {
+            reserved.outcome = Outcome::Unused;
+            if let Some(Submitted::Leased(claimed)) = answer {
+                answer = Some(Submitted::Created);
+                reserved.start(*claimed);
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// A worker that is kept free for a job while that is created.
+struct Reserved {
+    inner: Arc<Inner>,
+    pool: Arc<str>,
+    /// That of the job, if it is leased.
+    token: Token,
+    ends: mpsc::Sender<Settle>,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The store did not answer: there may be a lease.
+    Unknown,
+    Unused,
+    Started,
+}
+
+impl Reserved {
+    /// `None` if the job has to wait in the store, or if no more jobs are started.
+    fn new(inner: &Arc<Inner>, job: &NewJob) -> Option<Self> {
+        let session = (*inner.session.lock())?;
+        let ends = inner.ends.lock().clone()?;
+        let pool = inner.pools.get(&job.pool).filter(|_| !inner.stop.is_cancelled())?;
+        let token = job.first_token(session);
+        // A job with this id may run here already.
+        if inner.held.lock().contains(&token) || !inner.claims.lock().reserve(pool, &job.job.kind) {
+            return None;
+        }
+        inner.held.lock().insert(token.clone());
+        let (inner, pool) = (Arc::clone(inner), Arc::clone(pool.name()));
+        Some(Self { inner, pool, token, ends, outcome: Outcome::Unknown })
+    }
+
+    fn start(&mut self, claimed: Claimed) {
+        self.outcome = Outcome::Started;
+        self.inner.start(claimed, Arc::clone(&self.pool), &self.ends);
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.outcome == Outcome::Started {
+            return;
+        }
+        self.inner.held.lock().remove(&self.token);
+        if self.outcome == Outcome::Unknown {
+            self.inner.may_have_more.store(true, Relaxed);
+        }
+        self.inner.claims.lock().left(&self.pool);
+        self.inner.freed.notify_one();
+    }
+}
