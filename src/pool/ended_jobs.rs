@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    handler::{Context, Runner},
+    handler::Context,
     model::{Execution, Failure, JobId, JobStage, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
     scheduler::{Least, least},
 };
@@ -46,7 +46,7 @@ pub struct JobNames {
     /// Caller; `None` without authentication.
     pub principal: Option<Arc<str>>,
     /// What runs it, if that is not the server itself.
-    pub runner: Option<Runner>,
+    pub runner: Option<Box<str>>,
 }
 
 /// Failure of an ended job.
@@ -136,7 +136,7 @@ impl JobNames {
             request_id: cx.known_request_id().cloned(),
             tenant: cx.tenant().cloned(),
             principal: cx.principal().cloned(),
-            runner: cx.runner().cloned(),
+            runner: cx.runner().map(|runner| runner.to_string().into()),
         }
     }
 }

@@ -73,7 +73,10 @@ pub fn public_services(services: PublicServices) -> Edge {
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Zstd);
     // It reads its messages itself, within the same bound.
-    let workers = WorkerServiceServer::new(worker_pool.clone()).max_encoding_message_size(usize::MAX);
+    let workers = WorkerServiceServer::new(worker_pool.clone())
+        .max_encoding_message_size(usize::MAX)
+        .accept_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Zstd);
     let make: MakeWorkerPool = Arc::new(move || {
         WorkerPoolServiceServer::new(worker_pool.clone())
             .max_decoding_message_size(largest)

@@ -94,6 +94,9 @@ type Seen = Result<String, String>;
 pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let mut kit = Kit { args, console, worker: None, tasks: Tasks::new(), failed: 0 };
     kit.test("ready", None, async |worker| ready(worker)).await?;
+    if kit.failed > 0 {
+        return Ok(Exit::Failed);
+    }
     kit.test("echo of no bytes", Some(KIND), async |worker| echo(worker, 0).await).await?;
     kit.test("echo of 1 byte", Some(KIND), async |worker| echo(worker, 1).await).await?;
     kit.test("echo of 8 MiB", Some(KIND), async |worker| echo(worker, 8 << 20).await).await?;

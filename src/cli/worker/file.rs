@@ -48,7 +48,7 @@ impl WorkerFile {
     pub(in crate::cli) fn sections(&self, others: &str) -> Result<String, String> {
         let kinds = self.kinds()?;
         if let Some(kind) = kinds.iter().find(|kind| others.contains(&format!("\n[kind.{kind}]"))) {
-            return Err(format!("`dev` has a kind {kind} of its own: call it otherwise"));
+            return Err(format!("`dev` has a kind {kind} of its own: serve another kind"));
         }
         let contents = fs::read(&self.path).map_err(|error| error.to_string())?;
         let digest: String = Sha256::digest(contents).iter().map(|byte| format!("{byte:02x}")).collect();

@@ -145,10 +145,10 @@ impl Peer {
         self.answer(&id).await
     }
 
-    /// Asks the worker to leave; returns its exit code.
+    /// Asks the worker to leave, and closes its descriptor 3 as a server does; returns its exit code.
     pub(super) async fn leave(&mut self) -> Result<Option<i32>, String> {
         send(&mut self.requests, ToWorker::Leave(Leave { grace_ms: 5000 }), Bytes::new()).await?;
-        self.exit().await
+        self.close().await
     }
 
     /// Asks an attached worker to leave: it attaches again once its call has ended.

@@ -53,7 +53,7 @@ pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Respons
         tenant: tenant.as_deref().unwrap_or_default().to_owned(),
         request_id: request_id.map(|id| id.to_string()).unwrap_or_default(),
         principal: principal.as_deref().unwrap_or_default().to_owned(),
-        runner: runner.map(|runner| runner.to_string()).unwrap_or_default(),
+        runner: runner.map(String::from).unwrap_or_default(),
         other_job_ids: others.iter().map(JobId::to_string).collect(),
     };
     Ok(Response::new(answer))

@@ -1,5 +1,7 @@
 //! The output of attached workers.
 
+use tonic::codec::CompressionEncoding;
+
 use super::*;
 
 #[tokio::test]
@@ -59,6 +61,29 @@ async fn a_worker_that_never_reads_holds_up_no_other_job() {
     worker.done(&run.id, "on time").await;
     assert_eq!(output(call.await.unwrap()), "on time");
     assert_eq!(silent.run().await.payload.len(), 4 << 20);
+}
+
+#[tokio::test]
+async fn a_worker_may_compress_what_it_says() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let (say, said) = mpsc::channel(8);
+    say.send(AttachRequest { message: Some(Message::Hello(hello(&["far"], 1))) }).await.unwrap();
+    let mut client =
+        WorkerServiceClient::new(service.public.channel().await).send_compressed(CompressionEncoding::Gzip);
+    let hear = client.attach(ReceiverStream::new(said)).await.unwrap().into_inner();
+    let mut worker = Worker { say, hear };
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    worker.done(&run.id, &"a".repeat(100_000)).await;
+    assert_eq!(output(call.await.unwrap()).len(), 100_000);
+
+    // Where it is too large nobody knows whose it is.
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    worker.done(&run.id, &"a".repeat(8 << 20)).await;
+    assert_eq!(worker.hear().await.unwrap_err().code(), Code::ResourceExhausted);
+    assert_eq!(reason(&call.await.unwrap().unwrap_err()), "WORKER_LOST");
 }
 
 /// A worker that keeps to its four pieces goes on with its other jobs, however slowly one is read.
