@@ -116,7 +116,7 @@ pub(crate) struct Batch {
     pub(crate) kind: &'static str,
     pub(crate) payload: &'static str,
     /// Their ids are this, the number of the call and their number in it.
-    pub(crate) prefix: &'static str,
+    pub(crate) prefix: String,
     /// In a second; as many as the server takes, if absent.
     pub(crate) rate: Option<f64>,
 }

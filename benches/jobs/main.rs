@@ -129,7 +129,9 @@ impl Place {
         for id in &held {
             client.running(id).await?;
         }
-        let batch = Batch { jobs: backlog, kind: "late", payload: "hello waterwheel", prefix: "b", rate: None };
+        let prefix = unique(&format!("b{backlog}"));
+        let batch =
+            Batch { jobs: backlog, kind: "late", payload: "hello waterwheel", prefix: prefix.clone(), rate: None };
         client::create(&server, args.calls, &batch).await?;
         let with = resident(server.pid)?;
         let start = Instant::now();
@@ -138,7 +140,7 @@ impl Place {
         }
         // The oldest go first, and each call created a part of them.
         for call in 0..args.calls {
-            client.ended(&format!("b-{call}-{}", args.drained / args.calls)).await?;
+            client.ended(&format!("{prefix}-{call}-{}", args.drained / args.calls)).await?;
         }
         let rate = args.drained as f64 / start.elapsed().as_secs_f64();
         println!("backlog of {backlog:>9}   {rate:>8.0} jobs/s drained, {with:.0} MiB ({before:.0} before)");
@@ -149,7 +151,7 @@ impl Place {
 /// Creates jobs as fast as the server takes them, and waits until all have ended.
 async fn end_to_end(args: &JobsArgs, server: &Server) -> Result<f64, Failure> {
     let (start, before) = (Instant::now(), Usage::of(server.pid)?);
-    let batch = Batch { jobs: args.jobs, kind: "echo", payload: "hello waterwheel", prefix: "e", rate: None };
+    let batch = Batch { jobs: args.jobs, kind: "echo", payload: "hello waterwheel", prefix: unique("e"), rate: None };
     client::create(server, args.calls, &batch).await?;
     let accepted = start.elapsed().as_secs_f64();
     Client::of(server).await?.all_ended("echo").await?;
@@ -164,11 +166,12 @@ async fn end_to_end(args: &JobsArgs, server: &Server) -> Result<f64, Failure> {
 /// Creates `rate` jobs per second one by one, and prints how long the accepted ones waited for their start.
 async fn from_acceptance_to_start(args: &JobsArgs, server: &Server, rate: f64) -> Result<(), Failure> {
     let jobs = (rate * args.duration.as_secs_f64()) as usize;
-    let batch = Batch { jobs, kind: "echo", payload: "x", prefix: "l", rate: Some(rate) };
+    let prefix = unique("l");
+    let batch = Batch { jobs, kind: "echo", payload: "x", prefix: prefix.clone(), rate: Some(rate) };
     client::create(server, args.calls, &batch).await?;
     let mut client = Client::of(server).await?;
     client.all_ended("echo").await?;
-    let mut waits = client.waits("l-").await?;
+    let mut waits = client.waits(&prefix).await?;
     waits.sort_unstable();
     let at = |quantile: f64| waits[(waits.len() as f64 * quantile) as usize].as_secs_f64() * 1e3;
     println!("acceptance to start    {:>8.1} ms p50, {:.1} ms p99, at {rate:.0} jobs/s", at(0.5), at(0.99));
@@ -178,6 +181,8 @@ async fn from_acceptance_to_start(args: &JobsArgs, server: &Server, rate: f64) -
 /// Compares the CPU of `Submit` with a store and without, in turns.
 async fn submit(args: &JobsArgs, place: &Place) -> Result<(), Failure> {
     let servers = [place.serve(false).await?, place.serve(true).await?];
+    // A database has what is left of the backlogs.
+    Client::of(&servers[1]).await?.all_ended("late").await?;
     let mut ratios = Vec::new();
     for _ in 0..=args.rounds {
         let mut costs = Vec::new();
@@ -198,6 +203,11 @@ async fn submit(args: &JobsArgs, place: &Place) -> Result<(), Failure> {
         ratios[ratios.len() - 1]
     );
     Ok(())
+}
+
+/// Begins ids that no earlier run has left in a database.
+fn unique(what: &str) -> String {
+    format!("{what}-{}", std::process::id())
 }
 
 /// Memory of a process in MiB.
