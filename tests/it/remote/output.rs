@@ -78,7 +78,7 @@ async fn a_worker_may_compress_what_it_says() {
     worker.done(&run.id, &"a".repeat(100_000)).await;
     assert_eq!(output(call.await.unwrap()).len(), 100_000);
 
-    // Where it is too large nobody knows whose it is.
+    // The server cannot tell which job a compressed message belongs to.
     let call = caller.leave(job("far", ""));
     let run = worker.run().await;
     worker.done(&run.id, &"a".repeat(8 << 20)).await;
