@@ -4,7 +4,6 @@
 //! [`crate::memory`]), until it is delivered and its job is counted by the pool. Parts are never delivered: the codec
 //! would reserve memory for the whole message when it sees the prefix, so that five bytes would take as much as the
 //! payload that they announce.
-//! take as much as the payload that they announce.
 
 use std::{
     error::Error,

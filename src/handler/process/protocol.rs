@@ -105,11 +105,11 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    /// The error of the handler; `who` answered it.
-    pub(crate) fn error(self, who: impl Display) -> HandlerError {
+    /// The error of the handler; `worker` answered it.
+    pub(crate) fn error(self, worker: impl Display) -> HandlerError {
         let Self { id: _, code: name, message, retryable } = self;
         let code = serde_json::from_value(name.as_str().into()).unwrap_or(FailureCode::Unknown);
-        let message = if message.is_empty() { format!("{who} answered {name}") } else { message };
+        let message = if message.is_empty() { format!("{worker} answered {name}") } else { message };
         HandlerError::Refused { code, message, retryable }
     }
 }
