@@ -104,9 +104,10 @@ pub trait JobStore: Send + Sync + 'static {
     /// Fires ticks of schedules, each at most once over all replicas. Only ticks later than the last one fire.
     async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError>;
 
-    /// Maintenance, to be called each second: starts what is due, takes back the jobs of lost sessions, expires jobs,
-    /// and removes what is past its retention.
-    async fn tick(&self) -> Result<Ticked, StoreError>;
+    /// Maintenance, to be called each second: starts what is due, expires jobs, and removes what is past its retention.
+    /// `end_leases` takes back the jobs of sessions whose lease is over. A caller that itself could not reach the store
+    /// for a while leaves that out, because their owners may not have reached it either.
+    async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError>;
 
     /// How many jobs of each kind there are, by kind.
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError>;

@@ -55,8 +55,12 @@ impl Inner {
     /// Tells the store that time passes, and counts its jobs.
     pub(super) async fn tick(&self) {
         let (mut count_at, clock) = (Instant::now(), wall_clock());
+        let mut reached_since = None;
         loop {
-            let ticked = self.note(self.store.tick().await);
+            // After an outage, the owners of jobs get the time to reach the store, too.
+            let end_leases = reached_since.is_some_and(|since: Instant| since.elapsed() >= LEASE);
+            let ticked = self.note(self.store.tick(end_leases).await);
+            reached_since = if ticked.is_ok() { reached_since.or_else(|| Some(Instant::now())) } else { None };
             // One that fails is tried again with the next tick.
             let _ = self.fire(&clock).await;
             let begin = Instant::now();

@@ -97,8 +97,8 @@ impl JobStore for MemoryStore {
         self.run(|engine| engine.fire(&ticks))
     }
 
-    async fn tick(&self) -> Result<Ticked, StoreError> {
-        self.run(Engine::tick)
+    async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
+        self.run(|engine| engine.tick(end_leases))
     }
 
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {

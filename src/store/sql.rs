@@ -173,8 +173,8 @@ impl<D: Database> JobStore for SqlStore<D> {
         self.write(true, move |engine| engine.fire(&ticks)).await
     }
 
-    async fn tick(&self) -> Result<Ticked, StoreError> {
-        self.write(true, Engine::tick).await
+    async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
+        self.write(true, move |engine| engine.tick(end_leases)).await
     }
 
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {

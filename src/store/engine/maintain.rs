@@ -6,8 +6,8 @@ use super::{Engine, Rows, Select};
 use crate::store::{BATCH, JobRecord, JobState, SessionId, StoreError, Ticked, Timestamp, Token};
 
 impl<R: Rows> Engine<R> {
-    pub(in crate::store) fn tick(&mut self) -> Result<Ticked, StoreError> {
-        let returned = self.end_leases(self.now)?;
+    pub(in crate::store) fn tick(&mut self, end_leases: bool) -> Result<Ticked, StoreError> {
+        let returned = if end_leases { self.end_leases(self.now)? } else { 0 };
         let mut old = self.rows.select(Select::Expired(self.now), BATCH)?;
         for record in &mut old {
             record.end(JobState::Expired, self.now);

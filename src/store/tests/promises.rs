@@ -79,7 +79,7 @@ async fn a_void_token_beside_a_valid_one_changes_nothing() {
             ends.extend(store.claim(room).await.expect("the job").into_iter().map(success));
             clock.advance(Duration::from_secs(1));
             if ends.len() == 1 {
-                store.tick().await.expect("a tick");
+                store.tick(true).await.expect("a tick");
             }
         }
         ends.push(ends[1].clone());
@@ -166,7 +166,7 @@ async fn a_day_of_schedules_fires_each_tick_once() {
             }
             let session = store.open_session(Duration::from_secs(1)).await.expect("a session");
             ended += finish(&*store, session).await;
-            store.tick().await.expect("a tick");
+            store.tick(true).await.expect("a tick");
         }
         largest = largest.max(store.size().await.expect("a size").bytes);
     }
@@ -207,7 +207,7 @@ async fn replicas_outlive_crashes_of_their_database() {
         cluster.resume().await;
         // The first operation may find a broken connection.
         for store in [&first, &second] {
-            while store.tick().await.is_err() {}
+            while store.tick(true).await.is_err() {}
         }
     }
     assert_eq!(ends.len(), 600);

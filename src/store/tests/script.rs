@@ -93,7 +93,7 @@ impl Script {
             "page" => store.list(Filter::default(), Some(ids[0].clone()), 1).await.map(|_| String::new())?,
             "fire" => self.fire(&words).await?,
             "tick" => {
-                let done = store.tick().await?;
+                let done = store.tick(true).await?;
                 let counts = [
                     ("promoted", done.promoted),
                     ("returned", done.returned),
