@@ -1,5 +1,6 @@
 //! The store in one SQLite file: the default of one machine.
 
+mod checkpoint;
 mod connection;
 mod open;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use rusqlite::{
     types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
 };
 
-use super::SqliteOptions;
+use super::{SqliteOptions, checkpoint::Checkpoints};
 use crate::store::{
     Clock, Size, StoreError, Timestamp,
     sql::{Bulk, Cell, Connection, Value, Values},
@@ -22,8 +22,9 @@ struct Totals {
 }
 
 pub(super) struct SqliteConnection {
-    // Closed before the lock is given up: fields are dropped in order.
+    // Closed before the thread is waited for and the lock is given up: fields are dropped in order.
     sqlite: rusqlite::Connection,
+    _checkpoints: Option<Checkpoints>,
     clock: Clock,
     path: PathBuf,
     reserve_bytes: u64,
@@ -37,7 +38,7 @@ impl SqliteConnection {
     /// A connection that only reads.
     pub(super) fn of_reader(sqlite: rusqlite::Connection, clock: Clock) -> Self {
         let (totals, path) = (Totals::default(), PathBuf::new());
-        Self { sqlite, clock, path, reserve_bytes: 0, totals, kept_totals: totals, _lock: None }
+        Self { sqlite, _checkpoints: None, clock, path, reserve_bytes: 0, totals, kept_totals: totals, _lock: None }
     }
 
     /// The one that writes.
@@ -56,6 +57,7 @@ impl SqliteConnection {
         writer.kept_totals = writer.totals;
         writer.path.clone_from(&options.path);
         writer.reserve_bytes = options.reserve_bytes;
+        writer._checkpoints = Some(Checkpoints::start(&mut writer.sqlite, &options.path)?);
         writer._lock = Some(lock);
         Ok(writer)
     }

@@ -16,8 +16,6 @@ const MIGRATIONS: &[&str] = &[include_str!("0001.sql")];
 const APPLICATION: i64 = 2_004_116_322;
 /// Size of the log from the start, so that a commit need not grow the file.
 const WAL_SIZE: usize = 16 << 20;
-/// Pages in the log after which they are moved to the database; three quarters of the log.
-const CHECKPOINT_PAGES: u32 = 3000;
 const STATEMENTS: usize = 64;
 /// Memory for pages of the database, in KiB.
 const CACHE_KIB: i64 = 32_768;
@@ -100,7 +98,6 @@ fn set_up(connection: &mut Connection, found: usize) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     // Empties the log.
     connection.query_row("pragma wal_checkpoint(truncate)", (), |_| Ok(()))
