@@ -1,27 +1,50 @@
-//! Rows in memory, in their simplest form: what is not found by an id is found by looking at all jobs.
+//! Rows in memory, and one set that has the indices of all selections.
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     time::Duration,
 };
 
 use bytes::Bytes;
 
-use crate::store::{
-    Depth, Filter, JobRecord, JobState, SessionId, Size, StoreError, StoredJob, Timestamp,
-    engine::{Rows, Select},
+use crate::{
+    model::Job,
+    store::{
+        Depth, Filter, JobRecord, JobState, SessionId, Size, StoreError, StoredJob, Timestamp,
+        engine::{Rows, Select},
+    },
 };
 
 #[derive(Default)]
 pub(super) struct MemoryRows {
     jobs: BTreeMap<i64, JobRecord>,
     ids: HashMap<String, i64>,
+    /// Each job at its positions: index, order within it, and row.
+    positions: BTreeSet<(Index, i64, i64)>,
     outputs: HashMap<i64, Bytes>,
     schedules: HashMap<String, (Timestamp, String)>,
     sessions: BTreeMap<SessionId, (Duration, Timestamp)>,
     number: i64,
     size: Size,
+}
+
+/// An index of jobs. The tables of databases have the same ones.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Index {
+    /// Ready jobs of a kind and a class's rank, by place.
+    Ready(String, usize),
+    /// Jobs that wait for a key of a pool, by place.
+    Blocked(String, String),
+    /// The job that holds a key of a pool.
+    Held(String, String),
+    /// Jobs that wait for their start, by its time.
+    Due,
+    /// Jobs that wait and may expire, by that time.
+    Expire,
+    /// Jobs that have ended, by the end of their retention.
+    Purge,
+    /// Jobs that run in a session, by row.
+    Leased(SessionId),
 }
 
 impl Rows for MemoryRows {
@@ -45,7 +68,7 @@ impl Rows for MemoryRows {
             if let Entry::Vacant(entry) = self.ids.entry(record.request.id.clone()) {
                 entry.insert(record.row);
                 rows.push(record.row);
-                self.jobs.insert(record.row, record.clone());
+                self.put(record.clone());
             }
         }
         Ok(rows)
@@ -59,14 +82,14 @@ impl Rows for MemoryRows {
         for record in records {
             let mut record = record.clone();
             record.request.job.payload = self.payload(record.row);
-            self.jobs.insert(record.row, record);
+            self.put(record);
         }
         Ok(())
     }
 
     fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
         for record in records {
-            self.jobs.remove(&record.row);
+            self.take(record.row);
             self.ids.remove(&record.request.id);
             self.outputs.remove(&record.row);
         }
@@ -91,38 +114,29 @@ impl Rows for MemoryRows {
     }
 
     fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError> {
-        Ok(self.jobs.values().any(|job| job.holds_key && job.key() == (pool, key)))
+        Ok(self.range(Index::Held(pool.to_owned(), key.to_owned()), i64::MAX).next().is_some())
     }
 
     fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        use JobState::{Blocked, Ready, Running, Scheduled};
-        Ok(match which {
-            Select::Ready(kind, rank, now) => {
-                let is_of =
-                    |job: &JobRecord| job.request.job.kind == kind && job.request.job.criticality.rank() == rank;
-                let is_ready = |job: &JobRecord| job.state == Ready && is_of(job) && !job.is_expired(now);
-                self.sorted(limit, is_ready, |job| job.place)
+        let (index, last) = match which {
+            Select::Ready(kind, rank, _) => (Index::Ready(kind.to_owned(), rank), i64::MAX),
+            Select::Blocked(pool, key) => (Index::Blocked(pool.to_owned(), key.to_owned()), i64::MAX),
+            Select::Due(now) => (Index::Due, now.as_millis()),
+            Select::Expired(now) => (Index::Expire, now.as_millis()),
+            Select::Purgeable(now) => (Index::Purge, now.as_millis()),
+            Select::Leased(session) | Select::ToCancel(session) => (Index::Leased(session), i64::MAX),
+            Select::Matching { filter, states, before } => {
+                let jobs = self.jobs.range(..before).rev().map(|(_, job)| job);
+                let matching = jobs.filter(|job| states & (1 << job.state as u8) != 0 && filter.has(job));
+                return Ok(matching.take(limit).map(without_payload).collect());
             }
-            Select::Blocked(pool, key) => {
-                self.sorted(limit, |job| job.state == Blocked && job.key() == (pool, key), |job| job.place)
-            }
-            Select::Due(now) => self.sorted(limit, |job| job.state == Scheduled && job.due_at <= now, |job| job.due_at),
-            Select::Expired(now) => {
-                self.sorted(limit, |job| job.state < Running && job.is_expired(now), |job| job.request.expire_at)
-            }
-            Select::Purgeable(now) => {
-                self.sorted(limit, |job| job.purge_at().is_some_and(|end| end <= now), JobRecord::purge_at)
-            }
-            Select::Leased(session) => self.sorted(limit, |job| job.session == Some(session), |job| job.row),
-            Select::ToCancel(session) => {
-                self.sorted(limit, |job| job.session == Some(session) && job.cancel_requested, |job| job.row)
-            }
-            Select::Matching { filter, states, before } => self.sorted(
-                limit,
-                |job| job.row < before && states & (1 << job.state as u8) != 0 && filter.has(job),
-                |job| Reverse(job.row),
-            ),
-        })
+        };
+        let is_selected = |job: &&JobRecord| match which {
+            Select::Ready(.., now) => !job.is_expired(now),
+            Select::ToCancel(_) => job.cancel_requested,
+            _ => true,
+        };
+        Ok(self.range(index, last).filter(is_selected).take(limit).map(without_payload).collect())
     }
 
     fn schedule(&mut self, name: &str) -> Result<Option<(Timestamp, String)>, StoreError> {
@@ -172,17 +186,41 @@ impl MemoryRows {
         kinds.into_iter().map(|(kind, depth)| (kind.to_owned(), depth)).collect()
     }
 
-    /// Jobs that `has` picks, in the order of `key` and then of acceptance.
-    fn sorted<K: Ord>(
-        &self,
-        limit: usize,
-        has: impl Fn(&JobRecord) -> bool,
-        key: impl Fn(&JobRecord) -> K,
-    ) -> Vec<JobRecord> {
-        let mut jobs: Vec<_> = self.jobs.values().filter(|job| has(job)).collect();
-        jobs.sort_by_key(|job| key(job));
-        jobs.into_iter().take(limit).map(without_payload).collect()
+    /// Jobs of an index up to a position, in its order.
+    fn range(&self, index: Index, last: i64) -> impl Iterator<Item = &JobRecord> {
+        let first = (index.clone(), i64::MIN, i64::MIN);
+        self.positions.range(first..=(index, last, i64::MAX)).map(|(_, _, row)| &self.jobs[row])
     }
+
+    fn put(&mut self, job: JobRecord) {
+        self.take(job.row);
+        self.positions.extend(positions(&job));
+        self.jobs.insert(job.row, job);
+    }
+
+    fn take(&mut self, row: i64) {
+        for position in self.jobs.remove(&row).iter().flat_map(positions) {
+            self.positions.remove(&position);
+        }
+    }
+}
+
+fn positions(job: &JobRecord) -> impl Iterator<Item = (Index, i64, i64)> {
+    let key = || (job.request.pool.clone(), job.request.job.ordering_key.clone());
+    let of_state = match job.state {
+        JobState::Scheduled => Some((Index::Due, job.due_at.as_millis())),
+        JobState::Ready => {
+            let Job { kind, criticality, .. } = &job.request.job;
+            Some((Index::Ready(kind.clone(), criticality.rank()), job.place))
+        }
+        JobState::Blocked => Some((Index::Blocked(key().0, key().1), job.place)),
+        JobState::Running => job.session.map(|session| (Index::Leased(session), job.row)),
+        _ => job.purge_at().map(|end| (Index::Purge, end.as_millis())),
+    };
+    let expires = job.request.expire_at.filter(|_| job.state < JobState::Running);
+    let expires = expires.map(|end| (Index::Expire, end.as_millis()));
+    let held = job.holds_key.then(|| (Index::Held(key().0, key().1), job.row));
+    of_state.into_iter().chain(expires).chain(held).map(|(index, order)| (index, order, job.row))
 }
 
 impl Filter {
