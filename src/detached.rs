@@ -71,6 +71,8 @@ pub struct Detached(Arc<Inner>);
 
 struct Inner {
     store: Arc<dyn JobStore>,
+    /// The time of schedules.
+    clock: Clock,
     pools: Pools,
     policies: ArcSwap<KindPolicies>,
     schedules: Mutex<Schedules>,
@@ -99,11 +101,12 @@ struct Inner {
 }
 
 impl Detached {
-    /// The jobs of `store`, which run in `pools` once [`run`](Self::run) is polled.
+    /// The jobs of `store`, which run in `pools` once [`run`](Self::run) is polled. Schedules tick by `clock`.
     #[must_use]
-    pub fn new(store: Arc<dyn JobStore>, pools: Pools, policies: KindPolicies) -> Self {
+    pub fn new(store: Arc<dyn JobStore>, clock: Clock, pools: Pools, policies: KindPolicies) -> Self {
         Self(Arc::new(Inner {
             store,
+            clock,
             pools,
             policies: ArcSwap::from_pointee(policies),
             schedules: Mutex::default(),
@@ -202,7 +205,7 @@ impl Detached {
     }
 }
 
-/// The calendar of this machine, for a store that has none.
+/// The calendar of this machine.
 #[must_use]
 pub fn wall_clock() -> Clock {
     Arc::new(|| {

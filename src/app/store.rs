@@ -23,7 +23,7 @@ pub(super) fn open(config: &Config, pools: &Pools) -> Result<Option<Detached>, S
         _ if config.store.memory => Arc::new(MemoryStore::new(bounds, wall_clock())),
         _ => return Ok(None),
     };
-    let detached = Detached::new(store, pools.clone(), policies(config));
+    let detached = Detached::new(store, wall_clock(), pools.clone(), policies(config));
     detached.set_schedules(config.schedules.clone());
     Ok(Some(detached))
 }

@@ -10,7 +10,7 @@ use tracing::warn;
 use super::Inner;
 use crate::{
     model::{Criticality, Job},
-    store::{Clock, Fired, NewJob, Overlap, StoreError, Tick, Timestamp},
+    store::{Fired, NewJob, Overlap, StoreError, Tick, Timestamp},
 };
 
 /// `[schedule.NAME]`: a job that is created at each tick of a calendar.
@@ -112,8 +112,8 @@ impl Schedules {
 
 impl Inner {
     /// Creates the jobs of the schedules that have ticked. Of several missed ticks, the last one counts.
-    pub(super) async fn fire(&self, clock: &Clock) -> Result<(), StoreError> {
-        let now = clock();
+    pub(super) async fn fire(&self) -> Result<(), StoreError> {
+        let now = (self.clock)();
         let ticks: Vec<_> = self.schedules.lock().due(now).filter_map(|(it, at)| self.tick_of(it, at)).collect();
         if ticks.is_empty() {
             self.schedules.lock().passed(now);

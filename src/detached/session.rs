@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Inner, wall_clock};
+use super::Inner;
 use crate::store::{SessionId, StoreError};
 
 /// Time without a beat after which the store takes the jobs of the session back.
@@ -54,15 +54,14 @@ impl Inner {
 
     /// Tells the store that time passes, and counts its jobs.
     pub(super) async fn tick(&self) {
-        let (mut count_at, clock) = (Instant::now(), wall_clock());
-        let mut reached_since = None;
+        let (mut count_at, mut reached_since) = (Instant::now(), None);
         loop {
             // After an outage, the owners of jobs get the time to reach the store, too.
             let end_leases = reached_since.is_some_and(|since: Instant| since.elapsed() >= LEASE);
             let ticked = self.note(self.store.tick(end_leases).await);
             reached_since = if ticked.is_ok() { reached_since.or_else(|| Some(Instant::now())) } else { None };
             // One that fails is tried again with the next tick.
-            let _ = self.fire(&clock).await;
+            let _ = self.fire().await;
             let begin = Instant::now();
             if begin >= count_at
                 && let Ok(depths) = self.note(self.store.depths().await)
