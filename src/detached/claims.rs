@@ -9,11 +9,13 @@ use tokio::time::Instant;
 
 use crate::{
     pool::{Pool, Pools},
-    store::Claimed,
+    store::{Claimed, Room, SessionId},
 };
 
 /// Most jobs that are taken for a pool beyond its free workers.
-const MAX_AHEAD: usize = 256;
+const MAX_AHEAD: usize = 1024;
+/// Payloads of jobs that are taken and have not begun; the last job may exceed it.
+const MAX_BYTES: usize = 64 << 20;
 
 /// Jobs that were taken from the store, by pool.
 #[derive(Debug, Default)]
@@ -21,67 +23,92 @@ pub(super) struct Claims {
     pools: HashMap<Arc<str>, PoolClaims>,
     /// Kinds that a pool refused, and until when none are taken.
     refused: HashMap<String, Instant>,
+    /// Payloads of the jobs that have not begun.
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct PoolClaims {
     /// Jobs that have not begun.
     waiting: usize,
-    /// Jobs that ended since the last claim.
+    /// Jobs that ended since the store was last asked.
     ended: usize,
     /// Jobs that are taken beyond the free workers.
     ahead: usize,
-    /// Whether no job waits in the store, as far as is known.
+    /// Whether no job waits in the store, as far as is known. Then new jobs need not queue there, and it is not asked.
     is_clear: bool,
 }
 
+impl PoolClaims {
+    fn room(&self, pool: &Pool) -> usize {
+        (pool.free_workers() + self.ahead.max(1)).saturating_sub(self.waiting)
+    }
+}
+
 impl Claims {
-    /// How many jobs of each kind the pools have room for. The kinds of a pool share its room.
-    pub(super) fn room(&mut self, pools: &Pools, now: Instant) -> BTreeMap<String, usize> {
+    /// How many jobs of each kind the pools have room for. The kinds of a pool share its room. `None` if no job waits
+    /// for which there is room.
+    pub(super) fn room(&mut self, pools: &Pools, session: SessionId, now: Instant) -> Option<Room> {
         self.refused.retain(|_, until| *until > now);
-        let mut room = BTreeMap::new();
+        let mut kinds = BTreeMap::new();
         for pool in pools.all().iter().filter(|pool| pool.is_serving()) {
             let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
-            let free = (pool.free_workers() + claims.ahead.max(1)).saturating_sub(claims.waiting);
-            let kinds: Vec<_> = pool.kind_names().filter(|(_, kind)| !self.refused.contains_key(&***kind)).collect();
-            if free > 0 && !kinds.is_empty() {
-                let each = free.div_ceil(kinds.len());
-                room.extend(kinds.into_iter().map(|(_, kind)| (kind.to_string(), each)));
+            let room = claims.room(pool);
+            if claims.is_clear || room == 0 {
+                continue;
             }
+            let of_pool = pool.kind_names().filter(|(_, kind)| !self.refused.contains_key(&***kind));
+            let of_pool: Vec<_> = of_pool.map(|(_, kind)| kind.to_string()).collect();
+            claims.ended = 0;
+            let each = room.div_ceil(of_pool.len().max(1));
+            kinds.extend(of_pool.into_iter().map(|kind| (kind, each)));
         }
-        room
+        let bytes = MAX_BYTES.saturating_sub(self.bytes);
+        (bytes > 0 && !kinds.is_empty()).then_some(Room { session, kinds, bytes })
     }
 
-    /// Keeps a free worker for a new job of a kind, unless others go first.
-    pub(super) fn reserve(&mut self, pool: &Pool, kind: &str) -> bool {
+    /// Keeps a place for a new job of a kind, unless others go first.
+    pub(super) fn reserve(&mut self, pool: &Pool, kind: &str, bytes: usize) -> bool {
         let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
-        let is_free = pool.is_serving() && pool.free_workers() > claims.waiting && !self.refused.contains_key(kind);
-        claims.is_clear &= is_free;
-        claims.waiting += usize::from(claims.is_clear);
-        claims.is_clear
+        let has_room = self.bytes < MAX_BYTES && claims.room(pool) > 0;
+        claims.is_clear &= has_room && pool.is_serving() && !self.refused.contains_key(kind);
+        let is_reserved = claims.is_clear;
+        if is_reserved {
+            self.taken(pool.name(), bytes);
+        }
+        is_reserved
     }
 
-    /// The store has given what it has. Short jobs need more look-ahead: twice as many as end while it is asked.
-    pub(super) fn claimed(&mut self, pools: &Pools, room: &BTreeMap<String, usize>, jobs: &[Claimed]) {
+    /// The store has given what it has. Short jobs need more look-ahead: twice as many as ended while it was asked.
+    pub(super) fn claimed(&mut self, pools: &Pools, room: &Room, jobs: &[Claimed]) {
+        let is_cut = jobs.iter().map(|job| job.request.job.payload.len()).sum::<usize>() >= room.bytes;
         let is_served = |kind: &str| {
             let given = jobs.iter().filter(|job| job.request.job.kind == kind).count();
-            room.get(kind).is_some_and(|room| given < *room)
+            room.kinds.get(kind).is_some_and(|room| given < *room)
         };
-        for pool in pools.all() {
+        for pool in
+            pools.all().iter().filter(|pool| pool.kind_names().any(|(_, kind)| room.kinds.contains_key(&**kind)))
+        {
             let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
-            claims.is_clear = pool.kind_names().all(|(_, kind)| is_served(kind));
-            let recent = std::mem::take(&mut claims.ended);
-            claims.ahead = (2 * recent).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
+            claims.is_clear = !is_cut && pool.kind_names().all(|(_, kind)| is_served(kind));
+            claims.ahead = (2 * claims.ended).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
         }
     }
 
-    pub(super) fn taken(&mut self, pool: &Arc<str>) {
+    /// Jobs may wait in the store.
+    pub(super) fn look(&mut self) {
+        self.pools.values_mut().for_each(|claims| claims.is_clear = false);
+    }
+
+    pub(super) fn taken(&mut self, pool: &Arc<str>, bytes: usize) {
         self.pools.entry(Arc::clone(pool)).or_default().waiting += 1;
+        self.bytes += bytes;
     }
 
     /// A job has begun, or is given back.
-    pub(super) fn left(&mut self, pool: &Arc<str>) {
+    pub(super) fn left(&mut self, pool: &Arc<str>, bytes: usize) {
         self.pools.entry(Arc::clone(pool)).or_default().waiting -= 1;
+        self.bytes -= bytes;
     }
 
     pub(super) fn ended(&mut self, pool: &Arc<str>) {
@@ -91,5 +118,6 @@ impl Claims {
     /// Takes no jobs of a kind until then.
     pub(super) fn refuse(&mut self, kind: &str, until: Instant) {
         self.refused.insert(kind.to_owned(), until);
+        self.look();
     }
 }

@@ -1,4 +1,4 @@
-//! Creates jobs. One whose pool has a free worker, and before which no other waits, is leased as it is created.
+//! Creates jobs. One for which its pool has room, and before which no other waits, is leased as it is created.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
@@ -15,8 +15,8 @@ impl Detached {
     pub async fn create(&self, job: NewJob) -> Result<Option<Submitted>, StoreError> {
         let mut reserved = Reserved::new(&self.0, &job);
         let room = reserved.as_ref().map(|reserved| {
-            let (session, kind) = (reserved.token.session, job.job.kind.clone());
-            Room { session, kinds: [(kind, 1)].into() }
+            let kinds = [(job.job.kind.clone(), 1)].into();
+            Room { session: reserved.token.session, kinds, bytes: usize::MAX }
         });
         let answers = self.store().submit(Submission { jobs: vec![job], room }).await?;
         let mut answer = answers.into_iter().next();
@@ -31,10 +31,12 @@ impl Detached {
     }
 }
 
-/// A worker that is kept free for a job while that is created.
+/// A place in a pool that is kept for a job while that is created.
 struct Reserved {
     inner: Arc<Inner>,
     pool: Arc<str>,
+    /// Size of the payload.
+    bytes: usize,
     /// That of the job, if it is leased.
     token: Token,
     ends: mpsc::Sender<Settle>,
@@ -56,13 +58,14 @@ impl Reserved {
         let ends = inner.ends.lock().clone()?;
         let pool = inner.pools.get(&job.pool).filter(|_| !inner.stop.is_cancelled())?;
         let token = job.first_token(session);
+        let bytes = job.job.payload.len();
         // A job with this id may run here already.
-        if inner.held.lock().contains(&token) || !inner.claims.lock().reserve(pool, &job.job.kind) {
+        if inner.held.lock().contains(&token) || !inner.claims.lock().reserve(pool, &job.job.kind, bytes) {
             return None;
         }
         inner.held.lock().insert(token.clone());
         let (inner, pool) = (Arc::clone(inner), Arc::clone(pool.name()));
-        Some(Self { inner, pool, token, ends, outcome: Outcome::Unknown })
+        Some(Self { inner, pool, bytes, token, ends, outcome: Outcome::Unknown })
     }
 
     fn start(&mut self, claimed: Claimed) {
@@ -80,7 +83,7 @@ impl Drop for Reserved {
         if self.outcome == Outcome::Unknown {
             self.inner.may_have_more.store(true, Relaxed);
         }
-        self.inner.claims.lock().left(&self.pool);
+        self.inner.claims.lock().left(&self.pool, self.bytes);
         self.inner.freed.notify_one();
     }
 }

@@ -28,16 +28,19 @@ impl Inner {
                 let kind = &job.request.job.kind;
                 let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some());
                 let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
-                self.claims.lock().taken(&pool);
+                self.claims.lock().taken(&pool, job.request.job.payload.len());
                 self.held.lock().insert(job.token.clone());
                 self.start(job, pool, &ends);
             }
             if is_idle {
-                tokio::select! {
-                    () = self.stop.cancelled() => {}
-                    () = self.store.wakes().ready() => {}
-                    () = self.freed.notified() => {}
-                    () = sleep(LOOK) => {}
+                let may_have_jobs = tokio::select! {
+                    () = self.stop.cancelled() => false,
+                    () = self.freed.notified() => false,
+                    () = self.store.wakes().ready() => true,
+                    () = sleep(LOOK) => true,
+                };
+                if may_have_jobs {
+                    self.claims.lock().look();
                 }
             } else {
                 // The jobs are polled before the next claim.
@@ -48,14 +51,11 @@ impl Inner {
 
     async fn claim(&self) -> Vec<Claimed> {
         let Some(session) = self.session().await else { return Vec::new() };
-        let kinds = self.claims.lock().room(&self.pools, Instant::now());
-        if kinds.is_empty() {
-            return Vec::new();
-        }
-        let room = Room { session, kinds };
+        let room = self.claims.lock().room(&self.pools, session, Instant::now());
+        let Some(room) = room else { return Vec::new() };
         match self.note(self.claim_for(room.clone()).await) {
             Ok(jobs) => {
-                self.claims.lock().claimed(&self.pools, &room.kinds, &jobs);
+                self.claims.lock().claimed(&self.pools, &room, &jobs);
                 jobs
             }
             Err(StoreError::SessionLost) => {

@@ -46,6 +46,12 @@ impl<R: Rows> Engine<R> {
         for (kind, &count) in &room.kinds {
             records.extend(self.ready(kind, count)?);
         }
+        let mut bytes = 0;
+        records.retain(|record| {
+            let fits = bytes < room.bytes as u64;
+            bytes += record.payload_bytes;
+            fits
+        });
         for record in &mut records {
             record.lease(room.session, self.now);
         }

@@ -11,6 +11,8 @@ pub struct Room {
     pub session: SessionId,
     /// Jobs for each kind.
     pub kinds: BTreeMap<String, usize>,
+    /// Payloads of all of them; the last one may exceed it.
+    pub bytes: usize,
 }
 
 /// Jobs to create.

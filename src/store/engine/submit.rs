@@ -52,7 +52,7 @@ impl<R: Rows> Engine<R> {
         submission: &'a Submission,
     ) -> Result<HashMap<&'a str, (SessionId, usize)>, StoreError> {
         let mut left = HashMap::new();
-        let Some(Room { session, kinds }) = &submission.room else { return Ok(left) };
+        let Some(Room { session, kinds, .. }) = &submission.room else { return Ok(left) };
         if let Entry::Vacant(entry) = batch.sessions.entry(*session) {
             entry.insert(self.rows.session(*session)?.is_some());
         }

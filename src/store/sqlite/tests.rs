@@ -34,7 +34,7 @@ fn jobs(ids: std::ops::Range<usize>) -> Submission {
 
 async fn claim(store: &Arc<dyn JobStore>, count: usize) -> Vec<Claimed> {
     let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
-    store.claim(Room { session, kinds: [("k".to_owned(), count)].into() }).await.expect("jobs")
+    store.claim(Room { session, kinds: [("k".to_owned(), count)].into(), bytes: usize::MAX }).await.expect("jobs")
 }
 
 fn success(job: Claimed) -> Settle {

@@ -147,7 +147,8 @@ async fn create(store: Arc<dyn JobStore>, name: String) {
 async fn finish(store: Arc<dyn JobStore>) {
     let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
     loop {
-        let claimed = store.claim(Room { session, kinds: [("k".to_owned(), 20)].into() }).await.expect("jobs");
+        let claimed =
+            store.claim(Room { session, kinds: [("k".to_owned(), 20)].into(), bytes: usize::MAX }).await.expect("jobs");
         if claimed.is_empty() {
             store.wakes().ready().await;
         }

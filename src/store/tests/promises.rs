@@ -52,7 +52,7 @@ async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobStore) {
 
 /// Claims all that is ready, and ends it.
 async fn finish(store: &dyn JobStore, session: SessionId) -> usize {
-    let room = Room { session, kinds: [("k".to_owned(), 1000)].into() };
+    let room = Room { session, kinds: [("k".to_owned(), 1000)].into(), bytes: usize::MAX };
     let ends = store.claim(room).await.expect("jobs").into_iter().map(success).collect();
     let states = store.settle(ends).await.expect("answers");
     assert!(states.iter().all(|state| *state == Some(JobState::Succeeded)), "{states:?}");
@@ -75,7 +75,7 @@ async fn a_void_token_beside_a_valid_one_changes_nothing() {
         let mut ends = Vec::new();
         for _ in 0..2 {
             let session = store.open_session(Duration::from_secs(1)).await.expect("a session");
-            let room = Room { session, kinds: [("k".to_owned(), 1)].into() };
+            let room = Room { session, kinds: [("k".to_owned(), 1)].into(), bytes: usize::MAX };
             ends.extend(store.claim(room).await.expect("the job").into_iter().map(success));
             clock.advance(Duration::from_secs(1));
             if ends.len() == 1 {
@@ -102,7 +102,7 @@ async fn a_session_gives_back_what_it_does_not_hold() {
         let jobs = ["a", "b"].map(|id| NewJob::new(id, "p", Job::new("k", id))).into();
         store.submit(Submission { jobs, room: None }).await.expect("an answer");
         let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
-        let room = Room { session, kinds: [("k".to_owned(), 9)].into() };
+        let room = Room { session, kinds: [("k".to_owned(), 9)].into(), bytes: usize::MAX };
         let mut claimed = store.claim(room.clone()).await.expect("two jobs");
         let lost = claimed.pop().expect("the second");
         let held: Vec<_> = claimed.iter().map(|job| job.token.clone()).collect();
@@ -192,7 +192,7 @@ async fn replicas_outlive_crashes_of_their_database() {
             let answers = store.submit(Submission { jobs, room: None }).await.expect("answers");
             assert!(answers.iter().all(|answer| matches!(answer, Submitted::Created)));
             let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
-            let room = Room { session, kinds: [("k".to_owned(), 60)].into() };
+            let room = Room { session, kinds: [("k".to_owned(), 60)].into(), bytes: usize::MAX };
             let claimed = store.claim(room).await.expect("jobs");
             let tokens: Vec<_> = claimed.iter().map(|job| job.token.id.clone()).collect();
             let states = store.settle(claimed.into_iter().map(success).collect()).await.expect("answers");

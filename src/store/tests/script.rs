@@ -124,7 +124,7 @@ impl Script {
         let (session, kinds) = text.split_once(',').expect("a session and kinds");
         let kinds = kinds.split(',').filter_map(|pair| pair.split_once('='));
         let kinds = kinds.map(|(kind, count)| (kind.to_owned(), count.parse().expect("a count"))).collect();
-        Room { session: self.sessions[session], kinds }
+        Room { session: self.sessions[session], kinds, bytes: usize::MAX }
     }
 
     fn keep(&mut self, claimed: &Claimed) {
