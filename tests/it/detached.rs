@@ -3,6 +3,7 @@
 mod attempts;
 mod faults;
 mod files;
+mod order;
 mod recurring;
 mod replicas;
 mod restart;
