@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench jobs` keeps them in SQLite in a temporary directory; `-- --store postgres://…` in a database. It
 //! measures jobs per second from end to end, the time from acceptance to start at half that rate, memory and speed with
-//! a large backlog, and what `Submit` costs beside a store.
+//! a large backlog, and what `Submit` costs beside a store. `-- --peers` runs the same jobs through River, Faktory and
+//! Celery instead, beside waterwheel with SQLite and with PostgreSQL.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -16,6 +17,9 @@
 #[path = "../overload/child.rs"]
 mod child;
 mod client;
+#[path = "../../src/store/tests/cluster.rs"]
+mod cluster;
+mod peers;
 #[path = "../compare/process.rs"]
 mod process;
 
@@ -28,6 +32,7 @@ use tokio::time::Instant;
 use self::{
     child::Server,
     client::{Batch, Client},
+    peers::Figures,
     process::Usage,
 };
 
@@ -60,6 +65,9 @@ struct JobsArgs {
     /// Rounds of `Submit` with a store and without.
     #[arg(long, value_name = "N", default_value = "7")]
     rounds: usize,
+    /// Rounds of each of the other queues that can be had, of waterwheel with SQLite and with PostgreSQL, in turns.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "3")]
+    peers: Option<usize>,
     /// What cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
@@ -77,15 +85,14 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: &JobsArgs) -> Result<(), Failure> {
-    let place = Place::new(args)?;
-    {
-        let server = place.serve(true).await?;
-        println!("idle with a store      {:>8.1} MiB", resident(server.pid)?);
-        let rate = end_to_end(args, &server).await?;
-        from_acceptance_to_start(args, &server, rate / 2.0).await?;
+    if let Some(rounds) = args.peers {
+        return peers::compare(args, rounds).await;
     }
-    let small = Place::new(args)?.drain(args, 2 * args.drained).await?;
-    let large = Place::new(args)?.drain(args, args.backlog).await?;
+    let store = args.store.as_deref();
+    let place = Place::new(store)?;
+    measure(args, &place.serve(true).await?).await?;
+    let small = Place::new(store)?.drain(args, 2 * args.drained).await?;
+    let large = Place::new(store)?.drain(args, args.backlog).await?;
     println!("slower by the backlog  {:>8.2}", small / large);
     submit(args, &place).await
 }
@@ -94,9 +101,9 @@ async fn run(args: &JobsArgs) -> Result<(), Failure> {
 struct Place(TempDir);
 
 impl Place {
-    fn new(args: &JobsArgs) -> Result<Self, Failure> {
+    fn new(url: Option<&str>) -> Result<Self, Failure> {
         let dir = tempfile::tempdir()?;
-        let store = match &args.store {
+        let store = match url {
             Some(url) => format!("url = {url:?}"),
             None => format!("path = {:?}", dir.path().join("jobs.db")),
         };
@@ -129,7 +136,7 @@ impl Place {
         for id in &held {
             client.running(id).await?;
         }
-        let prefix = unique(&format!("b{backlog}"));
+        let prefix = unique(&format!("b{backlog}"), &server);
         let batch =
             Batch { jobs: backlog, kind: "late", payload: "hello waterwheel", prefix: prefix.clone(), rate: None };
         client::create(&server, args.calls, &batch).await?;
@@ -148,34 +155,38 @@ impl Place {
     }
 }
 
-/// Creates jobs as fast as the server takes them, and waits until all have ended.
-async fn end_to_end(args: &JobsArgs, server: &Server) -> Result<f64, Failure> {
+/// Creates jobs as fast as the server takes them, waits until all have ended, and then creates some at half that rate.
+async fn measure(args: &JobsArgs, server: &Server) -> Result<Figures, Failure> {
+    println!("idle with a store      {:>8.1} MiB", resident(server.pid)?);
     let (start, before) = (Instant::now(), Usage::of(server.pid)?);
-    let batch = Batch { jobs: args.jobs, kind: "echo", payload: "hello waterwheel", prefix: unique("e"), rate: None };
+    let batch =
+        Batch { jobs: args.jobs, kind: "echo", payload: "hello waterwheel", prefix: unique("e", server), rate: None };
     client::create(server, args.calls, &batch).await?;
-    let accepted = start.elapsed().as_secs_f64();
+    let accepted_seconds = start.elapsed().as_secs_f64();
     Client::of(server).await?.all_ended("echo").await?;
-    let elapsed = start.elapsed().as_secs_f64();
+    let ended_seconds = start.elapsed().as_secs_f64();
     let cpu = Usage::of(server.pid)?.since(&before).cpu.as_secs_f64();
     let jobs = args.jobs as f64;
-    println!("accepted               {:>8.0} jobs/s", jobs / accepted);
-    println!("accepted, run and kept {:>8.0} jobs/s, {:.0} us of CPU each", jobs / elapsed, cpu / jobs * 1e6);
-    Ok(jobs / elapsed)
+    println!("accepted               {:>8.0} jobs/s", jobs / accepted_seconds);
+    println!("accepted, run and kept {:>8.0} jobs/s, {:.0} us of CPU each", jobs / ended_seconds, cpu / jobs * 1e6);
+    let [p50_ms, p99_ms] = from_acceptance_to_start(args, server, jobs / ended_seconds / 2.0).await?;
+    Ok(Figures { jobs: args.jobs, accepted_seconds, ended_seconds, p50_ms, p99_ms })
 }
 
-/// Creates `rate` jobs per second one by one, and prints how long the accepted ones waited for their start.
-async fn from_acceptance_to_start(args: &JobsArgs, server: &Server, rate: f64) -> Result<(), Failure> {
+/// Creates `rate` jobs per second one by one, and returns the median and the 99th percentile of what the accepted ones
+/// waited for their start, in milliseconds.
+async fn from_acceptance_to_start(args: &JobsArgs, server: &Server, rate: f64) -> Result<[f64; 2], Failure> {
     let jobs = (rate * args.duration.as_secs_f64()) as usize;
-    let prefix = unique("l");
+    let prefix = unique("l", server);
     let batch = Batch { jobs, kind: "echo", payload: "x", prefix: prefix.clone(), rate: Some(rate) };
     client::create(server, args.calls, &batch).await?;
     let mut client = Client::of(server).await?;
     client.all_ended("echo").await?;
     let mut waits = client.waits(&prefix).await?;
     waits.sort_unstable();
-    let at = |quantile: f64| waits[(waits.len() as f64 * quantile) as usize].as_secs_f64() * 1e3;
-    println!("acceptance to start    {:>8.1} ms p50, {:.1} ms p99, at {rate:.0} jobs/s", at(0.5), at(0.99));
-    Ok(())
+    let [p50, p99] = [0.5, 0.99].map(|quantile| waits[(waits.len() as f64 * quantile) as usize].as_secs_f64() * 1e3);
+    println!("acceptance to start    {p50:>8.1} ms p50, {p99:.1} ms p99, at {rate:.0} jobs/s");
+    Ok([p50, p99])
 }
 
 /// Compares the CPU of `Submit` with a store and without, in turns.
@@ -206,8 +217,8 @@ async fn submit(args: &JobsArgs, place: &Place) -> Result<(), Failure> {
 }
 
 /// Begins ids that no earlier run has left in a database.
-fn unique(what: &str) -> String {
-    format!("{what}-{}", std::process::id())
+fn unique(what: &str, server: &Server) -> String {
+    format!("{what}-{}", server.pid)
 }
 
 /// Memory of a process in MiB.
