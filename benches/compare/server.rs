@@ -18,7 +18,8 @@ const GRPC: &str = "grpc ";
 const START: Duration = Duration::from_secs(30);
 
 /// Room for all jobs of a burst, and callers that wait, however long the queue is: no regime is about refusals. A program that ends at once stands for `exec`.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 8] = [
+    "store.memory=true",
     "pool.cpu.queue.jobs=4096",
     "pool.cpu.when_full=wait",
     "pool.run.queue.jobs=4096",

@@ -173,6 +173,7 @@ async fn run(args: &OverloadArgs) -> Result<(), Failure> {
 async fn start(args: &OverloadArgs) -> Result<Server, Failure> {
     let (pool, _) = args.work.place();
     let keys = [
+        "store.memory=true".to_owned(),
         format!("pool.{pool}.workers={}", args.workers()),
         format!("pool.{pool}.queue.jobs=1024"),
         format!("pool.{pool}.when_full=reject"),

@@ -76,8 +76,9 @@ pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Resul
 
 /// The output.
 fn show(args: &ShowArgs, process: &Process) -> Result<String, Faults> {
-    let built_in = args.dev.then(starter::file);
-    let settings = args.config.load(process, built_in)?.settings;
+    let loaded =
+        if args.dev { args.config.load_dev(process, starter::dev_file())? } else { args.config.load(process, None)? };
+    let settings = loaded.settings;
     Ok(match args.output.format {
         Format::Json => format!("{}\n", to_json(&settings)),
         Format::Text if args.origin => to_toml_with_origins(&settings),

@@ -6,7 +6,7 @@ use clap::Args;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
 use crate::{
-    config::{Faults, Flag, Loaded, SourceFile, Sources, load},
+    config::{Faults, Flag, Loaded, SourceFile, Sources, load, starter},
     file,
 };
 
@@ -85,6 +85,15 @@ impl ConfigArgs {
         load(&Sources { file: self.file()?.or(built_in), env, flags: self.flags(), cpus })
     }
 
+    /// As [`load`](Self::load), for `dev`: unless variables or flags name another store, detached jobs are in the working
+    /// directory.
+    pub(crate) fn load_dev(&self, process: &Process, built_in: SourceFile) -> Result<Loaded, Faults> {
+        match self.load(process, Some(built_in.clone())) {
+            Ok(loaded) if loaded.config.store.is_some() => Ok(loaded),
+            _ => self.load(process, Some(starter::with_store(built_in))),
+        }
+    }
+
     fn file(&self) -> Result<Option<SourceFile>, Faults> {
         let Some(path) = &self.config else {
             return Ok(None);
@@ -141,8 +150,7 @@ mod tests {
     use clap::Parser;
     use rustix::process::{DumpableBehavior, Resource, getrlimit};
 
-    use super::{ConfigArgs, Process, keep_out_of_core_dumps};
-    use crate::config::starter;
+    use super::{ConfigArgs, Process, keep_out_of_core_dumps, starter};
 
     #[derive(Parser)]
     struct Command {

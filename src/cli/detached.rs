@@ -66,7 +66,7 @@ pub(super) struct CreateArgs {
     #[command(flatten)]
     job: JobArgs,
     /// Id of the job; the same id is the same job [default: drawn by the server].
-    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    #[arg(long, visible_alias = "job-id", value_name = "ID", default_value = "", hide_default_value = true)]
     id: String,
     /// Start it this long after its creation.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     app::App,
-    config::{Faults, starter},
+    config::{Faults, Store, starter},
     net::ListenAddress,
     proto::{Job, JobResult, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
 };
@@ -35,6 +35,9 @@ const USUAL: &str = "http://127.0.0.1:7070";
 /// It needs no file. It serves the kinds sha256, gzip, sleep and echo in the pools cpu and io, and the kind upper, a worker
 /// in Python, where python3 is installed: callers on 127.0.0.1:7070, operators on 127.0.0.1:7071. A file, variables and flags change that, as they do for "waterwheel
 /// serve". Ctrl-C drains it.
+///
+/// Without a configuration, detached jobs are in waterwheel.db in the working directory, where the next "waterwheel dev"
+/// finds them. "--set store.memory=true" keeps them in memory.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   waterwheel dev --max-payload 32MiB
@@ -64,13 +67,14 @@ pub(super) fn run(args: &DevArgs) -> Exit {
             Some(worker) => file.text += &worker.sections(&file.text).map_err(|fault| unusable(&worker.path, fault))?,
             None => file.text += &on_path("python3").map(|python| python_kind(&python)).unwrap_or_default(),
         }
-        args.load(&Process::current(), Some(file))
+        args.load_dev(&Process::current(), file)
     };
     server::run_server(load, Vec::new(), async |app, config| {
         if let Some(WorkerFile { path, .. }) = worker {
             app.reload_on_change(path);
         }
-        if server::print(&format!("{}\n{}", server::announcement(app), output::contents(config))) == Printed::No {
+        let greeting = format!("{}\n{}{}", server::announcement(app), output::contents(config), store(&config.store));
+        if server::print(&greeting) == Printed::No {
             return Ok(());
         }
         // Its own job would need credentials.
@@ -103,6 +107,18 @@ fn python_kind(python: &str) -> String {
 fn unusable(path: &Path, fault: String) -> Faults {
     let message = format!("cannot serve the worker `{}`: {fault}", path.display());
     Faults::of(message, "run `waterwheel worker test` on it")
+}
+
+/// The line that says where detached jobs are; empty if there is no store.
+fn store(store: &Store) -> String {
+    match &store.path {
+        Some(path) => {
+            format!("\nstore  {} (detached jobs)", std::path::absolute(path).as_ref().unwrap_or(path).display())
+        }
+        None if store.url.is_some() => "\nstore  PostgreSQL (detached jobs)".to_owned(),
+        None if store.memory => "\nstore  memory (detached jobs, which end with this server)".to_owned(),
+        None => String::new(),
+    }
 }
 
 /// Runs a job as a caller would: over the network.

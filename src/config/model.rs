@@ -192,6 +192,12 @@ pub enum Handler {
 }
 
 impl Store {
+    /// Whether there is one.
+    #[must_use]
+    pub fn is_some(&self) -> bool {
+        self.path.is_some() || self.url.is_some() || self.memory
+    }
+
     /// Most jobs and bytes.
     #[must_use]
     pub fn bounds(&self) -> Bounds {

@@ -28,10 +28,14 @@ pub fn file() -> SourceFile {
     SourceFile { name: NAME.to_owned(), text: text() }
 }
 
-/// The file for `dev`: its drain has no notice, because there is no load balancer, and detached jobs are in memory.
+/// The file for `dev`: its drain has no notice, because there is no load balancer.
 pub fn dev_file() -> SourceFile {
-    let text = text().replace("# notice = \"5s\"", "notice = \"0s\"  ");
-    SourceFile { text: text.replace("# memory = false", "memory = true   "), ..file() }
+    SourceFile { text: text().replace("# notice = \"5s\"", "notice = \"0s\"  "), ..file() }
+}
+
+/// The same file, with detached jobs in the working directory.
+pub fn with_store(file: SourceFile) -> SourceFile {
+    SourceFile { text: file.text.replace("## path = \"waterwheel.db\"", "path = \"waterwheel.db\"   "), ..file }
 }
 
 /// A key of a table as a comment: one `#` with its default, two with an example if it has none.

@@ -17,13 +17,13 @@ pub enum StoreError {
     #[error("the disk of the store is full")]
     DiskFull,
     /// The file or its directory cannot be written.
-    #[error("{} cannot be written; the store needs a writable file in a writable directory", path.display())]
+    #[error("{} cannot be written; set `store.path` to a file in a writable directory, or for a trial `store.memory`", path.display())]
     ReadOnly {
         /// File of the store.
         path: PathBuf,
     },
     /// Another process has the file open as its store.
-    #[error("{} is in use by another server; give each server its own file, or use PostgreSQL", path.display())]
+    #[error("{} is in use by another server; give each its own `store.path`, or let them share a database by `store.url`", path.display())]
     InUse {
         /// File of the store.
         path: PathBuf,

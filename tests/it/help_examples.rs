@@ -1,4 +1,4 @@
-//! Every command's help ends in an example that works, each against a fresh `waterwheel dev`.
+//! Every command's help ends in an example that works, each beside a fresh `waterwheel dev`.
 
 use std::{
     ffi::OsString,
@@ -163,7 +163,8 @@ async fn works(shell: &Shell, Example { command, line }: Example) {
     if SERVERS.contains(&command.as_str()) {
         return Server::start(shell, &line).await.stop().await;
     }
-    let dev = Server::start(shell, "waterwheel dev").await;
+    // Some examples are about the file that it would have open.
+    let dev = Server::start(shell, "waterwheel dev --set store.memory=true").await;
     let (sleeper, job) = if line.contains("$JOB") { dev.running_job(shell).await } else { (None, String::new()) };
     let ended = shell
         .command(&line)

@@ -86,8 +86,14 @@ impl Process {
 
     /// Starts `waterwheel dev` on ports that are free.
     pub(crate) async fn dev(args: &[&str]) -> Self {
-        let all = [&["dev"], args].concat();
-        Self::start(tempfile::tempdir().unwrap(), on_free_ports(&all)).await
+        let dir = tempfile::tempdir().unwrap();
+        let command = dev_in(dir.path(), args);
+        Self::start(dir, command).await
+    }
+
+    /// The same in a directory that outlives it.
+    pub(crate) async fn dev_in(directory: &Path, args: &[&str]) -> Self {
+        Self::start(tempfile::tempdir().unwrap(), dev_in(directory, args)).await
     }
 
     /// Starts this binary again to run the one test `name`, which sees `value` in the environment variable `variable`
@@ -201,6 +207,12 @@ fn on_free_ports(args: &[&str]) -> Command {
     let mut command = program(args);
     command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
     command.env("WATERWHEEL_SERVER__THREADS", "2");
+    command
+}
+
+fn dev_in(directory: &Path, args: &[&str]) -> Command {
+    let mut command = on_free_ports(&[&["dev"], args].concat());
+    command.current_dir(directory);
     command
 }
 

@@ -71,7 +71,7 @@ refuses() {
 install grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl "$GRPCURL"
 install ghz github.com/bojand/ghz/cmd/ghz "$GHZ"
 
-coproc SERVER { exec "$BIN" dev --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0 2>"$TOOLS/server.log"; }
+coproc SERVER { exec "$BIN" dev --set store.memory=true --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0 2>"$TOOLS/server.log"; }
 readonly server=$SERVER_PID
 trap 'kill "$server" 2>/dev/null || true' EXIT
 read -r line <&"${SERVER[0]}"

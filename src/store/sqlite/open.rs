@@ -118,7 +118,13 @@ fn sqlite_error(error: rusqlite::Error, path: &Path) -> StoreError {
 /// Locks a file beside the database: SQLite's own locks would admit a second writer between transactions.
 fn lock(path: &Path) -> Result<File, StoreError> {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, ".lock"));
-    let file = file.map_err(|error| super::io_error(&error, path))?;
+    let file = file.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            let detail = "its directory does not exist; make it, or set another `store.path`".to_owned();
+            StoreError::File { path: path.to_owned(), detail }
+        }
+        _ => super::io_error(&error, path),
+    })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
