@@ -10,15 +10,15 @@ mod restart;
 mod tenants;
 mod watch;
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use tempfile::TempDir;
 use tonic::{Code, transport::Channel};
 use waterwheel::proto::{
     CreateJobRequest, CreateJobResponse, CreateJobsRequest, DeleteJobRequest, DetachedJob, DetachedJobFilter,
-    GetJobRequest, Job, JobOptions, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest,
-    RetryJobRequest, RetryPolicy, WaitJobRequest, create_jobs_response::Outcome, job_options::Start,
-    job_service_client::JobServiceClient,
+    GetJobRequest, Job, JobOptions, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobServiceListJobsResponse,
+    JobState, PurgeJobsRequest, RetryJobRequest, RetryPolicy, WaitJobRequest, create_jobs_response::Outcome,
+    job_options::Start, job_service_client::JobServiceClient,
 };
 
 use crate::{
@@ -98,14 +98,43 @@ impl Jobs {
 
     /// All pages of this size.
     async fn list_by(&self, page_size: u32, filter: DetachedJobFilter) -> Vec<DetachedJob> {
-        let (mut jobs, mut page_token) = (Vec::new(), String::new());
+        let (mut jobs, mut token) = (Vec::new(), String::new());
         loop {
-            let request = JobServiceListJobsRequest { filter: Some(filter.clone()), page_size, page_token };
-            let page = self.0.clone().list_jobs(request).await.unwrap().into_inner();
+            let page = self.page(page_size, &filter, token).await;
             jobs.extend(page.jobs);
-            page_token = page.next_page_token;
-            if page_token.is_empty() {
+            token = page.next_page_token;
+            if token.is_empty() {
                 return jobs;
+            }
+        }
+    }
+
+    async fn page(&self, page_size: u32, filter: &DetachedJobFilter, page_token: String) -> JobServiceListJobsResponse {
+        let request = JobServiceListJobsRequest { filter: Some(filter.clone()), page_size, page_token };
+        self.0.clone().list_jobs(request).await.unwrap().into_inner()
+    }
+
+    /// Waits until no job is open. Then all must have succeeded once, and none of `acknowledged` may be missing. Returns
+    /// how many there are.
+    async fn all_ended_once(&self, mut acknowledged: BTreeSet<String>) -> usize {
+        let states = [JobState::Ready, JobState::Running, JobState::Scheduled].map(i32::from).to_vec();
+        let open = DetachedJobFilter { states, ..DetachedJobFilter::default() };
+        while let Some(job) = self.page(1, &open, String::new()).await.jobs.first() {
+            // It may take longer than one call.
+            self.0.clone().wait_job(WaitJobRequest { job_id: job.job_id.clone() }).await.unwrap();
+        }
+        let (mut count, mut token) = (0, String::new());
+        loop {
+            let page = self.page(1000, &DetachedJobFilter::default(), token).await;
+            for job in &page.jobs {
+                let completed = outcomes(job).iter().filter(|outcome| **outcome == "COMPLETED").count();
+                assert_eq!((job.state(), completed), (JobState::Succeeded, 1), "{job:?}");
+                acknowledged.remove(&job.job_id);
+            }
+            (count, token) = (count + page.jobs.len(), page.next_page_token);
+            if token.is_empty() {
+                assert!(acknowledged.is_empty(), "{} lost: {acknowledged:?}", acknowledged.len());
+                return count;
             }
         }
     }

@@ -195,9 +195,10 @@ async fn announcement(stdout: &mut Lines<BufReader<ChildStdout>>) -> Option<Stri
     }
 }
 
-/// The program with these arguments, and none of the variables of this process.
+/// The program with these arguments, and none of the variables of this process. `WATERWHEEL_BIN` names another build.
 pub(crate) fn program(args: &[&str]) -> Command {
-    let mut command = clean(env!("CARGO_BIN_EXE_waterwheel").into());
+    let named = std::env::var_os("WATERWHEEL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_waterwheel").into());
+    let mut command = clean(std::path::absolute(named).unwrap());
     command.args(args);
     command
 }

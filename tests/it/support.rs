@@ -14,3 +14,9 @@ pub(crate) use lateness::lateness;
 pub(crate) use pki::{Authority, Files, Leaf, Name, TlsClient, toml_string};
 pub(crate) use rest::{assert_balanced, assert_idle, meet, meeting};
 pub(crate) use signals::{BlockingGate, Counter, Gate, holding_clock, pass_time, until};
+
+/// The size of a test, which a variable overrides for longer runs.
+pub(crate) fn size(variable: &str, default: usize) -> usize {
+    let text = std::env::var(variable);
+    text.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable}={text:?} is not a number")))
+}
