@@ -14,7 +14,7 @@ pub enum StoreError {
     InvalidPageToken,
     /// The disk is full. Try again when there is room: the operation was not kept. If the server restarts before it
     /// writes again, the operation may be found kept after all.
-    #[error("the disk of the store is full")]
+    #[error("the disk of the store is full; make room on it")]
     DiskFull,
     /// The file or its directory cannot be written.
     #[error("{} cannot be written; set `store.path` to a file in a writable directory, or for a trial `store.memory`", path.display())]

@@ -26,7 +26,10 @@ pub(in crate::rpc) fn store_fails(error: &StoreError) -> Status {
     if *error == StoreError::InvalidPageToken {
         return invalid_field("page_token", &error.to_string());
     }
-    let answer = Answer::of(Reason::StoreUnavailable);
+    let mut answer = Answer::of(Reason::StoreUnavailable);
+    if *error == StoreError::DiskFull {
+        answer = answer.saying("the disk of the store of detached jobs is full; its operator has to make room");
+    }
     Answer { execution: "UNKNOWN", pushback: Pushback::After(FAILS_FOR), ..answer }.status()
 }
 

@@ -1,12 +1,21 @@
 //! Jobs that are refused, and stores that are.
 
+use std::{
+    fs::File,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+use tokio::process::Command;
 use tonic::Code;
 use waterwheel::proto::{CreateJobRequest, Job, JobOptions, JobState, WhenFull, job_options::Start};
 
-use super::{CONFIG, delayed, serve, with, work};
+use super::{CONFIG, Jobs, delayed, serve, with, work};
 use crate::{
     process::{Process, program},
     service::job,
+    support::skipped,
 };
 
 #[tokio::test]
@@ -52,15 +61,143 @@ async fn a_full_backlog_refuses_new_jobs_and_finishes_old_ones() {
     jobs.created(work("echo", "")).await;
 }
 
+/// What a server says that does not start because of its store.
+async fn refusal(config: &Path) -> String {
+    let args = ["serve", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--config"];
+    let ended = program(&args).arg(config).output().await.unwrap();
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.code() == Some(1) && !told.contains("panicked"), "{:?}: {told}", ended.status);
+    let (_, told) =
+        told.split_once("error: cannot open the store of detached jobs: ").unwrap_or_else(|| panic!("{told}"));
+    told.trim_end().to_owned()
+}
+
+/// Changes one bit.
+fn flip(file: &Path, at: usize) {
+    let mut bytes = std::fs::read(file).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(file, bytes).unwrap();
+}
+
 #[tokio::test]
-async fn a_file_that_is_in_use_or_no_store_is_refused_at_the_start() {
+async fn a_file_that_cannot_be_used_is_refused_at_the_start_and_keeps_its_jobs() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("waterwheel.toml");
+    let [path, file, log] = ["waterwheel.toml", "jobs.db", "jobs.db-wal"].map(|name| dir.path().join(name));
     std::fs::write(&path, CONFIG).unwrap();
-    let _first = Process::serve_file(&path).await;
-    let args = ["serve", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--config", path.to_str().unwrap()];
-    let second = program(&args).output().await.unwrap();
-    let told = String::from_utf8(second.stderr).unwrap();
-    assert!(told.contains("cannot open the store of detached jobs") && told.contains("in use"), "{told}");
-    assert_eq!(second.status.code(), Some(1));
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let kept = jobs.created(delayed("600s", work("echo", "x"))).await;
+    let used = format!("{} is in use by another server; give each its own `store.path`", file.display());
+    assert!(refusal(&path).await.starts_with(&used));
+    let done = jobs.created(work("echo", "y")).await;
+    assert_eq!(jobs.ended(&done).await.state(), JobState::Succeeded);
+    process.killed().await;
+
+    // In the first page of the log, which later transactions follow.
+    flip(&log, 32 + 24 + 10);
+    let damaged = format!("{} is damaged: frame 1 of the log is broken; restore it from a backup", log.display());
+    let told = refusal(&path).await;
+    assert!(told.starts_with(&damaged), "{told}");
+    flip(&log, 32 + 24 + 10);
+    let set_version = |version: i64| {
+        rusqlite::Connection::open(&file).unwrap().pragma_update(None, "user_version", version).unwrap();
+    };
+    set_version(99);
+    assert_eq!(refusal(&path).await, "the store has version 99, and this program knows 1; use a newer program");
+    set_version(1);
+
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let states = [jobs.get(&kept).await.state(), jobs.get(&done).await.state()];
+    assert_eq!(states, [JobState::Scheduled, JobState::Succeeded]);
+}
+
+/// A disk of 128 MiB, which is gone with this.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// `None`, and a line that says so, where this user may not mount one.
+    async fn mount() -> Option<Self> {
+        let disk = Self(tempfile::tempdir().unwrap());
+        if disk.run("mount", &["-t", "tmpfs", "-o", "size=128m", "tmpfs"]).await {
+            return Some(disk);
+        }
+        skipped("a small disk cannot be mounted; run the tests as root");
+        None
+    }
+
+    async fn run(&self, program: &str, args: &[&str]) -> bool {
+        let ended = Command::new(program).args(args).arg(self.0.path()).output().await;
+        ended.is_ok_and(|ended| ended.status.success())
+    }
+
+    /// Takes all of the room that is left.
+    fn fill(&self) -> PathBuf {
+        let ballast = self.0.path().join("ballast");
+        let mut file = File::create(&ballast).unwrap();
+        while file.write(&[0; 1 << 16]).is_ok_and(|written| written > 0) {}
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_new_jobs_and_a_read_only_one_the_start_and_nothing_is_lost() {
+    let Some(disk) = SmallDisk::mount().await else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| {
+        let store = format!("store.path = \"{}/jobs.db\"", disk.0.path().display());
+        let config = CONFIG.replace("store.path = \"jobs.db\"", &store.replace("jobs.db", name));
+        let config = config + "[kind.sha256]\npool = \"one\"\nbuiltin = \"sha256\"\n";
+        let path = dir.path().join(format!("{name}.toml"));
+        std::fs::write(&path, config).unwrap();
+        path
+    };
+    let others = disk.0.path().join("others");
+    std::fs::write(&others, vec![1; 32 << 20]).unwrap();
+    let path = place("jobs.db");
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let mut accepted = vec![jobs.created(delayed("2s", work("sleep", "100"))).await];
+    let large = || work("sha256", vec![7; 2 << 20]);
+    let full = loop {
+        match jobs.create(large()).await {
+            Ok(created) => accepted.push(created.job_id),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!((full.code(), full.reason().as_str()), (Code::Unavailable, "STORE_UNAVAILABLE"));
+    assert!(full.message().contains("disk of the store of detached jobs is full") && full.pushback() > Some(0));
+    process.logged("disk of the store of detached jobs is full; its operator has to make room").await;
+    // What was accepted ends, also after a crash on a disk with no room at all.
+    let ballast = disk.fill();
+    assert_eq!(refusal(&place("other.db")).await, "the disk of the store is full; make room on it");
+    process.killed().await;
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    for id in &accepted {
+        assert_eq!(jobs.ended(id).await.state(), JobState::Succeeded);
+    }
+    assert_eq!(jobs.create(large()).await.unwrap_err().reason(), "STORE_UNAVAILABLE");
+    process.killed().await;
+
+    std::fs::remove_file(ballast).unwrap();
+    std::fs::remove_file(others).unwrap();
+    let file = disk.0.path().join("jobs.db");
+    assert!(disk.run("mount", &["-o", "remount,ro"]).await);
+    let told = refusal(&path).await;
+    let expected = format!("{} cannot be written; set `store.path` to a file in a writable directory", file.display());
+    assert!(told.starts_with(&expected), "{told}");
+    assert!(disk.run("mount", &["-o", "remount,rw"]).await);
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    for id in &accepted {
+        assert_eq!(jobs.get(id).await.state(), JobState::Succeeded);
+    }
+    jobs.created(work("echo", "")).await;
 }
