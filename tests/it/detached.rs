@@ -1,6 +1,7 @@
 //! Jobs that outlive their calls: what a caller of `JobService` sees of their lives.
 
 mod attempts;
+mod backup;
 mod faults;
 mod files;
 mod order;

@@ -1,0 +1,75 @@
+//! The commands of docs/jobs.md that back up and restore a store.
+
+use std::path::Path;
+
+use tokio::process::Command;
+use waterwheel::proto::{DetachedJobFilter, JobState};
+
+use super::{CONFIG, Jobs, delayed, work};
+use crate::{
+    process::Process,
+    support::{Cluster, skipped},
+};
+
+const DOCS: &str = include_str!("../../../docs/jobs.md");
+
+/// The command in a row of the table, for the first or the second store.
+fn documented(row: &str, store: usize) -> &'static str {
+    let row = DOCS.lines().find(|line| line.starts_with(&format!("| {row} |"))).expect("the row");
+    row.split('|').nth(2 + store).and_then(|cell| cell.split('`').nth(1)).expect("a command")
+}
+
+/// Runs a line as a shell would. It must succeed.
+async fn run(line: &str, directory: &Path, env: &[(&str, &str)]) {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(directory).env_clear().env("PATH", "/usr/bin:/bin").kill_on_drop(true);
+    let ended = command.envs(env.iter().copied()).output().await.unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && told.is_empty(), "{line}: {}: {told}", ended.status);
+}
+
+/// What a backup has is there after a restore, and what came later is not.
+async fn is_restored(config: &str, directory: &Path, store: usize, env: &[(&str, &str)]) {
+    let path = directory.join("waterwheel.toml");
+    std::fs::write(&path, config).unwrap();
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let done = jobs.created(work("echo", "one")).await;
+    jobs.ended(&done).await;
+    let open = jobs.created(delayed("600s", work("echo", "two"))).await;
+    run(documented("back up", store), directory, env).await;
+    jobs.created(work("echo", "three")).await;
+    process.killed().await;
+
+    run(documented("restore", store), directory, env).await;
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let (old, waiting) = (jobs.get(&done).await, jobs.get(&open).await);
+    assert_eq!((old.state(), &*old.output, waiting.state()), (JobState::Succeeded, &b"one"[..], JobState::Scheduled));
+    assert_eq!(jobs.list(DetachedJobFilter::default()).await.len(), 2);
+    let new = jobs.created(work("echo", "four")).await;
+    assert_eq!(jobs.ended(&new).await.state(), JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn a_file_is_backed_up_while_its_server_runs_and_restored() {
+    if !Path::new("/usr/bin/sqlite3").exists() {
+        return skipped("there is no /usr/bin/sqlite3; install Debian's package `sqlite3`");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    is_restored(&CONFIG.replace("jobs.db", "waterwheel.db"), dir.path(), 0, &[]).await;
+}
+
+#[tokio::test]
+async fn a_database_is_made_backed_up_while_its_servers_run_and_restored() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let url = cluster.url("jobs").replace("test@", "waterwheel@");
+    let host = url.split(['@', '/']).nth(3).unwrap().replace("%2F", "/");
+    let (_, sql) = DOCS.split_once("```sql\n").unwrap();
+    std::fs::write(dir.path().join("make.sql"), sql.split("```").next().unwrap()).unwrap();
+    let superuser = [("PGHOST", host.as_str()), ("PGUSER", "test")];
+    run("psql --quiet --set=ON_ERROR_STOP=1 --file=make.sql postgres", dir.path(), &superuser).await;
+    let config = CONFIG.replace("store.path = \"jobs.db\"", &format!("store.url = \"{url}\""));
+    is_restored(&config, dir.path(), 1, &[("PGHOST", &host), ("PGUSER", "waterwheel")]).await;
+}
