@@ -44,6 +44,9 @@ pub struct LogControl {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TraceFilter;
 
+/// It logs each notice of the database at INFO. An operator sees them who asks for DEBUG, or names it.
+const TALKATIVE: &str = "tokio_postgres";
+
 const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "tonic", "tower", "opentelemetry"];
 
 impl LogControl {
@@ -74,6 +77,11 @@ impl Directives {
             directives: log.to_owned(),
             reason: error.to_string(),
         })?;
+        let is_named = filter.iter().any(|(target, _)| target.starts_with(TALKATIVE));
+        let filter = match filter.default_level() {
+            Some(LevelFilter::INFO) if !is_named => filter.with_target(TALKATIVE, LevelFilter::WARN),
+            _ => filter,
+        };
         let silent = filter.iter().all(|(_, level)| level == LevelFilter::OFF)
             && filter.default_level().is_none_or(|level| level == LevelFilter::OFF);
         Ok(Self { filter, is_logging: !silent, exports })

@@ -38,6 +38,18 @@ fn a_line_names_its_request_whatever_is_logged() {
 }
 
 #[test]
+fn the_notices_of_a_database_are_logged_on_demand() {
+    let act = || {
+        info!(target: "tokio_postgres::connection", "a notice");
+        warn!(target: "tokio_postgres::connection", "a warning");
+    };
+    for (log, expected) in [("info", 1), ("info,waterwheel=debug", 1), ("info,tokio_postgres=info", 2), ("debug", 2)] {
+        let (lines, _) = observe(log, 0.0, act);
+        assert_eq!(lines.len(), expected, "{log}: {lines:#?}");
+    }
+}
+
+#[test]
 fn traces_need_no_log() {
     for log in ["off", "error", "mine=debug"] {
         let (lines, spans) = observe(log, 0.0, || {

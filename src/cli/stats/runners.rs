@@ -61,24 +61,31 @@ pub(super) fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
     table(&[Left, Left, Right, Right, Right, Left], &rows)
 }
 
+/// Heading of [`detached_rows`].
+pub(super) const DETACHED: [&str; 7] = ["detached", "scheduled", "ready", "blocked", "running", "dead", "oldest ready"];
+
 /// A line for each kind with detached jobs.
 pub(super) fn detached(kinds: &[KindStats]) -> Vec<String> {
-    let kept =
-        |kind: &KindStats| Some((plain(&kind.name), kind.detached.filter(|it| *it != DetachedStats::default())?));
-    let mut rows: Vec<_> = kinds.iter().filter_map(kept).map(detached_row).collect();
+    let mut rows: Vec<_> = detached_rows(kinds).map(Vec::from).collect();
     if rows.is_empty() {
-        return rows.concat();
+        return Vec::new();
     }
-    let heading = ["detached", "scheduled", "ready", "blocked", "running", "dead", "oldest ready"];
-    rows.insert(0, heading.map(|cell| paint(FAINT, cell)).to_vec());
+    for row in rows.iter_mut().filter(|row| row[5] != "0") {
+        row[5] = paint(WARN, &row[5]);
+    }
+    rows.insert(0, DETACHED.map(|cell| paint(FAINT, cell)).to_vec());
     let right = [Align::Right; 6];
     table(&[&[Align::Left], &right[..]].concat(), &rows)
 }
 
-fn detached_row((kind, jobs): (String, DetachedStats)) -> Vec<String> {
-    let DetachedStats { scheduled, ready, blocked, running, dead, oldest_ready_age } = jobs;
-    let dead = if dead > 0 { paint(WARN, dead) } else { dead.to_string() };
-    let oldest = oldest_ready_age.map_or_else(|| "-".to_owned(), |age| rough(duration(Some(&age))));
-    let [scheduled, ready, blocked, running] = [scheduled, ready, blocked, running].map(|count| count.to_string());
-    vec![kind, scheduled, ready, blocked, running, dead, oldest]
+/// The cells of each kind with detached jobs.
+pub(super) fn detached_rows(kinds: &[KindStats]) -> impl Iterator<Item = [String; 7]> {
+    kinds.iter().filter_map(|kind| {
+        let jobs = kind.detached.filter(|it| *it != DetachedStats::default())?;
+        let DetachedStats { scheduled, ready, blocked, running, dead, oldest_ready_age } = jobs;
+        let oldest = oldest_ready_age.map_or_else(|| "-".to_owned(), |age| rough(duration(Some(&age))));
+        let [scheduled, ready, blocked, running, dead] =
+            [scheduled, ready, blocked, running, dead].map(|count| count.to_string());
+        Some([plain(&kind.name), scheduled, ready, blocked, running, dead, oldest])
+    })
 }

@@ -1,9 +1,10 @@
-//! The full screen of `stats --watch`: pools, oldest jobs, and the tenants that ask most.
+//! The full screen of `stats --watch`: pools, detached jobs, oldest jobs, and the tenants that ask most.
 
 use std::time::Duration;
 
 use clap::builder::styling::Style;
 
+use super::runners::{DETACHED, detached_rows};
 use crate::{
     cli::{
         console::{FAINT, STRONG, paint},
@@ -14,6 +15,8 @@ use crate::{
 
 /// Most tenants on the screen.
 const MAX_TENANTS: usize = 5;
+/// Most kinds with detached jobs on the screen.
+const MAX_DETACHED: usize = 5;
 /// Lines that jobs keep before tenants get any.
 const MIN_JOBS: usize = 5;
 
@@ -32,6 +35,7 @@ pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
     let heads = ["pool", "state", "busy", "queued", "arrive/s", "end/s", "refuse/s", "wait"];
     lines.extend(table([12, 8, 8, 11, 9, 8, 9, 6], heads, pools(view)));
     lines.push(Default::default());
+    lines.extend(detached(&view.stats));
     let below = match &view.jobs {
         Ok(answer) => tenants(&answer.tenants),
         Err(_) => Vec::new(),
@@ -117,6 +121,17 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> [String
     ]
 }
 
+/// The kinds with detached jobs, and a blank line; nothing without any.
+fn detached(stats: &Stats) -> Vec<(Style, String)> {
+    let rows: Vec<_> = stats.pools.iter().flat_map(|pool| detached_rows(&pool.kinds)).take(MAX_DETACHED).collect();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = table([24, 9, 7, 7, 7, 7, 12], DETACHED, rows);
+    lines.push(Default::default());
+    lines
+}
+
 /// Jobs since the start: arrived, ended, refused.
 fn flow(pool: &PoolStats) -> [u64; 3] {
     let jobs = pool.jobs.clone().unwrap_or_default();
@@ -155,7 +170,7 @@ mod tests {
     use anstream::adapter::strip_str;
 
     use super::*;
-    use crate::proto::{QueueStats, RejectedCount, SizeStats};
+    use crate::proto::{DetachedStats, KindStats, QueueStats, RejectedCount, SizeStats};
 
     fn stats(seconds: u32, pools: u64, turn: u64) -> Stats {
         let pool = |at: u64| PoolStats {
@@ -228,6 +243,26 @@ mod tests {
         assert_eq!(lines[7], "019f0e3b2c4d5e6f-1       resize                 a tenant with  running  1m 12s");
         assert_eq!(lines[18], "tenants that ask most    ask/s      refuse/s");
         assert_eq!(lines[23], "tenant 4                 12.3       2.0");
+    }
+
+    #[test]
+    fn detached_jobs_are_between_pools_and_jobs() {
+        let mut stats = stats(12, 1, 1);
+        let age = Some("90s".parse().unwrap());
+        let detached = DetachedStats { ready: 12_000, dead: 3, oldest_ready_age: age, ..DetachedStats::default() };
+        let kind = |name: &str, detached| KindStats { name: name.to_owned(), detached, ..KindStats::default() };
+        stats.pools[0].kinds = vec![kind("resize", Some(detached)), kind("echo", None)];
+        let lines = shown(&View { stats, before: None, jobs: Ok(jobs(64, 9)) }, 80, 24);
+        assert_eq!(
+            lines[3..7],
+            [
+                "",
+                "detached                 scheduled ready   blocked running dead    oldest ready",
+                "resize                   0         12000   0       0       3       1m 30s",
+                "",
+            ]
+        );
+        assert!(lines[7].starts_with("oldest of 99 jobs"), "{lines:?}");
     }
 
     #[test]
