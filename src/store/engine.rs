@@ -4,10 +4,14 @@ mod maintain;
 mod operate;
 mod rows;
 mod submit;
+mod turns;
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 pub(super) use rows::{Rows, Select};
+pub(super) use turns::{Places, Turns};
 
 use super::{
     Bounds, Claimed, JobRecord, JobState, Next, Room, SessionId, Settle, StoreError, Timestamp, Token, wakes::Changes,
@@ -20,11 +24,23 @@ pub(super) struct Engine<R> {
     pub(super) now: Timestamp,
     pub(super) changes: Changes,
     bounds: Bounds,
+    /// Shared by the engines of a process.
+    turns: Arc<Mutex<Turns>>,
 }
 
 impl<R: Rows> Engine<R> {
-    pub(super) fn new(rows: R, bounds: Bounds) -> Self {
-        Self { rows, now: Timestamp::default(), changes: Changes::default(), bounds }
+    pub(super) fn new(rows: R, bounds: Bounds, turns: Arc<Mutex<Turns>>) -> Self {
+        Self { rows, now: Timestamp::default(), changes: Changes::default(), bounds, turns }
+    }
+
+    /// Starts the first operation of a transaction at a time.
+    pub(super) fn start(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        self.now = now;
+        let mut turns = self.turns.lock();
+        if !turns.is_loaded {
+            turns.load(self.rows.places()?);
+        }
+        Ok(())
     }
 
     pub(super) fn open_session(&mut self, lease: Duration) -> Result<SessionId, StoreError> {
@@ -66,7 +82,10 @@ impl<R: Rows> Engine<R> {
         for class in Criticality::BY_IMPORTANCE {
             let left = count - records.len();
             if left > 0 {
-                records.extend(self.rows.select(Select::Ready(kind, class.rank(), self.now), left)?);
+                let found = self.rows.select(Select::Ready(kind, class.rank(), self.now), left)?;
+                let last = found.last().map(|record| record.place);
+                self.turns.lock().claimed(kind, class.rank(), last, found.len() < left);
+                records.extend(found);
             }
         }
         Ok(records)
@@ -119,8 +138,7 @@ impl<R: Rows> Engine<R> {
         for (pool, key) in released {
             let mut next = self.rows.select(Select::Blocked(&pool, &key), 1)?;
             for record in &mut next {
-                let place = self.number()?;
-                record.enter(false, place);
+                record.enter(false, self.turns.lock().next(record));
                 self.changes.ready = true;
             }
             self.rows.save(&next)?;
@@ -128,10 +146,11 @@ impl<R: Rows> Engine<R> {
         Ok(())
     }
 
-    /// Makes a job ready, or blocked by its key.
-    fn enter(&mut self, record: &mut JobRecord, place: i64) -> Result<(), StoreError> {
+    /// Makes a job ready in its tenant's turn, or blocked by its key in the order of the blocked ones.
+    fn enter(&mut self, record: &mut JobRecord) -> Result<(), StoreError> {
         let (pool, key) = record.key();
         let key_is_held = record.needs_key() && self.rows.is_key_held(pool, key)?;
+        let place = if key_is_held { self.number()? } else { self.turns.lock().next(record) };
         record.enter(key_is_held, place);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 mod rows;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ impl MemoryStore {
     /// An empty store.
     #[must_use]
     pub fn new(bounds: Bounds, clock: Clock) -> Self {
-        let engine = Mutex::new(Engine::new(MemoryRows::default(), bounds));
+        let engine = Mutex::new(Engine::new(MemoryRows::default(), bounds, Arc::default()));
         Self { engine, wakes: Wakes::default(), clock }
     }
 

@@ -61,9 +61,9 @@ impl<D: Database> SqlStore<D> {
         wakes: Arc<Wakes>,
     ) -> Result<Self, StoreError> {
         let (sender, operations) = mpsc::channel(QUEUE);
-        let operations = Arc::new(Mutex::new(operations));
+        let (operations, turns) = (Arc::new(Mutex::new(operations)), Arc::new(Mutex::default()));
         let start = |rows| {
-            let engine = Engine::new(rows, bounds);
+            let engine = Engine::new(rows, bounds, turns.clone());
             let writer = Writer { engine, operations: operations.clone(), wakes: wakes.clone() };
             spawn_thread("store".to_owned(), || writer.run())
         };

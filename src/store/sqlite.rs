@@ -51,9 +51,10 @@ pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobS
     let (connection, lock) = open::open(&options.path)?;
     let writer = SqliteConnection::of_writer(connection, lock, options, clock.clone())?;
     // Sessions end with their process.
-    let mut engine = Engine::new(SqlRows(writer), options.bounds);
+    let mut engine = Engine::new(SqlRows(writer), options.bounds, Arc::default());
     engine.rows.0.begin()?;
-    engine.now = engine.rows.0.now()?;
+    let now = engine.rows.0.now()?;
+    engine.start(now)?;
     engine.end_leases(Timestamp::from_millis(i64::MAX))?;
     engine.rows.0.commit()?;
     let file = SqliteFile { path: options.path.clone(), clock };

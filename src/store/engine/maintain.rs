@@ -25,11 +25,11 @@ impl<R: Rows> Engine<R> {
     /// Makes jobs ready whose start has come.
     fn promote(&mut self) -> Result<usize, StoreError> {
         let due = self.rows.select(Select::Due(self.now), BATCH)?;
-        let (promoted, places) = (due.len(), self.rows.numbers(due.len())?);
+        let promoted = due.len();
         let mut batch = Vec::new();
-        for (mut record, place) in due.into_iter().zip(places) {
+        for mut record in due {
             let needs_key = record.needs_key();
-            self.enter(&mut record, place)?;
+            self.enter(&mut record)?;
             // The next job of the same key must find it held.
             if needs_key { self.keep(vec![record])? } else { batch.push(record) }
         }

@@ -41,8 +41,7 @@ impl<R: Rows> Engine<R> {
         self.rows.resize(1, -(record.output_bytes as i64));
         self.rows.remove_output(&record)?;
         record.revive(self.now);
-        let place = self.number()?;
-        self.enter(&mut record, place)?;
+        self.enter(&mut record)?;
         self.keep(vec![record])?;
         Ok(Change::Done)
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::turns::Places;
 use crate::store::{Filter, JobRecord, SessionId, Size, StoreError, Timestamp};
 
 /// Rows of jobs, sessions and schedules, within one transaction.
@@ -32,6 +33,8 @@ pub(in crate::store) trait Rows {
     fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError>;
     /// At most `limit` jobs in the order of the selection.
     fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError>;
+    /// Places of the ready jobs of each tenant, by kind and class.
+    fn places(&mut self) -> Result<Vec<Places>, StoreError>;
     /// Length of a session's lease. The session is kept to the end of the transaction.
     fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError>;
     /// Keeps a session and the end of its lease.

@@ -38,6 +38,8 @@ impl<R: Rows> Engine<R> {
                 {
                     *left -= 1;
                     record.lease(*session, self.now);
+                } else if record.state == JobState::Ready {
+                    record.place = self.turns.lock().next(&record);
                 }
                 batch.records.push(record);
             }

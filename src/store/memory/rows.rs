@@ -11,7 +11,7 @@ use crate::{
     model::Job,
     store::{
         Depth, Filter, JobRecord, JobState, SessionId, Size, StoreError, StoredJob, Timestamp,
-        engine::{Rows, Select},
+        engine::{Places, Rows, Select},
     },
 };
 
@@ -137,6 +137,11 @@ impl Rows for MemoryRows {
             _ => true,
         };
         Ok(self.range(index, last).filter(is_selected).take(limit).map(without_payload).collect())
+    }
+
+    fn places(&mut self) -> Result<Vec<Places>, StoreError> {
+        // It is empty at the start.
+        Ok(Vec::new())
     }
 
     fn schedule(&mut self, name: &str) -> Result<Option<(Timestamp, String)>, StoreError> {

@@ -34,7 +34,7 @@ create table jobs (
     attempts text
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
-create index jobs_ready on jobs (kind, rank, place) where state = 1;
+create index jobs_ready on jobs (kind, rank, place, row) where state = 1;
 create index jobs_due on jobs (due_at) where state = 0;
 create index jobs_blocked on jobs (pool, ordering_key, place) where state = 2;
 create index jobs_running on jobs (session) where state = 3;

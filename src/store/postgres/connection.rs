@@ -121,9 +121,7 @@ impl Connection for PostgresConnection {
 
     fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError> {
         let sql = "select nextval('numbers') from generate_series(1, $1::bigint)";
-        let numbers = self.run(sql, &[Box::new(count as i64)], |row| row.number(0))?;
-        self.replica.note_number(numbers.last().copied());
-        Ok(numbers)
+        self.run(sql, &[Box::new(count as i64)], |row| row.number(0))
     }
 
     fn size(&self) -> Size {
@@ -145,8 +143,8 @@ impl Connection for PostgresConnection {
         self.replica.floor(kind, rank)
     }
 
-    fn looked(&mut self, kind: &str, rank: usize, first: Option<i64>, took: Duration) {
-        self.replica.looked(kind, rank, first, took);
+    fn looked(&mut self, kind: &str, rank: usize, found: Option<(i64, i64)>, took: Option<Duration>) {
+        self.replica.looked(kind, rank, found, took);
     }
 
     fn query<T>(

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeSet, HashMap},
     mem,
-    sync::atomic::{AtomicI64, Ordering},
     time::Duration,
 };
 
@@ -21,7 +20,6 @@ pub(super) const PAUSE_FACTOR: u32 = 20;
 pub(super) struct Replica {
     size: Mutex<Size>,
     floors: Mutex<HashMap<(String, usize), Floor>>,
-    newest_number: AtomicI64,
     /// Letters of what other processes are to be told.
     pending: Mutex<BTreeSet<char>>,
     pub(super) is_pending: Notify,
@@ -31,11 +29,19 @@ pub(super) struct Replica {
 ///
 /// Claimed jobs leave dead entries at the start of the index. While an old snapshot is held anywhere, no vacuum removes
 /// them, and each claim would pass all of them. So claims start at the place where the look before the last full one
-/// found the first job. Jobs of slow transactions that appear below wait for the next full look.
+/// found the first job. Jobs of slow transactions and of other replicas that appear below wait for the next full look.
 struct Floor {
     place: i64,
     next: i64,
+    /// Last place that was found.
+    reached: i64,
     look_at: Instant,
+}
+
+impl Floor {
+    fn new(now: Instant) -> Self {
+        Self { place: i64::MIN, next: i64::MIN, reached: i64::MIN, look_at: now }
+    }
 }
 
 impl Replica {
@@ -51,10 +57,6 @@ impl Replica {
         self.size.lock().add(jobs, bytes);
     }
 
-    pub(super) fn note_number(&self, number: Option<i64>) {
-        self.newest_number.fetch_max(number.unwrap_or_default(), Ordering::Relaxed);
-    }
-
     /// The lowest place of all if it is time for a full look.
     pub(super) fn floor(&self, kind: &str, rank: usize) -> i64 {
         let floors = self.floors.lock();
@@ -62,15 +64,17 @@ impl Replica {
         floor.map_or(i64::MIN, |floor| floor.place)
     }
 
-    /// Notes a full look, and the place of the first job that it found.
-    pub(super) fn looked(&self, kind: &str, rank: usize, first: Option<i64>, took: Duration) {
-        let next = first.unwrap_or_else(|| self.newest_number.load(Ordering::Relaxed));
+    /// Notes a look: the first and the last place that it found, and the time that it took if it was a full one.
+    pub(super) fn looked(&self, kind: &str, rank: usize, found: Option<(i64, i64)>, took: Option<Duration>) {
         let now = Instant::now();
-        let look_at = now + LEAST_PAUSE.max(took * PAUSE_FACTOR);
         let mut floors = self.floors.lock();
-        let floor = floors.entry((kind.to_owned(), rank)).or_insert(Floor { place: i64::MIN, next, look_at });
-        if floor.look_at <= now {
-            *floor = Floor { place: floor.next.min(next), next, look_at };
+        let floor = floors.entry((kind.to_owned(), rank)).or_insert_with(|| Floor::new(now));
+        let (first, last) = found.unwrap_or((floor.reached, floor.reached));
+        floor.reached = floor.reached.max(last);
+        if let Some(took) = took.filter(|_| floor.look_at <= now) {
+            floor.place = floor.next.min(first);
+            floor.next = first;
+            floor.look_at = now + LEAST_PAUSE.max(took * PAUSE_FACTOR);
         }
     }
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::store::{
     Depth, JobRecord, SessionId, Size, StoreError, StoredJob, Timestamp,
-    engine::{Rows, Select},
+    engine::{Places, Rows, Select},
     wakes::Changes,
 };
 
@@ -45,8 +45,8 @@ pub(in crate::store) trait Connection: Send + 'static {
     fn require_room(&self) -> Result<(), StoreError>;
     /// Lowest place at which ready jobs are looked for.
     fn floor(&mut self, kind: &str, rank: usize) -> i64;
-    /// Notes a look at all places: the first one found, and the time that it took.
-    fn looked(&mut self, kind: &str, rank: usize, first: Option<i64>, took: Duration);
+    /// Notes a look: the first and the last place found, and the time that it took if it was at all places.
+    fn looked(&mut self, kind: &str, rank: usize, found: Option<(i64, i64)>, took: Option<Duration>);
     /// Runs a statement, and reads its rows.
     fn query<T>(
         &mut self,
@@ -97,10 +97,9 @@ impl<C: Connection> SqlRows<C> {
         let sql = format!("select {} from jobs where {clause} limit ${}{lock}", *COLUMN_LIST, cells.len());
         let start = Instant::now();
         let records = self.0.query(&sql, &cells, read_record)?;
-        if let Select::Ready(kind, rank, _) = which
-            && floor == i64::MIN
-        {
-            self.0.looked(kind, rank, records.first().map(|record| record.place), start.elapsed());
+        if let Select::Ready(kind, rank, _) = which {
+            let places = records.first().zip(records.last()).map(|(first, last)| (first.place, last.place));
+            self.0.looked(kind, rank, places, (floor == i64::MIN).then(|| start.elapsed()));
         }
         Ok(records)
     }
@@ -187,6 +186,15 @@ impl<C: Connection> Rows for SqlRows<C> {
             _ => " for update skip locked",
         };
         self.query_jobs(which, limit, lock)
+    }
+
+    fn places(&mut self) -> Result<Vec<Places>, StoreError> {
+        let sql =
+            "select kind, rank, tenant, min(place), max(place) from jobs where state = 1 group by kind, rank, tenant";
+        self.0.query(sql, &[], |row| {
+            let (kind, rank, tenant) = (row.text(0), row.number(1)?, row.text(2));
+            Ok(Places { kind, rank, tenant, first: row.number(3)?, last: row.number(4)? })
+        })
     }
 
     fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError> {

@@ -91,7 +91,7 @@ impl<'a> Select<'a> {
         match self {
             Self::Ready(kind, rank, now) => (
                 "state = 1 and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
-                 order by place",
+                 order by place, row",
                 vec![Cell::text(kind), Cell::int(rank as i64), Cell::int(floor), time(now)],
             ),
             Self::Blocked(pool, key) => (

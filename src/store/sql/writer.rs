@@ -92,7 +92,8 @@ impl<C: Connection> Writer<C> {
     fn transact(&mut self, group: &mut [Operation<C>]) -> Result<Answers, StoreError> {
         let engine = &mut self.engine;
         engine.rows.0.begin()?;
-        engine.now = engine.rows.0.now()?;
+        let now = engine.rows.0.now()?;
+        engine.start(now)?;
         if group.iter().any(Operation::needs_keys) {
             engine.rows.0.lock_keys()?;
         }

@@ -31,7 +31,7 @@ create table jobs (
     attempts text
 ) strict;
 
-create index jobs_ready on jobs (kind, rank, place, due_at) where state = 1;
+create index jobs_ready on jobs (kind, rank, place, row, due_at, tenant) where state = 1;
 create index jobs_due on jobs (due_at, kind) where state = 0;
 create index jobs_blocked on jobs (pool, ordering_key, place, kind) where state = 2;
 create index jobs_running on jobs (session, kind) where state = 3;

@@ -126,7 +126,7 @@ impl Connection for SqliteConnection {
         i64::MIN
     }
 
-    fn looked(&mut self, _: &str, _: usize, _: Option<i64>, _: Duration) {}
+    fn looked(&mut self, _: &str, _: usize, _: Option<(i64, i64)>, _: Option<Duration>) {}
 
     fn query<T>(
         &mut self,

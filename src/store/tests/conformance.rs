@@ -53,6 +53,19 @@ pub(super) const CASES: &[Case] = &[
             claim S k=3 j=3       => e a",
     },
     Case {
+        name: "tenants are served in turn, each in the order of acceptance",
+        script: "
+            open S
+            submit a:tenant=t b:tenant=t c:tenant=t d:tenant=t => created created created created
+            submit e:tenant=u f:tenant=u  => created created
+            claim S k=3           => a e b
+            submit g:tenant=v h:tenant=t  => created created
+            claim S k=2           => f c
+            claim S k=9           => g d h
+            submit i:tenant=t j:tenant=t k:tenant=u => created created created
+            claim S k=2           => i k",
+    },
+    Case {
         name: "jobs with a key run one at a time in order of acceptance",
         script: "
             open S
