@@ -13,15 +13,12 @@ import (
 	"time"
 )
 
-const (
-	// Callers that create jobs in batches, and callers that create them one by one.
-	batchers, singles = 4, 32
-	batch             = 1000
-	// Events of ended jobs that wait to be counted.
-	room = 1 << 20
-)
+// Callers that create jobs one by one.
+const singles = 32
 
 type queue interface {
+	// How many callers create jobs in batches, and of how many, where that is fastest.
+	batches() (callers, size int)
 	many(payloads []string)
 	one(payload string)
 	// Returns when so many more jobs have ended.
@@ -78,9 +75,10 @@ func main() {
 		defer faktory.stop()
 		queue = faktory
 	}
+	callers, size := queue.batches()
 	start := time.Now()
-	each(batchers, batch, jobs, func(first int) {
-		payloads := make([]string, min(batch, jobs-first))
+	each(callers, size, jobs, func(first int) {
+		payloads := make([]string, min(size, jobs-first))
 		for i := range payloads {
 			payloads[i] = payload()
 		}

@@ -47,10 +47,12 @@ func newRiver(url string) riverQueue {
 		Workers:           workers,
 	}))
 	kinds := []river.EventKind{river.EventKindJobCompleted}
-	events, _ := client.SubscribeConfig(&river.SubscribeConfig{ChanSize: room, Kinds: kinds})
+	events, _ := client.SubscribeConfig(&river.SubscribeConfig{ChanSize: 1 << 20, Kinds: kinds})
 	must(0, client.Start(background))
 	return riverQueue{client, events}
 }
+
+func (riverQueue) batches() (int, int) { return 4, 1000 }
 
 func (q riverQueue) many(payloads []string) {
 	params := make([]river.InsertManyParams, len(payloads))
