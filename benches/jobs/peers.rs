@@ -21,7 +21,8 @@ pub(crate) struct Figures {
     pub(crate) jobs: usize,
     pub(crate) accepted_seconds: f64,
     pub(crate) ended_seconds: f64,
-    /// From creation to start, at half the rate at which it ran the jobs.
+    /// At half the rate at which it ran the jobs. With waterwheel, what its store notes: from acceptance to the lease.
+    /// With the others, from before the call that creates a job to the start of its work, or to the end with Celery.
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
 }
@@ -42,6 +43,15 @@ impl Queue {
             Self::River { .. } => "River, PostgreSQL",
             Self::Faktory { .. } => "Faktory, Redis",
             Self::Celery { .. } => "Celery, Redis",
+        }
+    }
+
+    /// What its waits are.
+    fn wait(&self) -> &'static str {
+        match self {
+            Self::WaterwheelSqlite | Self::WaterwheelPostgres => "acceptance to lease",
+            Self::River { .. } | Self::Faktory { .. } => "call to start",
+            Self::Celery { .. } => "call to end",
         }
     }
 
@@ -121,7 +131,7 @@ pub(crate) async fn compare(args: &JobsArgs, rounds: usize) -> Result<(), Failur
 }
 
 fn report(queues: &[(Queue, Vec<Figures>)]) -> Result<(), Failure> {
-    println!("\n| | jobs | accepted, jobs/s | run and kept, jobs/s | created to started, p50 and p99 in ms |");
+    println!("\n| | jobs | accepted, jobs/s | run and kept, jobs/s | ms until start or lease, p50 and p99 |");
     println!("|---|---|---|---|---|");
     let kept = |ran: &Figures| ran.jobs as f64 / ran.ended_seconds;
     let ran = || queues.iter().filter(|(_, figures)| !figures.is_empty());
@@ -129,7 +139,12 @@ fn report(queues: &[(Queue, Vec<Figures>)]) -> Result<(), Failure> {
         let [accepted, kept] =
             [|ran: &Figures| ran.jobs as f64 / ran.accepted_seconds, kept].map(|of| median(figures, of));
         let [p50, p99] = [|ran: &Figures| ran.p50_ms, |ran: &Figures| ran.p99_ms].map(|of| median(figures, of));
-        println!("| {} | {} | {accepted:.0} | {kept:.0} | {p50:.0}, {p99:.0} |", queue.name(), figures[0].jobs);
+        let wait = queue.wait();
+        println!(
+            "| {} | {} | {accepted:.0} | {kept:.0} | {p50:.0}, {p99:.0} ({wait}) |",
+            queue.name(),
+            figures[0].jobs
+        );
     }
     println!();
     for (own, own_figures) in ran().filter(|(queue, _)| queue.is_own()) {
