@@ -1,7 +1,7 @@
 //! What each pool has room for.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -35,8 +35,8 @@ struct PoolClaims {
     ended: usize,
     /// Jobs that are taken beyond the free workers.
     ahead: usize,
-    /// Whether no job waits in the store, as far as is known. Then new jobs need not queue there, and it is not asked.
-    is_clear: bool,
+    /// Kinds of which no job waits in the store, as far as is known. It is not asked for them.
+    clear: HashSet<Arc<str>>,
 }
 
 impl PoolClaims {
@@ -46,22 +46,21 @@ impl PoolClaims {
 }
 
 impl Claims {
-    /// How many jobs of each kind the pools have room for. The kinds of a pool share its room. `None` if no job waits
-    /// for which there is room.
+    /// How many jobs of each kind the pools have room for. The kinds of a pool of which jobs may wait share its room.
+    /// `None` if no job waits for which there is room.
     pub(super) fn room(&mut self, pools: &Pools, session: SessionId, now: Instant) -> Option<Room> {
         self.refused.retain(|_, until| *until > now);
         let mut kinds = BTreeMap::new();
         for pool in pools.all().iter().filter(|pool| pool.is_serving()) {
             let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
+            let may_wait = |kind: &str| !claims.clear.contains(kind) && !self.refused.contains_key(kind);
+            let waiting: Vec<_> = pool.kind_names().filter(|(_, kind)| may_wait(kind)).collect();
             let room = claims.room(pool);
-            if claims.is_clear || room == 0 {
-                continue;
+            if room > 0 && !waiting.is_empty() {
+                claims.ended = 0;
+                let each = room.div_ceil(waiting.len());
+                kinds.extend(waiting.into_iter().map(|(_, kind)| (kind.to_string(), each)));
             }
-            let of_pool = pool.kind_names().filter(|(_, kind)| !self.refused.contains_key(&***kind));
-            let of_pool: Vec<_> = of_pool.map(|(_, kind)| kind.to_string()).collect();
-            claims.ended = 0;
-            let each = room.div_ceil(of_pool.len().max(1));
-            kinds.extend(of_pool.into_iter().map(|kind| (kind, each)));
         }
         let bytes = MAX_BYTES.saturating_sub(self.bytes);
         (bytes > 0 && !kinds.is_empty()).then_some(Room { session, kinds, bytes })
@@ -71,10 +70,12 @@ impl Claims {
     pub(super) fn reserve(&mut self, pool: &Pool, kind: &str, bytes: usize) -> bool {
         let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
         let has_room = self.bytes < MAX_BYTES && claims.room(pool) > 0;
-        claims.is_clear &= has_room && pool.is_serving() && !self.refused.contains_key(kind);
-        let is_reserved = claims.is_clear;
+        let is_first = pool.kind_names().all(|(_, kind)| claims.clear.contains(&**kind));
+        let is_reserved = is_first && has_room && pool.is_serving() && !self.refused.contains_key(kind);
         if is_reserved {
             self.taken(pool.name(), bytes);
+        } else {
+            claims.clear.remove(kind);
         }
         is_reserved
     }
@@ -82,22 +83,23 @@ impl Claims {
     /// The store has given what it has. Short jobs need more look-ahead: twice as many as ended while it was asked.
     pub(super) fn claimed(&mut self, pools: &Pools, room: &Room, jobs: &[Claimed]) {
         let is_cut = jobs.iter().map(|job| job.request.job.payload.len()).sum::<usize>() >= room.bytes;
-        let is_served = |kind: &str| {
-            let given = jobs.iter().filter(|job| job.request.job.kind == kind).count();
-            room.kinds.get(kind).is_some_and(|room| given < *room)
-        };
+        let given = |kind: &str| jobs.iter().filter(|job| job.request.job.kind == kind).count();
         for pool in
             pools.all().iter().filter(|pool| pool.kind_names().any(|(_, kind)| room.kinds.contains_key(&**kind)))
         {
             let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
-            claims.is_clear = !is_cut && pool.kind_names().all(|(_, kind)| is_served(kind));
+            for (_, kind) in pool.kind_names() {
+                if !is_cut && room.kinds.get(&**kind).is_some_and(|asked| given(kind) < *asked) {
+                    claims.clear.insert(Arc::clone(kind));
+                }
+            }
             claims.ahead = (2 * claims.ended).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
         }
     }
 
     /// Jobs may wait in the store.
     pub(super) fn look(&mut self) {
-        self.pools.values_mut().for_each(|claims| claims.is_clear = false);
+        self.pools.values_mut().for_each(|claims| claims.clear.clear());
     }
 
     pub(super) fn taken(&mut self, pool: &Arc<str>, bytes: usize) {
