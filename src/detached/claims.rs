@@ -123,3 +123,47 @@ impl Claims {
         self.look();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        handler::{Context, Handler, Kind},
+        model::{HandlerError, Job, Output},
+        store::{Bounds, JobStore as _, MemoryStore, NewJob, Submission},
+    };
+
+    struct Echo;
+
+    impl Handler for Echo {
+        async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
+            Ok(Output::new(job.payload))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_backlog_of_one_kind_soon_gets_all_the_room_of_its_pool() {
+        let kinds = ["a", "b", "c", "d"].map(|name| Kind::new(name, || Echo));
+        let pool = kinds.into_iter().fold(Pool::builder("pool"), crate::pool::PoolBuilder::kind).build();
+        let (name, pools) = (Arc::clone(pool.name()), Pools::new(vec![pool]));
+        let store = MemoryStore::new(Bounds::default(), crate::detached::wall_clock());
+        let jobs = (0..2000).map(|number| NewJob::new(format!("{number}"), "pool", Job::new("a", ""))).collect();
+        store.submit(Submission { jobs, room: None }).await.expect("a place");
+        let session = store.open_session(Duration::from_secs(9)).await.expect("a session");
+        let (mut claims, mut left, mut rounds) = (Claims::default(), 2000, 0);
+        while left > 0 {
+            let room = claims.room(&pools, session, Instant::now()).expect("room for the jobs that are left");
+            let jobs = store.claim(room.clone()).await.expect("jobs");
+            // All of them are so short that they end while the store is asked again.
+            jobs.iter().for_each(|_| claims.ended(&name));
+            claims.claimed(&pools, &room, &jobs);
+            left -= jobs.len();
+            rounds += 1;
+        }
+        assert!(rounds < 16, "{rounds} rounds");
+        let rest = claims.room(&pools, session, Instant::now());
+        assert!(rest.is_none_or(|rest| rest.kinds.keys().eq(["a"])), "the others have no jobs");
+    }
+}
