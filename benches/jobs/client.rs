@@ -87,7 +87,8 @@ impl Client {
         }
     }
 
-    /// Times from acceptance to start of the jobs whose ids begin so.
+    /// Times from acceptance to end of the jobs whose ids begin so. The start that a store notes is that of the lease, which
+    /// may be the moment of acceptance.
     pub(crate) async fn waits(&mut self, prefix: &str) -> Result<Vec<Duration>, Failure> {
         let (mut waits, mut page_token) = (Vec::new(), String::new());
         loop {
@@ -105,8 +106,7 @@ impl Client {
 
 fn wait(job: &DetachedJob) -> Option<Duration> {
     let at = |time: Option<prost_types::Timestamp>| std::time::SystemTime::try_from(time?).ok();
-    let start = job.attempts.first()?.start_time;
-    Some(at(start)?.duration_since(at(job.create_time)?).unwrap_or_default())
+    Some(at(job.end_time)?.duration_since(at(job.create_time)?).unwrap_or_default())
 }
 
 /// Jobs to create.

@@ -1,7 +1,7 @@
 //! What detached jobs cost, over real gRPC, with a server and a store of their own.
 //!
 //! `cargo bench --bench jobs` keeps them in SQLite in a temporary directory; `-- --store postgres://…` in a database. It
-//! measures jobs per second from end to end, the time from acceptance to start at half that rate, memory and speed with
+//! measures jobs per second from end to end, the time from acceptance to end at half that rate, memory and speed with
 //! a large backlog, and what `Submit` costs beside a store. `-- --peers` runs the same jobs through River, Faktory and
 //! Celery instead, beside waterwheel with SQLite and with PostgreSQL.
 
@@ -169,13 +169,13 @@ async fn measure(args: &JobsArgs, server: &Server) -> Result<Figures, Failure> {
     let jobs = args.jobs as f64;
     println!("accepted               {:>8.0} jobs/s", jobs / accepted_seconds);
     println!("accepted, run and kept {:>8.0} jobs/s, {:.0} us of CPU each", jobs / ended_seconds, cpu / jobs * 1e6);
-    let [p50_ms, p99_ms] = from_acceptance_to_start(args, server, jobs / ended_seconds / 2.0).await?;
+    let [p50_ms, p99_ms] = from_acceptance_to_end(args, server, jobs / ended_seconds / 2.0).await?;
     Ok(Figures { jobs: args.jobs, accepted_seconds, ended_seconds, p50_ms, p99_ms })
 }
 
 /// Creates `rate` jobs per second one by one, and returns the median and the 99th percentile of what the accepted ones
 /// waited for their start, in milliseconds.
-async fn from_acceptance_to_start(args: &JobsArgs, server: &Server, rate: f64) -> Result<[f64; 2], Failure> {
+async fn from_acceptance_to_end(args: &JobsArgs, server: &Server, rate: f64) -> Result<[f64; 2], Failure> {
     let jobs = (rate * args.duration.as_secs_f64()) as usize;
     let prefix = unique("l", server);
     let batch = Batch { jobs, kind: "echo", payload: "x", prefix: prefix.clone(), rate: Some(rate) };
@@ -185,7 +185,7 @@ async fn from_acceptance_to_start(args: &JobsArgs, server: &Server, rate: f64) -
     let mut waits = client.waits(&prefix).await?;
     waits.sort_unstable();
     let [p50, p99] = [0.5, 0.99].map(|quantile| waits[(waits.len() as f64 * quantile) as usize].as_secs_f64() * 1e3);
-    println!("acceptance to start    {p50:>8.1} ms p50, {p99:.1} ms p99, at {rate:.0} jobs/s");
+    println!("acceptance to end      {p50:>8.1} ms p50, {p99:.1} ms p99, at {rate:.0} jobs/s");
     Ok([p50, p99])
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Figures {
     pub(crate) jobs: usize,
     pub(crate) accepted_seconds: f64,
     pub(crate) ended_seconds: f64,
-    /// At half the rate at which it ran the jobs. With waterwheel, what its store notes: from acceptance to the lease.
+    /// At half the rate at which it ran the jobs. With waterwheel, what its store notes: from acceptance to the end.
     /// With the others, from before the call that creates a job to the start of its work, or to the end with Celery.
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
@@ -49,7 +49,7 @@ impl Queue {
     /// What its waits are.
     fn wait(&self) -> &'static str {
         match self {
-            Self::WaterwheelSqlite | Self::WaterwheelPostgres => "acceptance to lease",
+            Self::WaterwheelSqlite | Self::WaterwheelPostgres => "acceptance to end",
             Self::River { .. } | Self::Faktory { .. } => "call to start",
             Self::Celery { .. } => "call to end",
         }
