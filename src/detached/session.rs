@@ -28,8 +28,11 @@ impl Inner {
 
     /// The lease of a session has ended: others may run its jobs. Those that run here are stopped.
     pub(super) fn lose(&self, lost: SessionId) {
+        // A beat and a claim may both find it lost: a session that was opened meanwhile goes on.
+        if self.session.lock().take_if(|known| *known == lost).is_none() {
+            return;
+        }
         tracing::warn!("the lease of detached jobs has ended: they are stopped here, and run again");
-        *self.session.lock() = None;
         self.cancel(|token| token.session == lost);
         self.freed.notify_one();
     }
