@@ -3,10 +3,12 @@
 //!
 //! Each seed runs in a process of its own, so that nothing of one is left for the next, and prints its trace. What the
 //! oracle finds fails it: of each job (`oracle.rs`), in the books of each service (`books.rs`), of each drain
-//! (`drained.rs`), and in the queues after each step (`held.rs`). In the environment:
+//! (`drained.rs`), and in the queues after each step (`held.rs`). Seeds of `day.rs` are replicas that share a store of
+//! detached jobs. In the environment:
 //!
-//! - `SIMULATION_SEED=17` runs that seed alone, in this process, and prints its trace.
-//! - `SIMULATION_SEEDS=5000` runs so many seeds instead of 200.
+//! - `SIMULATION_SEED=17` runs that seed alone, in this process, and prints its trace. `SIMULATION_DAY=17` runs a day.
+//! - `SIMULATION_SEEDS=5000` runs so many seeds instead of 200, and `SIMULATION_DAYS=50` so many days instead of 3.
+//! - `SIMULATION_JOB=call-17` prints what becomes of a job in the day that runs alone.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -20,6 +22,7 @@
 
 mod books;
 mod calls;
+mod day;
 mod disturbance;
 mod drained;
 mod frames;
@@ -44,39 +47,74 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use parking_lot::Mutex;
 
-const SEED: &str = "SIMULATION_SEED";
-const SEEDS: &str = "SIMULATION_SEEDS";
-const SEEDS_IN_CI: u64 = 200;
-/// The ways to end that the seeds of CI must bring about.
-const ENDS: [&str; 16] = [
-    "COMPLETED",
-    "DEADLINE_UNREACHABLE",
-    "DRAINED",
-    "DRAINING",
-    "DRAIN_KILLED",
-    "EXPIRED_IN_QUEUE",
-    "HANDLER_FAILED",
-    "HANDLER_PANICKED",
-    "QUEUE_FULL",
-    "RUN_TIMEOUT",
-    "SHED",
-    "TENANT_SHARE",
-    "broken",
-    "left",
-    "timer",
-    "unsaid",
-];
+/// Seeds of one sort.
+#[derive(Clone, Copy)]
+struct Seeds {
+    /// The variable that says which seed is to run alone.
+    one: &'static str,
+    /// The variable that says how many are to run.
+    many: &'static str,
+    in_ci: u64,
+    /// What the seeds of CI must bring about.
+    ends: &'static [&'static str],
+}
+
+const CALLS: Seeds = Seeds {
+    one: "SIMULATION_SEED",
+    many: "SIMULATION_SEEDS",
+    in_ci: 200,
+    ends: &[
+        "COMPLETED",
+        "DEADLINE_UNREACHABLE",
+        "DRAINED",
+        "DRAINING",
+        "DRAIN_KILLED",
+        "EXPIRED_IN_QUEUE",
+        "HANDLER_FAILED",
+        "HANDLER_PANICKED",
+        "QUEUE_FULL",
+        "RUN_TIMEOUT",
+        "SHED",
+        "TENANT_SHARE",
+        "broken",
+        "left",
+        "timer",
+        "unsaid",
+    ],
+};
+const DAYS: Seeds = Seeds {
+    one: "SIMULATION_DAY",
+    many: "SIMULATION_DAYS",
+    in_ci: 3,
+    ends: &[
+        "cancelled",
+        "existing",
+        "expired",
+        "failed",
+        "fired already",
+        "lost",
+        "released",
+        "skipped",
+        "succeeded",
+        "tried again",
+        "void",
+    ],
+};
 /// Seeds whose traces are compared.
 const COMPARED: u64 = 6;
 
 fn main() -> ExitCode {
-    if let Some(seed) = number(SEED) {
+    if let Some(seed) = number(CALLS.one) {
         return run::run(seed);
     }
-    let seeds = number(SEEDS).unwrap_or(SEEDS_IN_CI);
+    if let Some(seed) = number(DAYS.one) {
+        return day::run(seed);
+    }
     let trials = vec![
-        Trial::test("the_books_agree_whatever_the_network_does", move || all_hold(seeds)),
+        Trial::test("the_books_agree_whatever_the_network_does", || all_hold(CALLS)),
+        Trial::test("each_job_of_a_day_ends_once_whatever_befalls_the_replicas", || all_hold(DAYS)),
         Trial::test("a_seed_has_one_trace", traces_agree),
+        Trial::test("a_day_has_one_trace", days_agree),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -86,9 +124,11 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is to be a number, not {text:?}")))
 }
 
-/// Every call ends once or its connection broke, every accepted job runs at most once and ends once, and the books of
-/// the servers, their receipts and their callers agree, for each of so many seeds.
-fn all_hold(seeds: u64) -> Result<(), Failed> {
+/// Of calls: every call ends once or its connection broke, every accepted job runs at most once and ends once, and the
+/// books of the servers, their receipts and their callers agree. Of days: each tick creates one job, and each job ends
+/// once, in time, and is removed in time.
+fn all_hold(sort: Seeds) -> Result<(), Failed> {
+    let seeds = number(sort.many).unwrap_or(sort.in_ci);
     let next = AtomicU64::new(1);
     let failed = Mutex::new(Vec::new());
     let ends = Mutex::new(BTreeMap::new());
@@ -100,10 +140,10 @@ fn all_hold(seeds: u64) -> Result<(), Failed> {
                     if seed > seeds {
                         return;
                     }
-                    let ended = simulate(seed);
+                    let ended = simulate(sort, seed);
                     add_ends(&mut ends.lock(), &ended);
                     if !ended.status.success() {
-                        failed.lock().push(failure(seed, &ended));
+                        failed.lock().push(failure(sort, seed, &ended));
                     }
                 }
             });
@@ -114,7 +154,7 @@ fn all_hold(seeds: u64) -> Result<(), Failed> {
         return Err(format!("{} of {seeds} seeds failed\n{}", failed.len(), failed.join("\n")).into());
     }
     println!("jobs of {seeds} seeds by their end: {ends:?}");
-    match ENDS.iter().find(|end| seeds >= SEEDS_IN_CI && !ends.contains_key(**end)) {
+    match sort.ends.iter().find(|end| seeds >= sort.in_ci && !ends.contains_key(**end)) {
         None => Ok(()),
         Some(end) => Err(format!("no job ended the way {end}: {ends:?}").into()),
     }
@@ -122,7 +162,7 @@ fn all_hold(seeds: u64) -> Result<(), Failed> {
 
 fn add_ends(ends: &mut BTreeMap<String, u64>, ended: &Output) {
     let printed = String::from_utf8_lossy(&ended.stdout);
-    let lines = printed.lines().filter_map(|line| line.strip_prefix(run::ENDS)?.trim().split_once(' '));
+    let lines = printed.lines().filter_map(|line| line.strip_prefix(run::ENDS)?.trim().rsplit_once(' '));
     for (end, count) in lines {
         *ends.entry(end.to_owned()).or_default() += count.parse::<u64>().unwrap();
     }
@@ -131,7 +171,7 @@ fn add_ends(ends: &mut BTreeMap<String, u64>, ended: &Output) {
 /// The same seed does the same twice, to the byte on the wire and the microsecond.
 fn traces_agree() -> Result<(), Failed> {
     for seed in 1..=COMPARED {
-        let [one, two] = [simulate(seed).stdout, simulate(seed).stdout];
+        let [one, two] = [simulate(CALLS, seed).stdout, simulate(CALLS, seed).stdout];
         let [one, two] = [&one, &two].map(|trace| String::from_utf8_lossy(trace));
         if one.lines().count() < 100 {
             return Err(format!("seed {seed} has no trace").into());
@@ -144,14 +184,20 @@ fn traces_agree() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Runs one seed in a process of its own.
-fn simulate(seed: u64) -> Output {
-    let this = env::current_exe().unwrap();
-    Command::new(this).env(SEED, seed.to_string()).output().unwrap()
+/// The same day does the same twice, to the millisecond.
+fn days_agree() -> Result<(), Failed> {
+    let [one, two] = [0; 2].map(|seed| simulate(DAYS, seed).stdout);
+    if one == two { Ok(()) } else { Err("one seed is two days".into()) }
 }
 
-fn failure(seed: u64, ended: &Output) -> String {
+/// Runs one seed in a process of its own.
+fn simulate(sort: Seeds, seed: u64) -> Output {
+    let this = env::current_exe().unwrap();
+    Command::new(this).env(sort.one, seed.to_string()).output().unwrap()
+}
+
+fn failure(sort: Seeds, seed: u64, ended: &Output) -> String {
     let said = String::from_utf8_lossy(&ended.stderr);
-    let replay = format!("{SEED}={seed} cargo test --test simulation");
+    let replay = format!("{}={seed} cargo test --test simulation", sort.one);
     format!("seed {seed}, {}: replay with\n  {replay}\n{said}", ended.status)
 }

@@ -33,13 +33,7 @@ pub(crate) fn run(seed: u64) -> ExitCode {
     // From here on, there is no other chance and no other clock in this process.
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
-    let loud = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if info.payload().downcast_ref::<&str>() != Some(&MOODY) {
-            PANICS.fetch_add(1, Relaxed);
-            loud(info);
-        }
-    }));
+    count_panics();
     let record = Record::default();
     let plan = Plan::of(seed);
     record.note_at(Duration::ZERO, format_args!("seed {seed}: {plan:?}"));
@@ -50,12 +44,27 @@ pub(crate) fn run(seed: u64) -> ExitCode {
         println!("{ENDS} {end} {count}");
     }
     let mut faults = oracle::faults(&events);
-    match PANICS.load(Relaxed) {
+    match panics() {
         0 => {}
         panics => faults.push(format!("{panics} panics that no handler was asked for")),
     }
     faults.iter().for_each(|fault| eprintln!("  {fault}"));
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Counts the panics that no handler was asked for.
+pub(crate) fn count_panics() {
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if info.payload().downcast_ref::<&str>() != Some(&MOODY) {
+            PANICS.fetch_add(1, Relaxed);
+            loud(info);
+        }
+    }));
+}
+
+pub(crate) fn panics() -> usize {
+    PANICS.load(Relaxed)
 }
 
 fn simulate(seed: u64, plan: Plan, record: &Record) {

@@ -1,0 +1,136 @@
+//! A replica: what runs detached jobs, its pool, its handlers and its schedules.
+
+use std::{collections::BTreeMap, num::NonZeroUsize, ops::Range, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use rand::{random_bool, random_range};
+use tokio::time::sleep;
+use waterwheel::{
+    Job, Output, Pool, Pools,
+    detached::{Detached, KindPolicy, Schedule},
+    handler::{Context, Handler, Kind},
+    model::{FailureCode, HandlerError},
+    store::{Clock, MemoryStore, Overlap, RetryPolicy, Timestamp},
+};
+
+use super::{HOUR, MINUTE, REFUSED, START, books::Books, link::Link};
+
+const WORKERS: NonZeroUsize = NonZeroUsize::new(8).expect("not 0");
+const SCHEDULES: u64 = 1000;
+
+/// What the handler of a kind does.
+#[derive(Debug, Clone)]
+pub(crate) struct Work {
+    pub(crate) name: &'static str,
+    /// How long it takes, in milliseconds.
+    lasts: Range<u64>,
+    /// Chance that it fails.
+    fails: f64,
+}
+
+pub(crate) const KINDS: [Work; 4] = [
+    Work { name: "quick", lasts: 10..3_000, fails: 0.0 },
+    Work { name: "slow", lasts: 1_000..100_000, fails: 0.0 },
+    Work { name: "flaky", lasts: 10..3_000, fails: 0.5 },
+    Work { name: "broken", lasts: 10..3_000, fails: 1.0 },
+];
+
+struct Worker {
+    work: Work,
+    link: Arc<Link>,
+}
+
+impl Handler for Worker {
+    async fn handle(&mut self, _: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
+        let attempt = cx.attempt().expect("a detached job").to_string();
+        tokio::select! {
+            () = sleep(Duration::from_millis(random_range(self.work.lasts.clone()))) => {}
+            _ = cx.cancelled() => return Err(HandlerError::Stopped),
+        }
+        self.link.awake().await;
+        if random_bool(self.work.fails) {
+            let code = if random_bool(0.1) { REFUSED } else { FailureCode::Unavailable };
+            return Err(HandlerError::new(code, "the handler fails"));
+        }
+        Ok(Output::new(attempt))
+    }
+}
+
+pub(crate) struct Replica {
+    pub(crate) detached: Detached,
+    pub(crate) link: Arc<Link>,
+}
+
+impl Replica {
+    /// A replica whose clock is `ahead` by milliseconds.
+    pub(crate) fn new(store: &Arc<MemoryStore>, books: &Arc<Mutex<Books>>, clock: &Clock, ahead: i64) -> Self {
+        let link = Arc::new(Link::new(store.clone(), books.clone()));
+        let mut pool = Pool::builder("work").workers(WORKERS);
+        for work in KINDS {
+            let link = link.clone();
+            pool = pool.kind(Kind::new(work.name, move || Worker { work: work.clone(), link: link.clone() }));
+        }
+        let clock = clock.clone();
+        let clock: Clock = Arc::new(move || Timestamp::from_millis(clock().as_millis() + ahead));
+        let policies: BTreeMap<_, _> = KINDS.map(|work| (work.name.to_owned(), policy(work.name))).into();
+        let detached = Detached::new(link.clone(), clock, Pools::new(vec![pool.build()]), policies);
+        detached.set_schedules(Rhythm::all().into_iter().map(Schedule::from).collect());
+        Self { detached, link }
+    }
+}
+
+/// Jobs of three attempts, or of five; results are kept for a quarter of an hour, and dead letters for half an hour.
+pub(crate) fn policy(kind: &str) -> KindPolicy {
+    let (max_attempts, max) = if kind == "flaky" { (5, MINUTE / 6) } else { (3, 5 * MINUTE) };
+    let retry = RetryPolicy { max_attempts, initial: Duration::from_secs(2), max };
+    KindPolicy { retry, retain_for: HOUR / 4, retain_dead_for: HOUR / 2 }
+}
+
+/// A schedule: it ticks at `first` and each `period` after that, in minutes of the day.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rhythm {
+    number: u64,
+    period: u64,
+    first: u64,
+}
+
+impl Rhythm {
+    pub(crate) fn all() -> Vec<Self> {
+        let rhythm = |number| {
+            let period = match number {
+                0..10 => 1,
+                10..110 => 15,
+                110..900 => 60,
+                _ => 24 * 60,
+            };
+            Self { number, period, first: number * 7 % period }
+        };
+        (0..SCHEDULES).map(rhythm).collect()
+    }
+
+    fn name(self) -> String {
+        format!("schedule-{}", self.number)
+    }
+
+    /// Its ticks from the start until `now`.
+    pub(crate) fn ticks(self, now: Timestamp) -> impl Iterator<Item = (String, Timestamp)> {
+        let day = Timestamp::from_millis(START.as_millis() / 86_400_000 * 86_400_000);
+        let ticks = (self.first..).step_by(self.period as usize).map(move |minute| day.plus(MINUTE * minute as u32));
+        ticks.skip_while(|at| *at <= START).take_while(move |at| *at <= now).map(move |at| (self.name(), at))
+    }
+}
+
+impl From<Rhythm> for Schedule {
+    fn from(rhythm: Rhythm) -> Self {
+        let Rhythm { number, period, first } = rhythm;
+        let cron = match period {
+            1 => "* * * * *".to_owned(),
+            15 => format!("{first}-59/15 * * * *"),
+            60 => format!("{first} * * * *"),
+            _ => format!("{} {} * * *", first % 60, first / 60),
+        };
+        let overlap = if number % 2 == 0 { Overlap::Skip } else { Overlap::Queue };
+        let kind = KINDS[[0, 0, 1, 2, 0, 0, 0, 3, 2, 0][number as usize % 10]].name.to_owned();
+        Self { name: rhythm.name(), cron, timezone: "UTC".to_owned(), kind, payload: "payload".to_owned(), overlap }
+    }
+}
