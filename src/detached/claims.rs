@@ -31,8 +31,10 @@ pub(super) struct Claims {
 struct PoolClaims {
     /// Jobs that have not begun.
     waiting: usize,
-    /// Jobs that ended since the store was last asked.
+    /// Jobs that ended since the store last answered.
     ended: usize,
+    /// When it was asked, and when it answered before.
+    asked: Option<(Instant, Instant)>,
     /// Jobs that are taken beyond the free workers.
     ahead: usize,
     /// Kinds of which no job waits in the store, as far as is known. It is not asked for them.
@@ -57,7 +59,7 @@ impl Claims {
             let waiting: Vec<_> = pool.kind_names().filter(|(_, kind)| may_wait(kind)).collect();
             let room = claims.room(pool);
             if room > 0 && !waiting.is_empty() {
-                claims.ended = 0;
+                claims.asked = Some((now, claims.asked.map_or(now, |(_, answered)| answered)));
                 let each = room.div_ceil(waiting.len());
                 kinds.extend(waiting.into_iter().map(|(_, kind)| (kind.to_string(), each)));
             }
@@ -80,8 +82,8 @@ impl Claims {
         is_reserved
     }
 
-    /// The store has given what it has. Short jobs need more look-ahead: twice as many as ended while it was asked.
-    pub(super) fn claimed(&mut self, pools: &Pools, room: &Room, jobs: &[Claimed]) {
+    /// The store has given what it has. Short jobs need more look-ahead: twice as many as end while it is asked.
+    pub(super) fn claimed(&mut self, pools: &Pools, room: &Room, jobs: &[Claimed], now: Instant) {
         let is_cut = jobs.iter().map(|job| job.request.job.payload.len()).sum::<usize>() >= room.bytes;
         let given = |kind: &str| jobs.iter().filter(|job| job.request.job.kind == kind).count();
         for pool in
@@ -93,7 +95,11 @@ impl Claims {
                     claims.clear.insert(Arc::clone(kind));
                 }
             }
-            claims.ahead = (2 * claims.ended).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
+            let (asked, before) = claims.asked.unwrap_or((now, now));
+            let part = (now - asked).as_secs_f64() / (now - before).as_secs_f64().max(f64::MIN_POSITIVE);
+            let ends = (std::mem::take(&mut claims.ended) as f64 * part).round() as usize;
+            claims.asked = Some((now, now));
+            claims.ahead = (2 * ends).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
         }
     }
 
@@ -152,18 +158,19 @@ mod tests {
         let jobs = (0..2000).map(|number| NewJob::new(format!("{number}"), "pool", Job::new("a", ""))).collect();
         store.submit(Submission { jobs, room: None }).await.expect("a place");
         let session = store.open_session(Duration::from_secs(9)).await.expect("a session");
-        let (mut claims, mut left, mut rounds) = (Claims::default(), 2000, 0);
+        let (mut claims, mut left, mut rounds, mut now) = (Claims::default(), 2000, 0, Instant::now());
         while left > 0 {
-            let room = claims.room(&pools, session, Instant::now()).expect("room for the jobs that are left");
+            let room = claims.room(&pools, session, now).expect("room for the jobs that are left");
             let jobs = store.claim(room.clone()).await.expect("jobs");
-            // All of them are so short that they end while the store is asked again.
+            now += Duration::from_millis(1);
+            claims.claimed(&pools, &room, &jobs, now);
+            // All of them are so short that they end before the store is asked again.
             jobs.iter().for_each(|_| claims.ended(&name));
-            claims.claimed(&pools, &room, &jobs);
             left -= jobs.len();
             rounds += 1;
         }
-        assert!(rounds < 16, "{rounds} rounds");
-        let rest = claims.room(&pools, session, Instant::now());
+        assert!(rounds < 20, "{rounds} rounds");
+        let rest = claims.room(&pools, session, now);
         assert!(rest.is_none_or(|rest| rest.kinds.keys().eq(["a"])), "the others have no jobs");
     }
 }

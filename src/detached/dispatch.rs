@@ -55,7 +55,7 @@ impl Inner {
         let Some(room) = room else { return Vec::new() };
         match self.note(self.claim_for(room.clone()).await) {
             Ok(jobs) => {
-                self.claims.lock().claimed(&self.pools, &room, &jobs);
+                self.claims.lock().claimed(&self.pools, &room, &jobs, Instant::now());
                 jobs
             }
             Err(StoreError::SessionLost) => {
