@@ -74,7 +74,11 @@ fn timestamp(at: &Zoned) -> Timestamp {
 
 /// The schedules of a process.
 #[derive(Default)]
-pub(super) struct Schedules(Vec<Scheduled>);
+pub(super) struct Schedules {
+    all: Vec<Scheduled>,
+    /// When the first of them ticks next; `None` before the first look.
+    next: Option<Timestamp>,
+}
 
 struct Scheduled {
     schedule: Schedule,
@@ -90,23 +94,24 @@ impl Schedules {
             let calendar = Calendar::parse(&schedule.cron, &schedule.timezone).ok()?;
             Some(Scheduled { schedule, calendar, next: None })
         };
-        Self(schedules.into_iter().filter_map(scheduled).collect())
+        Self { all: schedules.into_iter().filter_map(scheduled).collect(), next: None }
     }
 
     /// The schedules that have ticked until `now`, and the last tick of each.
     fn due(&self, now: Timestamp) -> impl Iterator<Item = (&Scheduled, Timestamp)> {
         let is_due = move |it: &&Scheduled| it.next.is_none_or(|next| next <= now);
-        self.0.iter().filter(is_due).filter_map(move |it| Some((it, it.calendar.last(now)?)))
+        self.all.iter().filter(is_due).filter_map(move |it| Some((it, it.calendar.last(now)?)))
     }
 
     /// The ticks until `now` are in the store.
     fn passed(&mut self, now: Timestamp) {
-        for it in &mut self.0 {
+        for it in &mut self.all {
             if it.next.is_none_or(|next| next <= now) {
                 // A calendar may end; then it is looked at no more.
                 it.next = Some(it.calendar.next(now).unwrap_or(Timestamp::from_millis(i64::MAX)));
             }
         }
+        self.next = self.all.iter().filter_map(|it| it.next).min();
     }
 }
 
@@ -114,6 +119,9 @@ impl Inner {
     /// Creates the jobs of the schedules that have ticked. Of several missed ticks, the last one counts.
     pub(super) async fn fire(&self) -> Result<(), StoreError> {
         let now = (self.clock)();
+        if self.schedules.lock().next > Some(now) {
+            return Ok(());
+        }
         let ticks: Vec<_> = self.schedules.lock().due(now).filter_map(|(it, at)| self.tick_of(it, at)).collect();
         if ticks.is_empty() {
             self.schedules.lock().passed(now);
