@@ -1,5 +1,5 @@
 //! A day of detached jobs on virtual time: three replicas with pools of their own share a store. Each is paused for longer
-//! than its lease, or cut off from the store, again and again; so are all of them at once, for a shorter time.
+//! than its lease, cut off from the store, or crashes, again and again; all of them are cut off at once for a shorter time.
 //!
 //! Schedules and callers create jobs that succeed, fail and are tried again, expire, or are cancelled. The books hold each
 //! call to the store against what may happen, and all that the store has against themselves. At the end the store is
@@ -68,7 +68,7 @@ async fn live(length: Duration) -> Arc<Mutex<Books>> {
     let replicas = [-1_500, 0, 1_500].map(|ahead| Arc::new(Replica::new(&store, &books, &clock, ahead)));
     let tasks = Tasks::new();
     for replica in &replicas {
-        tasks.spawn(replica.detached.clone().run());
+        tasks.spawn(replica.clone().run());
     }
     let end = start + length;
     let sizes = tokio::join!(look(&store, &books, end), befall(&replicas, end), call(&replicas, &clock, &tasks, end)).0;
@@ -76,7 +76,7 @@ async fn live(length: Duration) -> Arc<Mutex<Books>> {
         books.lock().fault(format!("the store grows: {sizes:?}"));
     }
     for replica in &replicas {
-        replica.detached.set_schedules(Vec::new());
+        replica.detached().set_schedules(Vec::new());
     }
     ticked(&mut books.lock(), clock());
     look(&store, &books, Instant::now() + REST).await;
@@ -85,7 +85,7 @@ async fn live(length: Duration) -> Arc<Mutex<Books>> {
         books.lock().fault(format!("the store is not empty: {size:?} {depths:?}"));
     }
     for replica in &replicas {
-        replica.detached.stop();
+        replica.detached().stop();
     }
     tasks.wait().await;
     books
@@ -94,7 +94,7 @@ async fn live(length: Duration) -> Arc<Mutex<Books>> {
 /// Disturbs the replicas, but for one at a time; or cuts all of them off, for less than it takes to miss a tick.
 async fn befall(replicas: &[Arc<Replica>; 3], end: Instant) {
     while Instant::now() + 6 * MINUTE < end {
-        let for_all = random_bool(0.2).then(|| Duration::from_secs(random_range(1..40)));
+        let for_all = random_bool(0.2).then(|| Duration::from_secs(random_range(10..42)));
         let well = random_range(0..replicas.len());
         join_all(replicas.iter().enumerate().map(async |(number, replica)| {
             if let Some(lasts) = for_all {
@@ -102,12 +102,15 @@ async fn befall(replicas: &[Arc<Replica>; 3], end: Instant) {
             }
             if number != well && random_bool(0.5) {
                 sleep(MINUTE.mul_f64(rand::random())).await;
+                if random_bool(0.1) {
+                    return replica.crash();
+                }
                 let weather = if random_bool(0.5) { Weather::Paused } else { Weather::Cut };
                 replica.link.suffer(weather, 3 * MINUTE.mul_f64(rand::random()), true).await;
             }
         }))
         .await;
-        sleep(2 * MINUTE.mul_f64(rand::random())).await;
+        sleep(MINUTE / 3 + MINUTE.mul_f64(rand::random())).await;
     }
     sleep(end - Instant::now()).await;
 }
@@ -142,12 +145,12 @@ fn job(number: usize, now: Timestamp) -> NewJob {
 async fn create(replicas: [Arc<Replica>; 3], job: NewJob) {
     let id = job.id.clone();
     let any = || replicas.choose(&mut rand::rng()).expect("a replica");
-    while !matches!(any().detached.create(job.clone()).await, Ok(Some(Submitted::Created | Submitted::Existing(_)))) {
+    while !matches!(any().detached().create(job.clone()).await, Ok(Some(Submitted::Created | Submitted::Existing(_)))) {
         sleep(Duration::from_secs(1)).await;
     }
     if random_bool(0.1) {
         sleep(MINUTE.mul_f64(rand::random())).await;
-        while any().detached.store().change(vec![id.clone()], Action::Cancel).await.is_err() {}
+        while any().link.change(vec![id.clone()], Action::Cancel).await.is_err() {}
     }
 }
 

@@ -16,6 +16,9 @@ use super::{REFUSED, WATCHED};
 /// From the end of its retention to the removal of a job, and from a tick to its job, at most.
 const LATE: Duration = Duration::from_secs(60);
 
+/// From the start of an attempt to its end, with a pause in between, at most.
+const LONGEST: Duration = Duration::from_secs(360);
+
 /// A job that the store has.
 struct Entry {
     request: NewJob,
@@ -43,7 +46,7 @@ pub(crate) struct Books {
     /// Length and end of the leases.
     leases: HashMap<SessionId, (Duration, Timestamp)>,
     pub(crate) ticks: BTreeMap<(String, Timestamp), Fired>,
-    /// The last job of each schedule.
+    /// The last job of each schedule that has ticked; empty if there was none.
     runs: HashMap<String, String>,
     /// Jobs that were removed.
     removed: HashSet<String>,
@@ -149,13 +152,14 @@ impl Books {
                 Fired::Skipped => true,
                 Fired::Refused => return self.fault(format!("{tick:?} was refused")),
             };
-            let must_skip = tick.is_missed || (last_runs && tick.overlap == Overlap::Skip);
+            let must_skip = (tick.is_missed && last.is_none()) || (last_runs && tick.overlap == Overlap::Skip);
             let is_new = self.ticks.insert((tick.schedule.clone(), tick.at), *fired).is_none();
             if is_late || has_skipped != must_skip || !is_new {
                 self.fault(format!("{tick:?}: {fired:?}, late {is_late}, new {is_new}, runs {last_runs}"));
             }
             if has_skipped {
                 self.note("skipped", &tick.job.id);
+                self.runs.entry(tick.schedule.clone()).or_default();
             } else {
                 self.created(&tick.job);
                 self.runs.insert(tick.schedule.clone(), tick.job.id.clone());
@@ -203,7 +207,8 @@ impl Books {
             return self.fault(fault);
         }
         let key = entry.request.job.ordering_key.clone();
-        let same_key = |other: &&Token| other.id != token.id && self.jobs[&other.id].request.job.ordering_key == key;
+        let has_key = |id: &str| self.jobs.get(id).is_some_and(|entry| entry.request.job.ordering_key == key);
+        let same_key = |other: &&Token| other.id != token.id && has_key(&other.id);
         let beside = self.running.values().filter(same_key).find(|other| !self.lease_is_over(other.session));
         if let Some(other) = beside.filter(|_| !key.is_empty()) {
             self.fault(format!("{token:?} runs beside {other:?}, which has the same key"));
@@ -322,6 +327,8 @@ impl Books {
             return Some("it had ended otherwise");
         } else if entry.starts != record.starts {
             return Some("it started otherwise");
+        } else if record.state == JobState::Running && record.started_at.is_some_and(|at| at.plus(LONGEST) < now) {
+            return Some("it does not end");
         } else if entry.purge_at().is_some_and(is_over) {
             return Some("its retention is over");
         } else if record.state < JobState::Running && entry.request.expire_at.is_some_and(is_over) {

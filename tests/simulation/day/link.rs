@@ -51,12 +51,17 @@ impl Link {
         Self { store, books, weather: watch::Sender::new(Weather::Fair), may_lose: AtomicBool::new(true) }
     }
 
-    /// Alone, or with all others at the same time.
+    /// Alone, or with all others at the same time. By then, what it lost before is made good.
     pub(crate) async fn suffer(&self, weather: Weather, lasts: Duration, is_alone: bool) {
-        self.may_lose.fetch_or(is_alone && lasts > LEASE / 2, Relaxed);
+        self.may_lose.store(is_alone && lasts > LEASE / 2, Relaxed);
         self.weather.send_replace(weather);
         sleep(lasts).await;
         self.weather.send_replace(Weather::Fair);
+    }
+
+    /// It has no session yet.
+    pub(crate) fn begin(&self) {
+        self.may_lose.store(true, Relaxed);
     }
 
     /// Returns when the replica is not paused.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, num::NonZeroUsize, ops::Range, sync::Arc, time:
 
 use parking_lot::Mutex;
 use rand::{random_bool, random_range};
-use tokio::time::sleep;
+use tokio::{sync::Notify, time::sleep};
 use waterwheel::{
     Job, Output, Pool, Pools,
     detached::{Detached, KindPolicy, Schedule},
@@ -57,26 +57,55 @@ impl Handler for Worker {
 }
 
 pub(crate) struct Replica {
-    pub(crate) detached: Detached,
     pub(crate) link: Arc<Link>,
+    clock: Clock,
+    /// Its life that goes on.
+    detached: Mutex<Detached>,
+    crash: Notify,
 }
 
 impl Replica {
     /// A replica whose clock is `ahead` by milliseconds.
     pub(crate) fn new(store: &Arc<MemoryStore>, books: &Arc<Mutex<Books>>, clock: &Clock, ahead: i64) -> Self {
         let link = Arc::new(Link::new(store.clone(), books.clone()));
-        let mut pool = Pool::builder("work").workers(WORKERS);
-        for work in KINDS {
-            let link = link.clone();
-            pool = pool.kind(Kind::new(work.name, move || Worker { work: work.clone(), link: link.clone() }));
-        }
         let clock = clock.clone();
         let clock: Clock = Arc::new(move || Timestamp::from_millis(clock().as_millis() + ahead));
-        let policies: BTreeMap<_, _> = KINDS.map(|work| (work.name.to_owned(), policy(work.name))).into();
-        let detached = Detached::new(link.clone(), clock, Pools::new(vec![pool.build()]), policies);
-        detached.set_schedules(Rhythm::all().into_iter().map(Schedule::from).collect());
-        Self { detached, link }
+        let detached = Mutex::new(detached(&link, &clock));
+        Self { link, clock, detached, crash: Notify::new() }
     }
+
+    pub(crate) fn detached(&self) -> Detached {
+        self.detached.lock().clone()
+    }
+
+    /// Runs jobs, one life after the other, until it is stopped.
+    pub(crate) async fn run(self: Arc<Self>) {
+        loop {
+            self.link.begin();
+            tokio::select! {
+                () = self.detached().run() => return,
+                () = self.crash.notified() => {}
+            }
+            *self.detached.lock() = detached(&self.link, &self.clock);
+        }
+    }
+
+    /// Its jobs are left as they are, and a new process begins.
+    pub(crate) fn crash(&self) {
+        self.crash.notify_one();
+    }
+}
+
+fn detached(link: &Arc<Link>, clock: &Clock) -> Detached {
+    let mut pool = Pool::builder("work").workers(WORKERS);
+    for work in KINDS {
+        let link = link.clone();
+        pool = pool.kind(Kind::new(work.name, move || Worker { work: work.clone(), link: link.clone() }));
+    }
+    let policies: BTreeMap<_, _> = KINDS.map(|work| (work.name.to_owned(), policy(work.name))).into();
+    let detached = Detached::new(link.clone(), clock.clone(), Pools::new(vec![pool.build()]), policies);
+    detached.set_schedules(Rhythm::all().into_iter().map(Schedule::from).collect());
+    detached
 }
 
 /// Jobs of three attempts, or of five; results are kept for a quarter of an hour, and dead letters for half an hour.
