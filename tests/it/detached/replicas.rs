@@ -29,12 +29,13 @@ use crate::{
 /// Time between two jobs while the store is away.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A configuration whose store is in a new database.
+/// A configuration whose store is in a new database. With two workers, the backlog of a long run would take minutes.
 fn place(cluster: &Cluster) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("waterwheel.toml");
     let url = format!("store.url = \"{}\"", cluster.url("postgres"));
-    std::fs::write(&path, CONFIG.replace("store.path = \"jobs.db\"", &url)).unwrap();
+    let config = CONFIG.replace("store.path = \"jobs.db\"", &url).replace("workers = 2", "workers = 64");
+    std::fs::write(&path, config).unwrap();
     (dir, path)
 }
 
