@@ -37,7 +37,7 @@ use crate::{
 };
 use claims::Claims;
 use schedule::Schedules;
-pub use schedule::{Calendar, Schedule};
+pub use schedule::{Calendar, SCHEDULE_PREFIX, Schedule};
 
 /// Longest run of a detached job, if its kind or its caller sets none.
 pub const MAX_RUN: Duration = Duration::from_secs(7 * 24 * 3600);

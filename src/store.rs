@@ -92,8 +92,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// Removes at most [`BATCH`] ended jobs. Gives their number; call it again until that is zero.
     async fn purge(&self, filter: Filter) -> Result<usize, StoreError>;
 
-    /// A job with its payload and output.
-    async fn get(&self, id: &str) -> Result<Option<StoredJob>, StoreError>;
+    /// A job with its output, and with its payload if that is asked for.
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<StoredJob>, StoreError>;
 
     /// At most `limit` jobs, and never more than [`BATCH`], the newest first, from a page's token on.
     ///
@@ -121,11 +121,11 @@ pub trait JobStore: Send + Sync + 'static {
     /// Ends the store, when what it began is kept. Later operations fail with [`StoreError::Closed`].
     async fn close(&self);
 
-    /// The job, once it has ended; `None` if there is no such job. Cancel safe.
+    /// The job without its payload, once it has ended; `None` if there is no such job. Cancel safe.
     async fn wait(&self, id: &str) -> Result<Option<StoredJob>, StoreError> {
         loop {
             let mut end = self.wakes().watch(id);
-            match self.get(id).await? {
+            match self.get(id, false).await? {
                 Some(job) if !job.record.state.is_ended() => {}
                 answer => return Ok(answer),
             }

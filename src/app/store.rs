@@ -9,18 +9,17 @@ use crate::{
     detached::{Detached, KindPolicies, wall_clock},
     net::Place,
     pool::Pools,
-    store::{JobStore, MemoryStore, SqliteOptions, StoreError, open_postgres, open_sqlite},
+    store::{JobStore, MemoryStore, StoreError, open_postgres, open_sqlite},
     task::{Tasks, spawn_thread},
 };
 
 /// The detached jobs of a process; `None` if it keeps none. It blocks while a file or a database is
 /// opened.
 pub(super) fn open(config: &Config, pools: &Pools) -> Result<Option<Detached>, StoreError> {
-    let bounds = config.store.bounds();
-    let store: Arc<dyn JobStore> = match (&config.store.path, config.store.postgres()) {
+    let store: Arc<dyn JobStore> = match (config.store.sqlite(), config.store.postgres()) {
         (_, Some(options)) => open_postgres(&options)?,
-        (Some(path), _) => open_sqlite(&SqliteOptions { bounds, ..SqliteOptions::new(path) }, wall_clock())?,
-        _ if config.store.memory => Arc::new(MemoryStore::new(bounds, wall_clock())),
+        (Some(options), _) => open_sqlite(&options, wall_clock())?,
+        _ if config.store.memory => Arc::new(MemoryStore::new(config.store.bounds(), wall_clock())),
         _ => return Ok(None),
     };
     let detached = Detached::new(store, wall_clock(), pools.clone(), policies(config));

@@ -82,7 +82,11 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
 /// Checks the configuration, and with `--env` the machine whose files are below `root`.
 fn check(args: &CheckArgs, process: &Process, root: &Path) -> Result<Checked, Faults> {
     let Loaded { config, settings: _, warnings } = args.config.load(process, None)?;
-    let findings = args.env.then(|| fit::findings(&config, &Place::read(root, process)));
+    let findings = args.env.then(|| {
+        let mut findings = fit::findings(&config, &Place::read(root, process));
+        findings.extend(config.store.sqlite().and_then(|options| fit::disk(&options)));
+        findings
+    });
     Ok(Checked { config, warnings, findings, database: None })
 }
 

@@ -102,7 +102,7 @@ async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure>
     loop {
         let found = store.list(Filter::default(), page, BATCH).await?;
         for record in found.jobs {
-            if let Some(job) = store.get(&record.request.id).await? {
+            if let Some(job) = store.get(&record.request.id, true).await? {
                 console.out.line(&json::message(&detached_job(job))?).await?;
             }
         }

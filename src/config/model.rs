@@ -11,7 +11,7 @@ use crate::handler::{Builtin, ExecCommand, KindOptions, WorkerProgram};
 use crate::memory::MemoryLimits;
 use crate::model::{DeadlinePolicy, WhenFull};
 use crate::net::{ConnectionLimits, Http2, ListenAddress, TlsConfig};
-use crate::store::{Bounds, DatabaseUrl, PostgresOptions};
+use crate::store::{Bounds, DatabaseUrl, PostgresOptions, SqliteOptions};
 use crate::{auth, ops, telemetry};
 
 /// The whole configuration: every value checked, every default of `keys.rs` filled in.
@@ -202,6 +202,12 @@ impl Store {
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         Bounds { max_jobs: self.max_jobs, max_bytes: self.max_bytes }
+    }
+
+    /// The file; `None` without a path.
+    #[must_use]
+    pub fn sqlite(&self) -> Option<SqliteOptions> {
+        Some(SqliteOptions { bounds: self.bounds(), ..SqliteOptions::new(self.path.as_ref()?) })
     }
 
     /// The database; `None` without a URL.

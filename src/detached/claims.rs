@@ -14,7 +14,7 @@ use crate::{
 
 /// Most jobs that are taken for a pool beyond its free workers.
 const MAX_AHEAD: usize = 1024;
-/// Payloads of jobs that are taken and have not begun; the last job may exceed it.
+/// Payloads of the jobs of a kind that are taken and have not begun, and of one claim; the last job may exceed it.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Jobs that were taken from the store, by pool.
@@ -23,14 +23,12 @@ pub(super) struct Claims {
     pools: HashMap<Arc<str>, PoolClaims>,
     /// Kinds that a pool refused, and until when none are taken.
     refused: HashMap<String, Instant>,
-    /// Payloads of the jobs that have not begun.
-    bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct PoolClaims {
-    /// Jobs that have not begun.
-    waiting: usize,
+    /// Jobs that have not begun, by kind: those of a kind that is at its limit must not take the room of others.
+    waiting: HashMap<String, Waiting>,
     /// Jobs that ended since the store last answered.
     ended: usize,
     /// When it was asked, and when it answered before.
@@ -41,9 +39,22 @@ struct PoolClaims {
     clear: HashSet<Arc<str>>,
 }
 
+#[derive(Debug, Default)]
+struct Waiting {
+    jobs: usize,
+    /// Size of their payloads.
+    bytes: usize,
+}
+
 impl PoolClaims {
-    fn room(&self, pool: &Pool) -> usize {
-        (pool.free_workers() + self.ahead.max(1)).saturating_sub(self.waiting)
+    /// Jobs that the pool has room for, if those of `kinds` share it.
+    fn room(&self, pool: &Pool, kind: &str, kinds: usize) -> usize {
+        let share = (pool.free_workers() + self.ahead.max(1)).div_ceil(kinds);
+        match self.waiting.get(kind) {
+            Some(waiting) if waiting.bytes >= MAX_BYTES => 0,
+            Some(waiting) => share.saturating_sub(waiting.jobs),
+            None => share,
+        }
     }
 }
 
@@ -57,25 +68,25 @@ impl Claims {
             let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
             let may_wait = |kind: &str| !claims.clear.contains(kind) && !self.refused.contains_key(kind);
             let waiting: Vec<_> = pool.kind_names().filter(|(_, kind)| may_wait(kind)).collect();
-            let room = claims.room(pool);
-            if room > 0 && !waiting.is_empty() {
+            let room = |kind: &str| claims.room(pool, kind, waiting.len());
+            let rooms = waiting.iter().map(|(_, kind)| (kind.to_string(), room(kind))).filter(|(_, room)| *room > 0);
+            let rooms: Vec<_> = rooms.collect();
+            if !rooms.is_empty() {
                 claims.asked = Some((now, claims.asked.map_or(now, |(_, answered)| answered)));
-                let each = room.div_ceil(waiting.len());
-                kinds.extend(waiting.into_iter().map(|(_, kind)| (kind.to_string(), each)));
+                kinds.extend(rooms);
             }
         }
-        let bytes = MAX_BYTES.saturating_sub(self.bytes);
-        (bytes > 0 && !kinds.is_empty()).then_some(Room { session, kinds, bytes })
+        (!kinds.is_empty()).then_some(Room { session, kinds, bytes: MAX_BYTES })
     }
 
     /// Keeps a place for a new job of a kind, unless others go first.
     pub(super) fn reserve(&mut self, pool: &Pool, kind: &str, bytes: usize) -> bool {
         let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
-        let has_room = self.bytes < MAX_BYTES && claims.room(pool) > 0;
+        let has_room = claims.room(pool, kind, 1) > 0;
         let is_first = pool.kind_names().all(|(_, kind)| claims.clear.contains(&**kind));
         let is_reserved = is_first && has_room && pool.is_serving() && !self.refused.contains_key(kind);
         if is_reserved {
-            self.taken(pool.name(), bytes);
+            self.taken(pool.name(), kind, bytes);
         } else {
             claims.clear.remove(kind);
         }
@@ -108,15 +119,20 @@ impl Claims {
         self.pools.values_mut().for_each(|claims| claims.clear.clear());
     }
 
-    pub(super) fn taken(&mut self, pool: &Arc<str>, bytes: usize) {
-        self.pools.entry(Arc::clone(pool)).or_default().waiting += 1;
-        self.bytes += bytes;
+    pub(super) fn taken(&mut self, pool: &Arc<str>, kind: &str, bytes: usize) {
+        let waiting = &mut self.pools.entry(Arc::clone(pool)).or_default().waiting;
+        let waiting = waiting.entry(kind.to_owned()).or_default();
+        waiting.jobs += 1;
+        waiting.bytes += bytes;
     }
 
     /// A job has begun, or is given back.
-    pub(super) fn left(&mut self, pool: &Arc<str>, bytes: usize) {
-        self.pools.entry(Arc::clone(pool)).or_default().waiting -= 1;
-        self.bytes -= bytes;
+    pub(super) fn left(&mut self, pool: &Arc<str>, kind: &str, bytes: usize) {
+        let waiting = self.pools.get_mut(pool).and_then(|claims| claims.waiting.get_mut(kind));
+        if let Some(waiting) = waiting {
+            waiting.jobs -= 1;
+            waiting.bytes -= bytes;
+        }
     }
 
     pub(super) fn ended(&mut self, pool: &Arc<str>) {
@@ -127,50 +143,5 @@ impl Claims {
     pub(super) fn refuse(&mut self, kind: &str, until: Instant) {
         self.refused.insert(kind.to_owned(), until);
         self.look();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::{
-        handler::{Context, Handler, Kind},
-        model::{HandlerError, Job, Output},
-        store::{Bounds, JobStore as _, MemoryStore, NewJob, Submission},
-    };
-
-    struct Echo;
-
-    impl Handler for Echo {
-        async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
-            Ok(Output::new(job.payload))
-        }
-    }
-
-    #[tokio::test]
-    async fn a_backlog_of_one_kind_soon_gets_all_the_room_of_its_pool() {
-        let kinds = ["a", "b", "c", "d"].map(|name| Kind::new(name, || Echo));
-        let pool = kinds.into_iter().fold(Pool::builder("pool"), crate::pool::PoolBuilder::kind).build();
-        let (name, pools) = (Arc::clone(pool.name()), Pools::new(vec![pool]));
-        let store = MemoryStore::new(Bounds::default(), crate::detached::wall_clock());
-        let jobs = (0..2000).map(|number| NewJob::new(format!("{number}"), "pool", Job::new("a", ""))).collect();
-        store.submit(Submission { jobs, room: None }).await.expect("a place");
-        let session = store.open_session(Duration::from_secs(9)).await.expect("a session");
-        let (mut claims, mut left, mut rounds, mut now) = (Claims::default(), 2000, 0, Instant::now());
-        while left > 0 {
-            let room = claims.room(&pools, session, now).expect("room for the jobs that are left");
-            let jobs = store.claim(room.clone()).await.expect("jobs");
-            now += Duration::from_millis(1);
-            claims.claimed(&pools, &room, &jobs, now);
-            // All of them are so short that they end before the store is asked again.
-            jobs.iter().for_each(|_| claims.ended(&name));
-            left -= jobs.len();
-            rounds += 1;
-        }
-        assert!(rounds < 20, "{rounds} rounds");
-        let rest = claims.room(&pools, session, now);
-        assert!(rest.is_none_or(|rest| rest.kinds.keys().eq(["a"])), "the others have no jobs");
     }
 }

@@ -35,6 +35,7 @@ impl Detached {
 struct Reserved {
     inner: Arc<Inner>,
     pool: Arc<str>,
+    kind: String,
     /// Size of the payload.
     bytes: usize,
     /// That of the job, if it is leased.
@@ -58,14 +59,14 @@ impl Reserved {
         let ends = inner.ends.lock().clone()?;
         let pool = inner.pools.get(&job.pool).filter(|_| !inner.stop.is_cancelled())?;
         let token = job.first_token(session);
-        let bytes = job.job.payload.len();
+        let (kind, bytes) = (job.job.kind.clone(), job.job.payload.len());
         // A job with this id may run here already.
-        if inner.held.lock().contains(&token) || !inner.claims.lock().reserve(pool, &job.job.kind, bytes) {
+        if inner.held.lock().contains(&token) || !inner.claims.lock().reserve(pool, &kind, bytes) {
             return None;
         }
         inner.held.lock().insert(token.clone());
         let (inner, pool) = (Arc::clone(inner), Arc::clone(pool.name()));
-        Some(Self { inner, pool, bytes, token, ends, outcome: Outcome::Unknown })
+        Some(Self { inner, pool, kind, bytes, token, ends, outcome: Outcome::Unknown })
     }
 
     fn start(&mut self, claimed: Claimed) {
@@ -83,7 +84,7 @@ impl Drop for Reserved {
         if self.outcome == Outcome::Unknown {
             self.inner.may_have_more.store(true, Relaxed);
         }
-        self.inner.claims.lock().left(&self.pool, self.bytes);
+        self.inner.claims.lock().left(&self.pool, &self.kind, self.bytes);
         self.inner.freed.notify_one();
     }
 }

@@ -28,7 +28,7 @@ impl Inner {
                 let kind = &job.request.job.kind;
                 let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some());
                 let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
-                self.claims.lock().taken(&pool, job.request.job.payload.len());
+                self.claims.lock().taken(&pool, kind, job.request.job.payload.len());
                 self.held.lock().insert(job.token.clone());
                 self.start(job, pool, &ends);
             }

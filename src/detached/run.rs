@@ -28,7 +28,8 @@ pub(super) enum End {
 impl Inner {
     /// Runs a job to the end of its attempt.
     pub(super) async fn run_one(&self, claimed: Claimed, pool: Arc<str>) -> Settle {
-        let mut place = Place { inner: self, pool, bytes: claimed.request.job.payload.len(), has_begun: false };
+        let (kind, bytes) = (claimed.request.job.kind.clone(), claimed.request.job.payload.len());
+        let mut place = Place { inner: self, pool, kind, bytes, has_begun: false };
         let Token { id, attempt, session, .. } = &claimed.token;
         let token = AttemptToken { job: id.clone(), number: *attempt, epoch: session.number() };
         let attempt = Arc::new(Attempt::new(token));
@@ -96,6 +97,7 @@ fn job(claimed: &Claimed, attempt: &Arc<Attempt>) -> Job {
 struct Place<'a> {
     inner: &'a Inner,
     pool: Arc<str>,
+    kind: String,
     /// Size of its payload.
     bytes: usize,
     has_begun: bool,
@@ -105,7 +107,7 @@ impl Place<'_> {
     fn begin(&mut self) {
         if !self.has_begun {
             self.has_begun = true;
-            self.inner.claims.lock().left(&self.pool, self.bytes);
+            self.inner.claims.lock().left(&self.pool, &self.kind, self.bytes);
             self.inner.freed.notify_one();
         }
     }

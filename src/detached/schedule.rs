@@ -13,6 +13,9 @@ use crate::{
     store::{Fired, NewJob, Overlap, StoreError, Tick, Timestamp},
 };
 
+/// How the ids of the jobs of schedules begin. No caller may create such a job.
+pub const SCHEDULE_PREFIX: &str = "schedule/";
+
 /// `[schedule.NAME]`: a job that is created at each tick of a calendar.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Schedule {
@@ -142,7 +145,7 @@ impl Inner {
         let criticality = Criticality::SheddablePlus;
         let job = Job { criticality, labels, ..Job::new(kind.as_str(), payload.clone()) };
         let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some())?.name().to_string();
-        let id = format!("schedule/{name}/{}", humantime::format_rfc3339_seconds(SystemTime::from(at)));
+        let id = format!("{SCHEDULE_PREFIX}{name}/{}", humantime::format_rfc3339_seconds(SystemTime::from(at)));
         let policy = self.policies.load().get(kind).copied().unwrap_or_default();
         let job = NewJob {
             retry: policy.retry,

@@ -61,8 +61,10 @@ impl Inner {
         loop {
             // After an outage, the owners of jobs get the time to reach the store, too.
             let end_leases = reached_since.is_some_and(|since: Instant| since.elapsed() >= LEASE);
+            let asked = Instant::now();
             let ticked = self.note(self.store.tick(end_leases).await);
-            reached_since = if ticked.is_ok() { reached_since.or_else(|| Some(Instant::now())) } else { None };
+            let is_reached = ticked.is_ok() && asked.elapsed() < BEAT;
+            reached_since = if is_reached { reached_since.or_else(|| Some(Instant::now())) } else { None };
             // One that fails is tried again with the next tick.
             let _ = self.fire().await;
             let begin = Instant::now();

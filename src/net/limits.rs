@@ -92,8 +92,9 @@ impl Default for Http2 {
     }
 }
 
-/// Bytes that h2 counts for the unread small DATA frames of one call: each counts as much as it is shorter than 256.
-const SMALL_FRAMES: usize = 1024;
+/// How often the unread small DATA frames of a connection may exceed the window of a call: h2 counts each as much as it is
+/// shorter than 256, and clients such as Python's send each message of a stream in a frame of its own, of 13 bytes or more.
+const SMALL_FRAMES: usize = 20;
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
@@ -130,7 +131,7 @@ impl Http2 {
             .initial_connection_window_size(connection_window)
             // The default follows the window of the connection, which is small while there are many of them: a burst of
             // small calls would end it.
-            .data_frame_budget(SMALL_FRAMES * max_concurrent_streams as usize)
+            .data_frame_budget(SMALL_FRAMES * stream_window as usize)
             .max_send_buffer_size(SEND_BUFFER);
         builder
     }

@@ -60,8 +60,8 @@ impl Asked {
     }
 
     /// The job, if there is one and the caller may see it.
-    async fn job(&self, id: &str) -> Result<StoredJob, Status> {
-        let found = self.store().get(id).await.map_err(|error| status::store_fails(&error))?;
+    async fn job(&self, id: &str, with_payload: bool) -> Result<StoredJob, Status> {
+        let found = self.store().get(id, with_payload).await.map_err(|error| status::store_fails(&error))?;
         let job = found.filter(|job| self.parts.guard.allows(self.rpc, &self.call, &job.record.request.job));
         job.ok_or_else(|| status::no_detached_job(id))
     }

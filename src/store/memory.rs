@@ -82,8 +82,8 @@ impl JobStore for MemoryStore {
         self.run(|engine| engine.purge(&filter))
     }
 
-    async fn get(&self, id: &str) -> Result<Option<StoredJob>, StoreError> {
-        Ok(self.run(|engine| engine.rows.get(id)))
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<StoredJob>, StoreError> {
+        Ok(self.run(|engine| engine.rows.get(id, with_payload)))
     }
 
     async fn list(&self, filter: Filter, page: Option<String>, limit: usize) -> Result<Page, StoreError> {

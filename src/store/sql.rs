@@ -156,9 +156,9 @@ impl<D: Database> JobStore for SqlStore<D> {
         self.write(false, move |engine| engine.purge(&filter)).await
     }
 
-    async fn get(&self, id: &str) -> Result<Option<StoredJob>, StoreError> {
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<StoredJob>, StoreError> {
         let id = id.to_owned();
-        self.read(move |_, rows| rows.get(&id)).await
+        self.read(move |_, rows| rows.get(&id, with_payload)).await
     }
 
     async fn list(&self, filter: Filter, page: Option<String>, limit: usize) -> Result<Page, StoreError> {

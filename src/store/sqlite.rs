@@ -48,6 +48,7 @@ impl SqliteOptions {
 /// [`StoreError::ReadOnly`], [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::Newer`] and
 /// [`StoreError::DiskFull`], each before anything is changed.
 pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
+    let options = &SqliteOptions { path: real(&options.path), ..options.clone() };
     let (connection, lock) = open::open(&options.path)?;
     let writer = SqliteConnection::of_writer(connection, lock, options, clock.clone())?;
     // Sessions end with their process.
@@ -81,7 +82,12 @@ pub struct SqliteFacts {
 /// # Errors
 /// Those of [`open_sqlite`], and [`StoreError::File`] where there is no file.
 pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
-    open::inspect(path)
+    open::inspect(&real(path))
+}
+
+/// SQLite keeps its log beside the file that a link names.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 struct SqliteFile {

@@ -198,6 +198,21 @@ async fn a_job_is_created_runs_and_is_read() {
 }
 
 #[tokio::test]
+async fn a_filter_or_an_id_that_is_not_valid_is_refused() {
+    let (_process, jobs) = serve(CONFIG).await;
+    jobs.ended(&jobs.created(work("echo", "")).await).await;
+    let odd_state = DetachedJobFilter { states: vec![99], ..DetachedJobFilter::default() };
+    let odd_label = DetachedJobFilter { label_value: "x".into(), ..DetachedJobFilter::default() };
+    for filter in [odd_state, odd_label] {
+        let purged = jobs.0.clone().purge_jobs(PurgeJobsRequest { filter: Some(filter) }).await;
+        assert_eq!(purged.unwrap_err().code(), Code::InvalidArgument);
+    }
+    assert_eq!(jobs.list(DetachedJobFilter::default()).await.len(), 1);
+    let tick = CreateJobRequest { job_id: "schedule/report/2030-01-01T00:00:00Z".into(), ..work("echo", "") };
+    assert_eq!(jobs.create(tick).await.unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
 async fn the_same_id_is_the_same_job() {
     let (_process, jobs) = serve(CONFIG).await;
     let named = |payload: &'static str| CreateJobRequest { job_id: "mine".into(), ..work("echo", payload) };

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     cli::output::{bytes, setting},
     config::{Config, Handler, Pool},
+    store::SqliteOptions,
 };
 
 /// Time that a process needs after its drain: connections are cut, telemetry is flushed, the system cleans up.
@@ -67,6 +68,22 @@ pub(super) struct Finding {
 /// All comparisons, the most important first.
 pub(super) fn findings(config: &Config, place: &Place) -> Vec<Finding> {
     vec![stop_time(config, place), memory(config, place), files(config, place), cpus(config, place)]
+}
+
+/// Room for the file of detached jobs; `None` if its disk cannot be read.
+pub(super) fn disk(options: &SqliteOptions) -> Option<Finding> {
+    let file = std::path::absolute(&options.path).ok()?;
+    let directory = file.parent()?;
+    let disk = rustix::fs::statvfs(directory).ok()?;
+    let used = file.metadata().map_or(0, |file| file.len());
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(used);
+    let have = Given { limit: Limit::Of(free), source: directory.display().to_string() };
+    let (most, reserve) = (options.bounds.max_bytes, options.reserve_bytes);
+    let need_for = format!("{} in jobs (store.max_bytes) and {} in reserve", bytes(most), bytes(reserve));
+    let found = Finding::new("disk", Unit::Bytes, most.saturating_add(reserve), need_for, Some(&have));
+    let verdict = if found.verdict == Verdict::Short && free > reserve { Verdict::Tight } else { found.verdict };
+    let help = |_: &Finding| "lower `store.max_bytes` or move `store.path`: a full disk refuses new jobs".to_owned();
+    Some(Finding { verdict, ..found }.help(help))
 }
 
 impl Finding {

@@ -23,7 +23,7 @@ pub(super) async fn cancel_job(
 /// Changes one job.
 pub(super) async fn change(asked: &Asked, id: String, action: Action) -> Result<Change, Status> {
     if asked.parts.guard.gate.is_some() {
-        asked.job(&id).await?;
+        asked.job(&id, false).await?;
     }
     let changes = asked.store().change(vec![id.clone()], action).await;
     match changes.map_err(|error| status::store_fails(&error))?.pop() {

@@ -97,8 +97,12 @@ pub(super) fn filter(asked: &Asked, filter: DetachedJobFilter) -> Result<Filter,
     let mut faults = Vec::new();
     let is_known = |wanted: &JobState| filter.states().any(|sent| sent == state(*wanted));
     let states: Vec<_> = JobState::ALL.into_iter().filter(is_known).collect();
-    if filter.states().any(|state| state == proto::JobState::Unspecified) {
+    let is_state = |sent: &i32| proto::JobState::try_from(*sent).is_ok_and(|it| it != proto::JobState::Unspecified);
+    if !filter.states.iter().all(is_state) {
         faults.push(FieldViolation::new("filter.states", "not a state; send values of the enum"));
+    }
+    if filter.label_key.is_empty() && !filter.label_value.is_empty() {
+        faults.push(FieldViolation::new("filter.label_key", "missing; send the label of the value"));
     }
     let DetachedJobFilter { states: _, kind, tenant, label_key, label_value, created_from, created_before } = filter;
     let kind = Some(kind).filter(|kind| !kind.is_empty());

@@ -7,7 +7,7 @@ use tonic::Status;
 use super::{Asked, convert};
 use crate::{
     auth::Rpc,
-    detached::KindPolicy,
+    detached::{KindPolicy, SCHEDULE_PREFIX},
     model::{Criticality, FieldViolation, RequestId},
     proto::{self, CreateJobRequest, CreateJobResponse, JobOptions, job_options},
     rpc::{convert as messages, status},
@@ -50,6 +50,10 @@ fn read(asked: &Asked, request: CreateJobRequest) -> Result<NewJob, Vec<FieldVio
     let mut faults = Vec::new();
     if !job_id.is_empty() && job_id.parse::<RequestId>().is_err() {
         faults.push(FieldViolation::new("job_id", "send 1 to 128 visible ASCII characters, or nothing"));
+    }
+    if job_id.starts_with(SCHEDULE_PREFIX) {
+        let detail = format!("`{SCHEDULE_PREFIX}` begins the ids of schedules; send another id");
+        faults.push(FieldViolation::new("job_id", detail));
     }
     let is_unspecified = job.as_ref().is_some_and(|job| job.criticality() == proto::Criticality::Unspecified);
     let mut job = *messages::job(job)?;

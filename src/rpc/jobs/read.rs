@@ -17,10 +17,7 @@ use crate::{
 const USUAL: usize = 100;
 
 pub(super) async fn get_job(asked: &Asked, request: GetJobRequest) -> Result<GetJobResponse, Status> {
-    let mut job = asked.job(&request.job_id).await?;
-    if !request.with_payload {
-        job.record.request.job.payload.clear();
-    }
+    let job = asked.job(&request.job_id, request.with_payload).await?;
     Ok(GetJobResponse { job: Some(convert::stored(job)) })
 }
 
@@ -44,18 +41,16 @@ pub(super) async fn list_jobs(
 /// Waits for the end of a job, at most until the deadline of the call, which the server bounds as that of any job.
 pub(super) async fn wait_job(asked: &Asked, request: WaitJobRequest) -> Result<WaitJobResponse, Status> {
     let id = &request.job_id;
-    let seen = asked.job(id).await?;
-    let answer = |mut job: StoredJob| {
-        job.record.request.job.payload.clear();
-        Ok(WaitJobResponse { job: Some(convert::stored(job)) })
-    };
+    // Many callers may wait: they hold no payload.
+    let seen = asked.job(id, false).await?;
+    let answer = |job: StoredJob| Ok(WaitJobResponse { job: Some(convert::stored(job)) });
     if seen.record.state.is_ended() {
         return answer(seen);
     }
     let deadline = asked.call.deadline(&asked.parts.deadline);
     let ended = tokio::select! {
         ended = asked.store().wait(id) => ended.map_err(|error| status::store_fails(&error))?,
-        () = sleep_until(deadline.reply_by()) => Some(asked.job(id).await?),
+        () = sleep_until(deadline.reply_by()) => Some(asked.job(id, false).await?),
         () = asked.parts.pools.closing() => return Err(status::draining(asked.call.request_id())),
     };
     ended.map_or_else(|| Err(status::no_detached_job(id)), answer)

@@ -31,7 +31,7 @@ pub(super) async fn watch_job(
 ) -> Result<Response<ResponseStream<WatchJobResponse>>, Status> {
     let open = asked.parts.watches.open(&request);
     let WatchJobRequest { job_id, from_sequence } = request.into_inner();
-    let open = match (open, asked.job(&job_id).await) {
+    let open = match (open, asked.job(&job_id, false).await) {
         (Ok(open), Ok(_)) => open,
         (Err(status), _) | (_, Err(status)) => return asked.answer(Err(status)),
     };
@@ -163,7 +163,7 @@ impl Watcher {
 
     /// Looks at the store, and for the attempt here. Gives the job if it has changed and goes on.
     async fn look(&mut self) -> Result<Option<JobRecord>, Status> {
-        let job = self.asked.job(&self.job_id).await?;
+        let job = self.asked.job(&self.job_id, false).await?;
         if job.record.state.is_ended() {
             self.ended = Some(job);
             return Ok(None);

@@ -168,9 +168,10 @@ impl Rows for MemoryRows {
 }
 
 impl MemoryRows {
-    pub(super) fn get(&mut self, id: &str) -> Option<StoredJob> {
+    pub(super) fn get(&mut self, id: &str, with_payload: bool) -> Option<StoredJob> {
         let record = self.jobs.get(self.ids.get(id)?)?.clone();
-        let (payload, output) = (self.payload(record.row), self.outputs.get(&record.row).cloned());
+        let payload = if with_payload { self.payload(record.row) } else { Bytes::new() };
+        let output = self.outputs.get(&record.row).cloned();
         Some(StoredJob::new(record, payload, output.unwrap_or_default()))
     }
 

@@ -121,7 +121,16 @@ pub(super) async fn inspect(pool: &Pool) -> Result<String, StoreError> {
         }
         found => format!("schema {found}"),
     };
-    Ok(format!("PostgreSQL {server}, {schema}"))
+    let free = "select current_setting('max_connections')::bigint - count(*) from pg_stat_activity \
+                where backend_type = 'client backend'";
+    let free: i64 = client.query_one(free, &[]).await?.try_get(0)?;
+    // One more listens.
+    let taken = pool.status().max_size as i64 + 1;
+    if free < taken {
+        let detail = format!("{free} connections are free, and a server takes {taken}; raise `max_connections`");
+        return Err(StoreError::Unavailable(detail));
+    }
+    Ok(format!("PostgreSQL {server}, {schema}, {free} connections free, of which a server takes {taken}"))
 }
 
 /// Version of the schema; 0 if there is none.

@@ -67,10 +67,10 @@ pub(in crate::store) trait Connection: Send + 'static {
 pub(in crate::store) struct SqlRows<C>(pub(in crate::store) C);
 
 impl<C: Connection> SqlRows<C> {
-    pub(super) fn get(&mut self, id: &str) -> Result<Option<StoredJob>, StoreError> {
+    pub(super) fn get(&mut self, id: &str, with_payload: bool) -> Result<Option<StoredJob>, StoreError> {
         // One statement, so that the job and its bytes are of the same moment.
-        let bytes = |table| format!("(select bytes from {table} where {table}.row = jobs.row)");
-        let (payload, output) = (bytes("payloads"), bytes("outputs"));
+        let bytes = |table, has| format!("(select bytes from {table} where {table}.row = jobs.row and {has})");
+        let (payload, output) = (bytes("payloads", with_payload), bytes("outputs", true));
         let sql = format!("select {}, {payload}, {output} from jobs where id = $1", *COLUMN_LIST);
         let read = |row: &mut Values| {
             let (payload, output) = (row.bytes(COLUMNS.len()), row.bytes(COLUMNS.len() + 1));

@@ -54,7 +54,7 @@ async fn a_killed_process_loses_nothing() {
             assert_eq!(states[id], JobState::Succeeded, "{id}");
         }
         if let Some(id) = accepted.iter().next() {
-            let job = store.get(id).await.expect("an answer").expect("the job");
+            let job = store.get(id, true).await.expect("an answer").expect("the job");
             assert_eq!(&job.record.request.job.payload, id.as_bytes());
         }
         store.close().await;

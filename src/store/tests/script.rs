@@ -157,7 +157,7 @@ impl Script {
     }
 
     async fn get(&self, id: &str) -> Result<String, StoreError> {
-        let Some(job) = self.store.get(id).await? else { return Ok("none".to_owned()) };
+        let Some(job) = self.store.get(id, true).await? else { return Ok("none".to_owned()) };
         let record = &job.record;
         let mut text = format!(
             "{} starts={} failures={} crashes={} kept={}",
@@ -174,7 +174,7 @@ impl Script {
     }
 
     async fn attempts(&self, id: &str) -> Result<String, StoreError> {
-        let job = self.store.get(id).await?;
+        let job = self.store.get(id, true).await?;
         let attempts = job.map(|job| job.record.attempts).unwrap_or_default();
         Ok(join(attempts.iter().map(|attempt| {
             let outcome = attempt.outcome.map_or("LOST", Reason::name);

@@ -1,6 +1,10 @@
 //! Which of the jobs that wait goes first, and how many leave the store for their pool.
 
-use waterwheel::proto::{CreateJobRequest, Criticality, DetachedJobFilter, Job, JobState};
+use std::collections::HashSet;
+
+use waterwheel::proto::{
+    CreateJobRequest, CreateJobsRequest, Criticality, DetachedJobFilter, Job, JobState, create_jobs_response::Outcome,
+};
 
 use super::{Jobs, serve, work};
 
@@ -18,13 +22,13 @@ const CONFIG: &str = r#"
 
 /// Creates a job of a class.
 async fn of_class(jobs: &Jobs, class: Criticality) -> String {
-    let request = work("echo", "");
+    let request = work("sleep", "1");
     let job = Job { criticality: class.into(), ..request.job.unwrap() };
     jobs.created(CreateJobRequest { job: Some(job), ..CreateJobRequest::default() }).await
 }
 
 #[tokio::test]
-async fn a_new_job_is_leased_at_once_unless_others_wait_for_the_pool() {
+async fn a_new_job_is_leased_at_once_unless_others_of_its_kind_wait() {
     let (_process, jobs) = serve(CONFIG).await;
     // Wait for a first look at the store, which finds that no job waits.
     jobs.ended(&jobs.created(work("echo", "")).await).await;
@@ -47,4 +51,52 @@ async fn a_new_job_is_leased_at_once_unless_others_wait_for_the_pool() {
         (started[1].seconds, started[1].nanos) <= (started[0].seconds, started[0].nanos),
         "the important one goes first: {started:?}"
     );
+}
+
+#[tokio::test]
+async fn a_backlog_of_short_jobs_leaves_the_store_in_ever_larger_batches() {
+    const JOBS: usize = 4000;
+    // The room of a pool is that of all of its kinds.
+    let others = ["a", "b", "c"].map(|name| format!("[kind.{name}]\npool = \"one\"\nbuiltin = \"echo\"\n"));
+    let (_process, jobs) =
+        serve(&format!("{}{}", CONFIG.replace("memory = true", "path = \"jobs.db\""), others.concat())).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(jobs.created(work("sleep", "600000")).await);
+    }
+    let sent = (0..JOBS).map(|_| CreateJobsRequest { job: work("echo", "").job, ..CreateJobsRequest::default() });
+    let mut answers = jobs.0.clone().create_jobs(tokio_stream::iter(sent)).await.unwrap().into_inner();
+    let mut last = String::new();
+    while let Some(answer) = answers.message().await.unwrap() {
+        if let Some(Outcome::Created(created)) = answer.outcome {
+            last = created.job_id;
+        }
+    }
+    for id in &held {
+        jobs.cancel(id).await.unwrap();
+    }
+    jobs.ended(&last).await;
+    let ended = DetachedJobFilter { kind: "echo".into(), ..DetachedJobFilter::default() };
+    let ended = jobs.list_by(1000, ended).await;
+    // Jobs of one batch start at the same time.
+    let batches: HashSet<_> =
+        ended.iter().filter_map(|job| job.attempts.first()?.start_time).map(|at| (at.seconds, at.nanos)).collect();
+    assert!(ended.len() == JOBS && batches.len() < JOBS / 8, "{} batches of {} jobs", batches.len(), ended.len());
+}
+
+#[tokio::test]
+async fn a_kind_at_its_limit_leaves_the_workers_to_others() {
+    let limited = "[kind.limited]\npool = \"one\"\nbuiltin = \"sleep\"\nlimit = { concurrency = 1 }\n";
+    let (_process, jobs) = serve(&format!("{CONFIG}{limited}")).await;
+    let mut waiting = Vec::new();
+    for _ in 0..30 {
+        waiting.push(jobs.created(work("limited", "600000")).await);
+    }
+    for _ in 0..30 {
+        let job = jobs.created(work("echo", "")).await;
+        assert_eq!(jobs.ended(&job).await.state(), JobState::Succeeded);
+    }
+    for id in waiting {
+        jobs.cancel(&id).await.unwrap();
+    }
 }

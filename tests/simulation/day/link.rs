@@ -199,8 +199,8 @@ impl JobStore for Link {
         self.store.purge(filter).await
     }
 
-    async fn get(&self, id: &str) -> Result<Option<StoredJob>, StoreError> {
-        self.store.get(id).await
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<StoredJob>, StoreError> {
+        self.store.get(id, with_payload).await
     }
 
     async fn list(&self, filter: Filter, page: Option<String>, limit: usize) -> Result<Page, StoreError> {
