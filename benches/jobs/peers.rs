@@ -131,7 +131,7 @@ pub(crate) async fn compare(args: &JobsArgs, rounds: usize) -> Result<(), Failur
 }
 
 fn report(queues: &[(Queue, Vec<Figures>)]) -> Result<(), Failure> {
-    println!("\n| | jobs | accepted, jobs/s | run and kept, jobs/s | ms until start or lease, p50 and p99 |");
+    println!("\n| | jobs | accepted, jobs/s | run and kept, jobs/s | p50 and p99 in ms |");
     println!("|---|---|---|---|---|");
     let kept = |ran: &Figures| ran.jobs as f64 / ran.ended_seconds;
     let ran = || queues.iter().filter(|(_, figures)| !figures.is_empty());
