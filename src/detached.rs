@@ -17,7 +17,7 @@ mod session;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, SystemTime},
@@ -25,7 +25,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, mpsc, watch},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -88,6 +91,8 @@ struct Inner {
     tasks: Tasks,
     /// Takes their ends, until no more jobs are started.
     ends: Mutex<Option<mpsc::Sender<Settle>>>,
+    /// What runs the jobs: the runtime of a connection ends with it.
+    runtime: OnceLock<Handle>,
     /// Leases of this process whose ends are not kept yet.
     held: Mutex<HashSet<Token>>,
     /// Whether a claim failed, so that there may be leases beside those.
@@ -117,6 +122,7 @@ impl Detached {
             freed: Notify::new(),
             tasks: Tasks::new(),
             ends: Mutex::default(),
+            runtime: OnceLock::new(),
             held: Mutex::default(),
             may_have_more: AtomicBool::new(false),
             running: Mutex::default(),
@@ -130,6 +136,7 @@ impl Detached {
     pub async fn run(self) {
         let inner = &self.0;
         let (ends, kept) = mpsc::channel(ENDS);
+        inner.runtime.get_or_init(Handle::current);
         *inner.ends.lock() = Some(ends.clone());
         let work = async {
             inner.dispatch(ends).await;

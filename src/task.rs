@@ -44,6 +44,12 @@ impl Tasks {
         }
     }
 
+    /// Runs `future` on another runtime, which outlives the current one.
+    #[expect(clippy::disallowed_methods, reason = "this is a tracked helper, too")]
+    pub fn spawn_on(&self, future: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
+        runtime.spawn(self.tracker.track_future(future));
+    }
+
     /// Runs `work` to its end, even if this future is dropped. `None` if it panicked, or the runtime is gone.
     pub async fn shield<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let (done, result) = oneshot::channel();

@@ -82,11 +82,14 @@ impl Inner {
     /// Runs a job that is held, and for which there is room in its pool.
     pub(super) fn start(self: &Arc<Self>, job: Claimed, pool: Arc<str>, ends: &mpsc::Sender<Settle>) {
         let (this, ends) = (Arc::clone(self), ends.clone());
-        self.tasks.spawn(async move {
+        let run = async move {
             let end = this.run_one(job, pool).await;
             // It is read until the last sender is gone.
             let _ = ends.send(end).await;
-        });
+        };
+        if let Some(runtime) = self.runtime.get() {
+            self.tasks.spawn_on(run, runtime);
+        }
     }
 
     /// Keeps the ends of jobs in batches: as many as came while the last ones were kept. A store that fails is asked
