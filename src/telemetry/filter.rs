@@ -44,7 +44,7 @@ pub struct LogControl {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TraceFilter;
 
-/// It logs each notice of the database at INFO. An operator sees them who asks for DEBUG, or names it.
+/// It logs each notice of the database at INFO. They are shown where the filter asks for DEBUG, or names it.
 const TALKATIVE: &str = "tokio_postgres";
 
 const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "tonic", "tower", "opentelemetry"];
